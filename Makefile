@@ -1,0 +1,84 @@
+# Everything runs in .venv, made from the versions in constraints.txt; nothing has to be activated.
+# Needs Python 3.11+ (with its venv module), git and make.
+
+SHELL  := /bin/bash
+VENV   ?= .venv
+BIN    := $(abspath $(VENV))/bin
+READY  := $(VENV)/.ready
+PAGE   := .dvc/plots_page.html
+TESTS  ?= tests
+JOBS   ?= 2
+# The first Python that will do, and of a virtual environment the one below it: .venv must not make itself anew.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.version_info < (3, 11) and sys.exit(1); print(sys._base_executable)' 2>/dev/null && break; done)
+
+# Stages are started as `python -m stages.NAME`: the environment's python has to come first.
+export PATH := $(BIN):$(PATH)
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+export DO_NOT_TRACK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help env run smoke flow ui test test-all lint format reproduce lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+env: $(READY) $(PAGE) ## make .venv from the pinned versions
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer is needed, and $$(python3 --version 2>&1 || echo 'no python3') is what there is. Install one, or name it: make env PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is no Python 3.11 or newer. Name another one: make env PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) has no venv module. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+# What `dvc plots show` fills: made here, with its scripts inside, so that it opens without a network.
+$(PAGE): $(READY)
+	$(BIN)/python -m posttrain.report.plots_page
+
+run: env ## the whole pipeline, then its table of results
+	$(BIN)/dvc repro
+	@$(BIN)/python -m posttrain results
+
+smoke: env ## the pipeline in small, in a scratch copy under .smoke/
+	rm -rf .smoke
+	$(BIN)/python -m tests.workspace .smoke recipes/smoke.yaml
+	cd .smoke && $(BIN)/dvc repro && $(BIN)/python -m posttrain results
+
+flow: env ## the pipeline as Prefect tasks
+	$(BIN)/python -m flows.pipeline
+
+ui: env ## Prefect's server and its pages
+	$(BIN)/python -m flows.server
+
+test: env ## the quick tests
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow" $(TESTS)
+
+test-all: env ## every test, the slow ones too
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(TESTS)
+
+lint: env ## format, lint and types, without changing a file
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: env ## format and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+reproduce: env ## run two clean copies from nothing and compare every digest
+	$(BIN)/python -m tests.reproduce recipes/smoke.yaml
+
+lock: ## renew constraints.txt with the newest versions that pyproject.toml allows
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --upgrade pip setuptools
+	.venv-lock/bin/python -m pip install --no-build-isolation -e '.[dev,trl]'
+	{ sed -n '/^#/p' constraints.txt; \
+	  .venv-lock/bin/python -m pip freeze --all --exclude-editable | sed -E 's/ @ .*//; s/\+[a-z0-9.]+$$//' | sort -f; } > constraints.new
+	mv constraints.new constraints.txt && rm -rf .venv-lock
+
+clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay
+	rm -rf $(VENV) .smoke .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

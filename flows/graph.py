@@ -1,0 +1,216 @@
+"""The DAG of dvc.yaml and what of it is stale, both told by DVC; `python -m flows.graph` prints them as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from posttrain.errors import PipelineError, PosttrainError
+from posttrain.params import Params, check, did_you_mean
+
+ROOT_FILE = "dvc.yaml"
+Which = Literal["stale", "all"]
+
+
+class Needs(Params):
+    """What a stage asks of its runner: the keys of `meta` in dvc.yaml that mean something here."""
+
+    gpus: int = Field(default=0, ge=0, description="GPU slots that the stage holds while it runs")
+    retries: int = Field(default=0, ge=0, description="How often the stage is tried again after a failure")
+    retry_delay: float = Field(default=0.0, ge=0.0, description="Seconds before another try")
+    timeout: float | None = Field(default=None, gt=0.0, description="Seconds that one try may take; none by default")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage, under the address that `dvc repro` takes in the root folder."""
+
+    name: str
+    upstream: tuple[str, ...]
+    needs: Needs
+    reasons: tuple[str, ...]
+
+
+def find_root(start: Path) -> Path:
+    """The nearest folder upwards that DVC was initialised in."""
+    for folder in (start, *start.parents):
+        if (folder / ".dvc").is_dir():
+            return folder
+    raise PipelineError(what="no DVC project here or above", where=str(start), mend="Run in the project's root folder")
+
+
+def read(root: Path, targets: Sequence[str]) -> list[Stage]:
+    """What the targets need (all without targets), upstream first; the root must be the working directory."""
+    import networkx
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    # DVC names stages relative to the working directory.
+    if Path.cwd().resolve() != root.resolve():
+        raise PipelineError(what="the graph is read from elsewhere", where=str(Path.cwd()), mend=f"Change to {root}")
+    try:
+        # DVC is not typed; everything that comes from it is turned into plain data in this function.
+        repo: Any = Repo(str(root), _wait_for_lock=True)
+        graph: Any = repo.index.graph
+        wanted = _closure(graph, _chosen(repo, targets)) if targets else set(graph)
+        order = networkx.lexicographical_topological_sort(graph.subgraph(wanted).reverse(), key=_name)
+        names = [(_name(node), node) for node in order]
+        status = repo.status(targets=[name for name, _ in names] if targets else None)
+    except DvcException as error:
+        raise PipelineError(
+            what=_line(error), where=ROOT_FILE, mend="Mend it; `dvc dag` and `dvc status` read it too"
+        ) from error
+    return [
+        # A frozen stage does not look at its dependencies, and so nobody upstream can make it stale.
+        Stage(
+            name=name,
+            upstream=() if node.frozen else tuple(sorted(_name(one) for one in graph.successors(node))),
+            needs=_needs(name, getattr(node, "meta", None)),
+            reasons=tuple(_reason(entry) for entry in status.get(name, ())),
+        )
+        for name, node in names
+    ]
+
+
+class Reading:
+    """DVC's answer on its way from a process of its own, so that neither its locks nor its threads live in the flow."""
+
+    def __init__(self, root: Path, targets: Sequence[str] = ()) -> None:
+        env = {**os.environ, "PYTHONPATH": python_path()}
+        command = [sys.executable, "-m", "flows.graph", *targets]
+        # A session of its own: on Ctrl-C it just finishes, instead of showing where in DVC it was.
+        self._process = subprocess.Popen(
+            command, cwd=root, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """The answer, waited for."""
+        text, _ = self._process.communicate()
+        try:
+            answer = json.loads(text)
+        except ValueError as error:
+            code = self._process.returncode
+            raise PipelineError(
+                what=f"reading the graph ended with exit code {code}", where=ROOT_FILE, mend="See the lines above"
+            ) from error
+        if "error" in answer:
+            raise PipelineError(**answer["error"])
+        return [from_json(stage) for stage in answer["stages"]]
+
+
+def python_path() -> str:
+    """PYTHONPATH for a process that runs one of these modules in whatever folder the project is."""
+    package = str(Path(__file__).resolve().parent.parent)
+    return os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+
+
+def to_json(stage: Stage) -> dict[str, Any]:
+    """A stage as plain data."""
+    return {**asdict(stage), "needs": stage.needs.model_dump()}
+
+
+def from_json(data: Mapping[str, Any]) -> Stage:
+    """The stage that `to_json` made this of."""
+    return Stage(data["name"], tuple(data["upstream"]), Needs(**data["needs"]), tuple(data["reasons"]))
+
+
+def stale(stages: Iterable[Stage]) -> set[str]:
+    """The stages that DVC calls changed, and all that lies downstream of them."""
+    found: set[str] = set()
+    for stage in stages:
+        if stage.reasons or found.intersection(stage.upstream):
+            found.add(stage.name)
+    return found
+
+
+def chosen(stages: Sequence[Stage], which: Which) -> set[str]:
+    """The stages to run: the stale ones, or all."""
+    return stale(stages) if which == "stale" else {stage.name for stage in stages}
+
+
+def mermaid(stages: Sequence[Stage], states: Mapping[str, str]) -> str:
+    """The DAG as a mermaid flow chart, each stage with its state."""
+    ids = {stage.name: f"s{number}" for number, stage in enumerate(stages)}
+    nodes = [f'    {ids[stage.name]}["{stage.name}<br/>{states.get(stage.name, "")}"]' for stage in stages]
+    known = [(above, stage.name) for stage in stages for above in stage.upstream if above in ids]
+    edges = [f"    {ids[above]} --> {ids[name]}" for above, name in known]
+    return "\n".join(["flowchart TD", *nodes, *edges])
+
+
+def _name(stage: Any) -> str:
+    path, name = str(stage.path_in_repo).replace(os.sep, "/"), getattr(stage, "name", None)
+    if name is None:
+        return path
+    return str(name) if path == ROOT_FILE else f"{path}:{name}"
+
+
+def _chosen(repo: Any, targets: Sequence[str]) -> set[Any]:
+    from dvc.exceptions import DvcException
+
+    chosen: set[Any] = set()
+    for target in targets:
+        try:
+            # Names, groups of a foreach, dvc.yaml files and outputs, as for `dvc status`.
+            chosen.update(stage for stage, _ in repo.stage.collect_granular(target))
+        except DvcException as error:
+            known = [_name(stage) for stage in repo.index.graph]
+            mend = did_you_mean(target, known) or "Declare the stage in dvc.yaml"
+            raise PipelineError(what=f"no stage '{target}' ({_line(error)})", where=ROOT_FILE, mend=mend) from error
+    return chosen
+
+
+def _closure(graph: Any, chosen: Collection[Any]) -> set[Any]:
+    import networkx
+
+    # DVC's edges point from a stage to what it depends on.
+    return set(chosen).union(*(networkx.descendants(graph, stage) for stage in chosen))
+
+
+def _needs(name: str, meta: Any) -> Needs:
+    """The typed part of `meta`; other keys are the user's own, unless they look like a slip of the pen."""
+    if meta is None:
+        return Needs()
+    where = f"{ROOT_FILE}, meta of '{name}'"
+    if not isinstance(meta, dict):
+        raise PipelineError(what="not a mapping", where=where, mend="Write keys with values")
+    known = list(Needs.model_fields)
+    for key in set(map(str, meta)) - set(known):
+        hint = did_you_mean(key, known)
+        if hint.startswith("Did you mean"):
+            raise PipelineError(what=f"unknown key '{key}'", where=where, mend=hint)
+    return check(Needs, {key: meta[key] for key in known if key in meta}, where="meta", file=where)
+
+
+def _reason(entry: Any) -> str:
+    if not isinstance(entry, dict):
+        return str(entry)
+    return "; ".join(f"{kind}: {', '.join(map(str, paths))}" for kind, paths in entry.items())
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500]
+
+
+def main(targets: Sequence[str]) -> int:
+    """Print the answer, or the error, as one JSON object."""
+    try:
+        stages = read(Path.cwd(), targets)
+    except PosttrainError as error:
+        print(json.dumps({"error": {"what": error.what, "where": error.where, "mend": error.mend}}))
+        return 1
+    print(json.dumps({"stages": [to_json(stage) for stage in stages]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

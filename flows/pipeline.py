@@ -1,0 +1,73 @@
+"""`python -m flows.pipeline [TARGET ...]`: the DAG of dvc.yaml as Prefect tasks; dvc.lock alone says what is done."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from flows import record, server
+from flows.graph import Reading, Which, chosen, find_root
+from flows.record import Outcome
+from posttrain.errors import PosttrainError
+
+
+def main(words: list[str] | None = None) -> int:
+    """Command line; 0 when all is up to date, 1 when a stage failed, 128 + signal when it was interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m flows.pipeline", description=__doc__)
+    parser.add_argument(
+        "targets",
+        nargs="*",
+        metavar="TARGET",
+        help="a stage, a foreach group, a dvc.yaml or an output, with all that it needs; default: all",
+    )
+    parser.add_argument(
+        "--force", action="store_const", const="all", default="stale", dest="which", help="run also what is up to date"
+    )
+    options = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return _run(options.targets, options.which)
+    except PosttrainError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _run(targets: list[str], which: Which) -> int:
+    root = find_root(Path.cwd())
+    home = server.prepare(root)
+    reading = Reading(root, targets)
+    url, temporary = server.find(home), None
+    if url is None:
+        stages = reading.stages
+        if not chosen(stages, which):
+            # A server takes seconds to start, and there is nothing to schedule and nothing to tell.
+            print(record.table(stages, {stage.name: Outcome("Cached") for stage in stages}))
+            return 0
+        temporary = server.start_temporary(home)
+        url = temporary.url
+    os.environ["PREFECT_API_URL"] = url
+    # Imported so late because Prefect reads its environment when it is imported; meanwhile DVC answers.
+    from flows.run import recorded
+
+    if temporary is not None:
+        temporary.wait()
+    state = recorded(root, reading.stages, which)
+    if state.is_completed():
+        return 0
+    print(state.message, file=sys.stderr)
+    return 128 + signal.SIGINT if state.is_cancelled() else 1
+
+
+def _terminated(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

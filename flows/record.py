@@ -1,0 +1,71 @@
+"""What a flow leaves to read: the table on the terminal and the artifacts in Prefect."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.graph import Stage, mermaid
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one stage ended: Completed, RunCached, Cached, Failed, Cancelled or NotRun."""
+
+    state: str
+    seconds: float = 0.0
+    message: str = ""
+
+
+def table(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> str:
+    """The stages with their states and seconds, for the terminal."""
+    rows = [(row["stage"], row["state"], f"{row['seconds']:.1f}") for row in rows_of(stages, outcomes)]
+    first, second = (max(map(len, column)) for column in list(zip(("stage", "state", ""), *rows, strict=True))[:2])
+    lines = [f"{'stage':<{first}}  {'state':<{second}}  seconds"]
+    return "\n".join(lines + [f"{name:<{first}}  {state:<{second}}  {seconds:>7}" for name, state, seconds in rows])
+
+
+def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
+    """One row per stage, in the order of the DAG."""
+    rows = []
+    for stage in stages:
+        outcome = outcomes.get(stage.name, Outcome("NotRun"))
+        why = "; ".join(stage.reasons)
+        row = {"stage": stage.name, "state": outcome.state, "seconds": round(outcome.seconds, 2), "stale because": why}
+        rows.append(row)
+    return rows
+
+
+def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> None:
+    """Make the artifacts of the flow run that this is called in."""
+    from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+    create_table_artifact(rows_of(stages, outcomes), key="stages", description="Stages with their states and seconds")
+    if all(outcome.state == "Cached" for outcome in outcomes.values()):
+        return
+    states = {name: outcome.state for name, outcome in outcomes.items()}
+    create_markdown_artifact(
+        f"```mermaid\n{mermaid(stages, states)}\n```", key="dag", description="The DAG of dvc.yaml"
+    )
+    changed = metrics_diff(root)
+    if changed:
+        create_table_artifact(changed, key="metrics", description="Metrics against the last commit")
+
+
+def metrics_diff(root: Path) -> list[dict[str, Any]]:
+    """What `dvc metrics diff` says, one row per metric; empty before the first commit or without changes."""
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "metrics", "diff", "--json"]
+    answer = subprocess.run(command, check=False, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if answer.returncode != 0:
+        return []
+    files: Mapping[str, Mapping[str, Mapping[str, Any]]] = json.loads(answer.stdout or "{}").get("diff", {})
+    return [
+        {"file": file, "metric": metric, **{key: change.get(key) for key in ("old", "new", "diff")}}
+        for file, metrics in files.items()
+        for metric, change in metrics.items()
+    ]

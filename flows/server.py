@@ -1,0 +1,223 @@
+"""Prefect's server on loopback with its database in .prefect/; `python -m flows.server` keeps one up and says where."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from flows.graph import find_root, python_path
+from posttrain.errors import PipelineError, PosttrainError
+
+HOST = "127.0.0.1"
+PORT = 4200
+START_PATIENCE = 180.0
+_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
+_SETTINGS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "DVC_NO_ANALYTICS": "1",
+    # Prefect's own default of 20 seconds is too short for its first start, which makes the database.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": f"{START_PATIENCE:.0f}",
+}
+
+
+def prepare(root: Path) -> Path:
+    """Set Prefect's environment where the user has not; must come before Prefect is imported. Returns its folder."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    home = Path(os.environ.setdefault("PREFECT_HOME", str(root / ".prefect")))
+    for name in ("NO_PROXY", "no_proxy"):
+        # A proxy would be asked for the way to this very machine.
+        hosts = [host for host in os.environ.get(name, "").split(",") if host]
+        os.environ[name] = ",".join([*hosts, *({HOST, "localhost"} - set(hosts))])
+    return home
+
+
+def find(home: Path) -> str | None:
+    """The API of the server that the user named, or of the one that `python -m flows.server` keeps up here."""
+    named = os.environ.get("PREFECT_API_URL")
+    if named:
+        if urlsplit(named).hostname in (HOST, "localhost", "::1") and not answers(named):
+            mend = "Start it, or unset PREFECT_API_URL: the flow then runs its own"
+            raise PipelineError(what=f"no server answers at {named}", where="PREFECT_API_URL", mend=mend)
+        return named
+    try:
+        note = json.loads(_note(home).read_text(encoding="utf-8"))
+        pid, url = int(note["pid"]), str(note["url"])
+        os.kill(pid, 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return url if answers(url) else None
+
+
+def answers(url: str, patience: float = 5.0) -> bool:
+    """Whether a healthy server is there; one that listens already but is still starting is waited for."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url.rstrip('/')}/health", timeout=patience) as reply:
+            return bool(reply.status == 200)
+    except (OSError, ValueError):
+        return False
+
+
+@dataclass(frozen=True)
+class Temporary:
+    """A server that ends with this process, however that ends."""
+
+    url: str
+    log: Path
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        if not answers(self.url, START_PATIENCE):
+            mend = "Read that file, or start one yourself with `python -m flows.server`"
+            raise PipelineError(what="Prefect's server did not start", where=str(self.log), mend=mend)
+
+
+def start_temporary(home: Path) -> Temporary:
+    """Start one on a port that is listened on at once, so that nobody else can take it meanwhile."""
+    home.mkdir(parents=True, exist_ok=True)
+    listener = _listen(0)
+    url = _api(listener)
+    command = [sys.executable, "-m", "flows.server", "--socket", str(listener.fileno()), "--parent", str(os.getpid())]
+    env = {**os.environ, "PYTHONPATH": python_path()}
+    # A session of its own: Ctrl-C on the terminal must not end the server before the flow has told it how it went.
+    log = home / "temporary-server.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+        )
+    listener.close()
+    # Registered before Prefect is imported, and so run after Prefect has sent its last logs and events.
+    atexit.register(_stop, process)
+    return Temporary(url, log)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _note(home: Path) -> Path:
+    return home / "server.json"
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((HOST, port))
+    listener.listen(128)
+    return listener
+
+
+def _api(listener: socket.socket) -> str:
+    return f"http://{HOST}:{listener.getsockname()[1]}/api"
+
+
+def _listen_near(port: int) -> socket.socket:
+    try:
+        return _listen(port)
+    except OSError:
+        return _listen(0)
+
+
+def _serve_temporary(listener: socket.socket, parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() == parent:
+        _serve(listener)
+
+
+def _serve(listener: socket.socket) -> None:
+    """Run the server in this process until it is told to end."""
+    import uvicorn
+
+    os.environ.pop("PREFECT_API_URL", None)
+    os.environ.update(PREFECT_SERVER_API_HOST=HOST, PREFECT_SERVER_API_PORT=str(listener.getsockname()[1]))
+    config = uvicorn.Config(
+        "prefect.server.api.server:create_app",
+        factory=True,
+        log_level="error",
+        lifespan="on",
+        timeout_graceful_shutdown=2,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _keep_up(home: Path, port: int) -> None:
+    """Serve until Ctrl-C, with a note in `home` by which flows find the server."""
+    import threading
+
+    home.mkdir(parents=True, exist_ok=True)
+    listener = _listen_near(port)
+    url, note = _api(listener), _note(home)
+
+    def tell() -> None:
+        if answers(url, START_PATIENCE):
+            fresh = note.with_suffix(".new")
+            fresh.write_text(json.dumps({"pid": os.getpid(), "url": url}) + "\n", encoding="utf-8")
+            fresh.replace(note)
+            print(
+                f"Prefect is at {url.removesuffix('/api')} (Ctrl-C ends it); flows in this folder report there.",
+                flush=True,
+            )
+
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        _serve(listener)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.server", description="Keep Prefect's server and pages up, on loopback."
+    )
+    parser.add_argument("--port", type=int, default=PORT, help=f"default {PORT}; another free one if it is taken")
+    parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    if options.socket is not None:
+        _serve_temporary(socket.socket(fileno=options.socket), options.parent)
+        return 0
+    try:
+        home = prepare(find_root(Path.cwd()))
+        os.environ.pop("PREFECT_API_URL", None)
+        url = find(home)
+    except PosttrainError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if url is not None:
+        print(f"Prefect is at {url.removesuffix('/api')} already.")
+        return 0
+    # SIGTERM, like Ctrl-C, takes the note away.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    _keep_up(home, options.port)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

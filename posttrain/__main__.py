@@ -1,0 +1,57 @@
+"""`python -m posttrain COMMAND`: what a person asks between two runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+
+from posttrain.errors import PosttrainError
+
+
+def main() -> int:
+    """Run one command; an error of ours is one clear line, without a traceback unless asked for."""
+    parser = argparse.ArgumentParser(prog="python -m posttrain", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("results", help="the table of results of the last run, and what to look at next")
+    commands.add_parser("readme", help="write the last run's results into README.md and draw its plot")
+    shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
+    shown.add_argument("section", nargs="?", help="one section, e.g. online")
+    algorithms = commands.add_parser("algorithms", help="every algorithm, or one with its formula and knobs")
+    algorithms.add_argument("name", nargs="?")
+    arguments = parser.parse_args()
+    try:
+        print(_answer(arguments))
+    except PosttrainError as error:
+        if os.environ.get("POSTTRAIN_TRACEBACK"):
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        sys.stderr.close()
+    return 0
+
+
+def _answer(arguments: argparse.Namespace) -> str:
+    match arguments.command:
+        case "results":
+            from posttrain.report.results import results_table
+
+            return results_table()
+        case "readme":
+            from posttrain.report.results import write_readme
+
+            return write_readme()
+        case "params":
+            from posttrain.sections import describe_params
+
+            return describe_params(arguments.section)
+        case _:
+            from posttrain.algorithms.describe import describe
+
+            return describe(arguments.name)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,136 @@
+"""Preference objectives: rows over pairs (two rows an item) and over unpaired feedback."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.objective import Loss, Prepared, State, require, supplied
+from posttrain.algorithms.preference_rows import (
+    FEEDBACK,
+    PAIR_LOSSES,
+    PREFERENCE_ROWS,
+    UNARY_LOSSES,
+    PreferenceKnobs,
+    PreferenceRow,
+)
+from posttrain.algorithms.reward import RewardKnobs, RewardObjective
+from posttrain.formulas import kl
+from posttrain.formulas.ragged import Ragged
+from posttrain.formulas.weight import per_item
+
+__all__ = [
+    "FEEDBACK",
+    "PREFERENCE_ROWS",
+    "PreferenceKnobs",
+    "PreferenceObjective",
+    "PreferenceRow",
+    "RewardKnobs",
+    "RewardObjective",
+]
+
+
+@dataclass(frozen=True)
+class PreferenceObjective:
+    """A row's knobs as prepare and loss."""
+
+    knobs: PreferenceKnobs
+
+    @property
+    def needs(self) -> frozenset[str]:
+        wanted = {"label", "anchor"} if self.knobs.loss in FEEDBACK else {"side"}
+        return frozenset(wanted | ({"ref_logp"} if self.knobs.reference else set()))
+
+    @property
+    def mismatched(self) -> bool:
+        """Whether rows of label 0 (a prompt with another prompt's answer) are needed to estimate the KL."""
+        return self.knobs.loss in FEEDBACK and UNARY_LOSSES[self.knobs.loss].shift == "mismatched"
+
+    def initial_state(self) -> State:
+        running = self.knobs.loss in FEEDBACK and not self.mismatched
+        return {"shift": 0.0, "steps": 0.0} if running else {}
+
+    @torch.no_grad()
+    def prepare(self, step: Ragged, state: State) -> Prepared:
+        """1 / items on each row; for unpaired feedback the shift, after which mismatched rows leave the step."""
+        require(step, supplied(self.needs), self.knobs.loss)
+        if self.knobs.loss in FEEDBACK:
+            return self._prepare_feedback(step, dict(state))
+        _check_pairs(step)
+        return Prepared(step.with_rows(weight=per_item(step.items)), dict(state))
+
+    def loss(self, micro: Ragged) -> Loss:
+        """sum over items of weight * loss, plus the chosen answers' NLL."""
+        knobs, logp = self.knobs, micro.tokens["logp"]
+        weight_B = micro.rows["weight"].to(torch.promote_types(logp.dtype, torch.float32))
+        relative_B = self._relative(micro, logp)
+        if knobs.loss in FEEDBACK:
+            good_B, total, metrics = self._feedback(micro, relative_B, weight_B)
+        else:
+            good_B, total, metrics = self._pairs(micro, relative_B, weight_B)
+        if knobs.nll:
+            nll = -(weight_B * micro.mean_rows(logp))[good_B].sum()
+            metrics["nll"] = nll.detach()
+            total = total + knobs.nll * nll
+        return Loss(total, {**metrics, **self._divergence(micro, weight_B)})
+
+    def _prepare_feedback(self, step: Ragged, state: State) -> Prepared:
+        label_B, relative_B = step.rows["label"], self._relative(step, step.tokens["anchor"])
+        if self.mismatched:
+            elsewhere = relative_B[label_B == 0]
+            shift = float(elsewhere.mean().clamp(min=0)) if elsewhere.numel() else 0.0
+            metrics = {"z0": shift}
+        else:
+            state["steps"] += 1
+            state["shift"] += (float(relative_B[label_B != 0].mean()) - state["shift"]) / state["steps"]
+            shift = state["shift"]
+            metrics = {"shift": shift}
+        step = step.select(label_B != 0)
+        shift_B = torch.full((len(step),), shift, dtype=relative_B.dtype, device=relative_B.device)
+        return Prepared(step.with_rows(shift=shift_B, weight=per_item(step.items)), state, metrics)
+
+    def _pairs(self, micro: Ragged, relative_B: Tensor, weight_B: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        good_B = micro.rows["side"] > 0
+        weight, h, l = weight_B[good_B], relative_B[good_B], relative_B[~good_B]  # noqa: E741
+        total = (weight * PAIR_LOSSES[self.knobs.loss].formula(h, l, self.knobs)).sum()
+        metrics = {
+            "accuracy": (weight * (h > l)).sum(),
+            "margin": (weight * (h - l)).sum().detach(),
+            "chosen": (weight * h).sum().detach(),
+            "rejected": (weight * l).sum().detach(),
+        }
+        return good_B, total, metrics
+
+    def _feedback(
+        self, micro: Ragged, relative_B: Tensor, weight_B: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        label_B, shift_B = micro.rows["label"], micro.rows["shift"]
+        items = UNARY_LOSSES[self.knobs.loss].formula(relative_B, label_B, shift_B, self.knobs)
+        right = torch.where(label_B > 0, relative_B > shift_B, relative_B < shift_B)
+        return label_B > 0, (weight_B * items).sum(), {"accuracy": (weight_B * right).sum()}
+
+    def _relative(self, step: Ragged, logp: Tensor) -> Tensor:
+        """h or l of each row: log-prob, relative to the reference where there is one, summed or averaged."""
+        logp = logp.to(torch.promote_types(logp.dtype, torch.float32))
+        relative_N = logp - step.tokens["ref_logp"] if self.knobs.reference else logp
+        return step.sum_rows(relative_N) if self.knobs.reduce == "sum" else step.mean_rows(relative_N)
+
+    @torch.no_grad()
+    def _divergence(self, micro: Ragged, weight_B: Tensor) -> dict[str, Tensor]:
+        if not self.knobs.reference:
+            return {}
+        share_B = weight_B * (0.5 if "side" in micro.rows else 1.0)
+        k1 = kl.k1(micro.tokens["logp"], micro.tokens["ref_logp"])
+        return {"logp_shift": (share_B * micro.mean_rows(k1)).sum()}
+
+
+def _check_pairs(step: Ragged) -> None:
+    """Each item is one chosen and one rejected row."""
+    _, index_B = torch.unique(step.items, return_inverse=True)
+    sides_B = step.rows["side"].sign().long()
+    sides = sides_B.new_zeros(len(step)).index_add_(0, index_B, sides_B)
+    counts = sides_B.new_zeros(len(step)).index_add_(0, index_B, torch.ones_like(sides_B))
+    if bool((sides_B == 0).any() | (sides != 0).any() | ((counts != 0) & (counts != 2)).any()):
+        raise ValueError("each item must be one chosen row (side +1) and one rejected row (side -1)")

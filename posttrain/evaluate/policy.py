@@ -1,0 +1,163 @@
+"""The stage `evaluate`: what a policy does on problems that nothing was trained or tuned on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from pydantic import Field
+
+from posttrain.evaluate.intervals import Floats, interval, pass_at_k
+from posttrain.models.device import Device, DeviceParams
+from posttrain.models.forward import score_tokens
+from posttrain.models.store import load_model, load_tokenizer
+from posttrain.params import Params
+from posttrain.progress import Progress
+from posttrain.rewards.verifiable import Sampled, correct, well_formed
+from posttrain.rollout.engine import Samples, SamplingParams, greedy, sample
+from posttrain.tables.identity import with_ids
+from posttrain.tables.store import read_table, write_table
+from posttrain.text.chat import ChatText
+from posttrain.text.layout import micro_batches, pack
+from posttrain.workspace import rounded, write_json
+
+PROMPTS = Path("data/prompts.parquet")
+
+
+class EvaluateParams(Params):
+    """Section `evaluate`: how policies are measured."""
+
+    split: str = Field("test", description="the prompts' split; test has a generator seed of its own")
+    prompts: int = Field(500, ge=2, description="prompts, from the top of the split")
+    samples: int = Field(8, ge=1, description="samples of each prompt")
+    seed: int = Field(20_261_121, ge=0, description="the samples' random numbers; a seed that no training uses")
+    sampling: SamplingParams = Field(default_factory=SamplingParams)
+    device: DeviceParams = Field(default_factory=DeviceParams)
+    reference: str = Field("sft", description="the model that KL is measured against")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The completions of some prompts, with what the rules say of each."""
+
+    drawn: Samples
+    texts: list[str]
+    right: list[float]
+    formed: list[float]
+
+
+def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
+    """Sample from a policy, judge, measure; writes results/NAME/rollouts.parquet and metrics.json."""
+    device = Device(params.device)
+    folder = Path("models") / name
+    text = ChatText(load_tokenizer(folder), str(folder))
+    model = load_model(folder).to(device.torch)
+    rows = read_table(PROMPTS, "prompts").filter(split=params.split).head(params.prompts).rows(named=True)
+    encoded = [text.prompt(row["prompt"]) for row in rows]
+    names = [row["id"] for row in rows]
+    progress = Progress(f"evaluate {name}", 2 * len(rows), "prompt")
+    shared = {"params": params.sampling, "stop": text.stop, "device": device, "advance": progress.advance}
+    drawn = sample(model, encoded, names, n=params.samples, seed=params.seed, **shared)  # type: ignore[arg-type]
+    likeliest = greedy(model, encoded, **shared)  # type: ignore[arg-type]
+    progress.close()
+    sampled, best = _judged(text, rows, encoded, drawn), _judged(text, rows, encoded, likeliest)
+    metrics = _measured(params, sampled, best)
+    if "/" in name:  # a run, not one of the models that runs start from
+        metrics |= _divergence(model, Path("models") / params.reference, encoded, drawn, params, device)
+    folder = Path("results") / name
+    frame = pl.concat([_table(name, rows, sampled, params.samples), _table(name, rows, best, 0)])
+    write_table(with_ids(frame, "rollouts"), folder / "rollouts.parquet", "rollouts")
+    write_json(folder / "metrics.json", rounded(metrics, 5))
+    return metrics
+
+
+def summary(name: str, metrics: dict[str, float]) -> str:
+    """The line that a person wants to see first."""
+    low, high = metrics["pass_at_1_low"], metrics["pass_at_1_high"]
+    return (
+        f"{name}: pass@1 {metrics['pass_at_1']:.3f} [{low:.3f}, {high:.3f}], greedy {metrics['greedy']:.3f}, "
+        f"format {metrics['format']:.3f}, length {metrics['length']:.1f}"
+    )
+
+
+def _judged(text: ChatText, rows: Sequence[dict[str, Any]], encoded: Sequence[Sequence[int]], drawn: Samples) -> Judged:
+    each = len(drawn.ids) // len(rows)
+    texts = [text.decode(ids) for ids in drawn.ids]
+    samples = [
+        Sampled(encoded[k // each], ids, texts[k], rows[k // each]["answer"], drawn.truncated[k])
+        for k, ids in enumerate(drawn.ids)
+    ]
+    return Judged(drawn, texts, correct(samples), well_formed(samples))
+
+
+def _measured(params: EvaluateParams, sampled: Judged, best: Judged) -> dict[str, float]:
+    right = np.array(sampled.right).reshape(-1, params.samples)
+    per_prompt: Floats = right.mean(axis=1)
+    low, high = interval(per_prompt, seed=params.seed)
+    metrics = {"pass_at_1": float(per_prompt.mean()), "pass_at_1_low": low, "pass_at_1_high": high}
+    if params.samples > 1:
+        metrics[f"pass_at_{params.samples}"] = float(
+            pass_at_k(params.samples, right.sum(axis=1), params.samples).mean()
+        )
+    working = np.array(["=" in text for text in sampled.texts])
+    return metrics | {
+        "greedy": float(np.mean(best.right)),
+        "format": float(np.mean(sampled.formed)),
+        "truncated": float(np.mean(sampled.drawn.truncated)),
+        "length": float(np.mean([len(ids) for ids in sampled.drawn.ids])),
+        "working": float(working.mean()),
+        "right_given_working": float(right.flatten()[working].mean()) if working.any() else 0.0,
+    }
+
+
+@torch.no_grad()
+def _divergence(
+    model: Any,
+    reference: Path,
+    encoded: Sequence[Sequence[int]],
+    drawn: Samples,
+    params: EvaluateParams,
+    device: Device,
+) -> dict[str, float]:
+    """KL(policy || reference) per completion from the policy's own samples: mean of k1 and of k3, summed over tokens."""
+    other = load_model(reference).to(device.torch)
+    each = len(drawn.ids) // len(encoded)
+    prompts = [encoded[k // each] for k in range(len(drawn.ids))]
+    sizes = [len(p) + len(c) for p, c in zip(prompts, drawn.ids, strict=True)]
+    k1 = k3 = 0.0
+    for part in micro_batches(sizes, list(range(len(sizes))), 16_384):
+        layout = pack([prompts[i] for i in part], [drawn.ids[i] for i in part]).to(device.torch)
+        with device.autocast():
+            ours, _ = score_tokens(model, layout, params.sampling.temperature)
+            theirs, _ = score_tokens(other, layout, params.sampling.temperature)
+        gap = (theirs - ours).double()
+        k1 -= float(gap.sum())
+        k3 += float((gap.expm1() - gap).sum())
+    return {"kl_k1": k1 / len(drawn.ids), "kl_k3": k3 / len(drawn.ids)}
+
+
+def _table(name: str, rows: Sequence[dict[str, Any]], judged: Judged, samples: int) -> pl.DataFrame:
+    """The completions as a `rollouts` table; samples = 0 for the greedy ones."""
+    each = max(samples, 1)
+    owners = [rows[k // each] for k in range(len(judged.texts))]
+    return pl.DataFrame(
+        {
+            "prompt_id": [owner["id"] for owner in owners],
+            "problem": [owner["problem"] for owner in owners],
+            "policy": [name] * len(owners),
+            "sample": [k % each for k in range(len(owners))],
+            "greedy": [samples == 0] * len(owners),
+            "prompt": [owner["prompt"] for owner in owners],
+            "answer": [owner["answer"] for owner in owners],
+            "completion": judged.texts,
+            "completion_ids": judged.drawn.ids,
+            "logps": pl.Series(judged.drawn.logps, dtype=pl.List(pl.Float32)),
+            "truncated": judged.drawn.truncated,
+            "reward": judged.right,
+        }
+    )

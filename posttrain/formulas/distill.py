@@ -1,0 +1,72 @@
+"""Divergences between a teacher's and a student's next-token distributions, one number per token.
+
+The whole vocabulary is looked at, so logits are made and dropped in tiles (`tiled`): memory is one tile's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+Divergence = Callable[[Tensor, Tensor], Tensor]
+
+
+def forward_kl(student_NV: Tensor, teacher_NV: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(teacher || student) = sum_v p (log p - log q): covers the teacher's modes (Hinton 2015)."""
+    log_q, log_p = _log_probs(student_NV, temperature), _log_probs(teacher_NV, temperature)
+    return _kl(log_p, log_q)
+
+
+def reverse_kl(student_NV: Tensor, teacher_NV: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(student || teacher) = sum_v q (log q - log p): seeks a mode of the teacher (MiniLLM, Gu 2023)."""
+    log_q, log_p = _log_probs(student_NV, temperature), _log_probs(teacher_NV, temperature)
+    return _kl(log_q, log_p)
+
+
+def jensen_shannon(student_NV: Tensor, teacher_NV: Tensor, beta: float = 0.5, temperature: float = 1.0) -> Tensor:
+    """beta KL(p || m) + (1 - beta) KL(q || m), m = beta p + (1 - beta) q, p the teacher (GKD, Agarwal 2023)."""
+    if not 0 < beta < 1:
+        raise ValueError(f"beta = {beta}: the mixture needs 0 < beta < 1. The limits are forward_kl and reverse_kl")
+    log_q, log_p = _log_probs(student_NV, temperature), _log_probs(teacher_NV, temperature)
+    log_m = torch.logaddexp(log_p + math.log(beta), log_q + math.log1p(-beta))
+    return beta * _kl(log_p, log_m) + (1 - beta) * _kl(log_q, log_m)
+
+
+def tiled(
+    divergence: Divergence,
+    student_ND: Tensor,
+    student_head_VD: Tensor,
+    teacher_ND: Tensor,
+    teacher_head_VD: Tensor,
+    tile: int = 1024,
+) -> Tensor:
+    """The divergence at each hidden state, its logits made for `tile` tokens at a time, again in the backward."""
+
+    def piece(student: Tensor, head: Tensor, teacher: Tensor, other: Tensor) -> Tensor:
+        return divergence(student @ head.T, teacher @ other.T)
+
+    parts = [
+        checkpoint(
+            piece,
+            student_ND[start : start + tile],
+            student_head_VD,
+            teacher_ND[start : start + tile],
+            teacher_head_VD,
+            use_reentrant=False,
+        )
+        for start in range(0, student_ND.shape[0], tile)
+    ]
+    return torch.cat(parts) if parts else student_ND.new_zeros(0)
+
+
+def _log_probs(logits_NV: Tensor, temperature: float) -> Tensor:
+    wide = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+    return (wide / temperature).log_softmax(-1)
+
+
+def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:
+    return (log_a.exp() * (log_a - log_b)).sum(-1)

@@ -1,0 +1,42 @@
+"""Losses of reward models, and the bias that centres their scores."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
+
+
+def bradley_terry(chosen: Tensor, rejected: Tensor, margin: Tensor | float = 0.0) -> Tensor:
+    """-logsigmoid(s_c - s_r - margin) (Bradley and Terry 1952; margin: Llama 2)."""
+    return -logsigmoid(chosen - rejected - margin)
+
+
+def comparisons(rank_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Every (winner, loser) among the rows of an item, as row numbers; a lower rank wins, ties are no comparison."""
+    order_B = torch.argsort(item_B, stable=True)
+    _, counts = torch.unique_consecutive(item_B[order_B], return_counts=True)
+    winners, losers = [], []
+    for rows in torch.split(order_B, counts.tolist()):
+        won, lost = (rank_B[rows][:, None] < rank_B[rows][None, :]).nonzero(as_tuple=True)
+        winners.append(rows[won])
+        losers.append(rows[lost])
+    nothing = order_B.new_empty(0)
+    return torch.cat([nothing, *winners]), torch.cat([nothing, *losers])
+
+
+def centring(chosen: Tensor, rejected: Tensor) -> Tensor:
+    """(s_c + s_r)^2: pulls scores towards 0, which Bradley-Terry leaves free (Eisenstein 2023)."""
+    return (chosen + rejected).square()
+
+
+def demonstration_bias(score_B: Tensor) -> Tensor:
+    """-mean(s) over demonstrations: added to the head's bias, demonstrations average 0 (Ouyang 2022)."""
+    if score_B.numel() == 0 or not bool(score_B.isfinite().all()):
+        raise ValueError("centring needs finite scores of at least one demonstration")
+    return -score_B.mean()
+
+
+def step_correctness(score: Tensor, label: Tensor) -> Tensor:
+    """-(y log sigmoid(s) + (1 - y) log sigmoid(-s)): a step's score against its label in [0, 1] (Lightman 2023)."""
+    return binary_cross_entropy_with_logits(score, label, reduction="none")

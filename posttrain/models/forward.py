@@ -1,0 +1,65 @@
+"""The forward passes that training and decoding are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from posttrain.errors import ModelError
+from posttrain.models.attention import Attends, PackedAttention
+from posttrain.models.logp import token_logp
+from posttrain.text.layout import Layout
+
+
+def backbone(model: Any) -> nn.Module:
+    """The model under its head."""
+    base: nn.Module = model.base_model
+    return base
+
+
+def hidden_states(model: Any, ids: Tensor, positions: Tensor, attention: Attends) -> Tensor:
+    """The last hidden states [B, N, D] of ids [B, N]."""
+    output = backbone(model)(input_ids=ids, position_ids=positions, layout=attention, use_cache=False)
+    states: Tensor = output.last_hidden_state
+    return states
+
+
+def packed_states(model: Any, layout: Layout) -> Tensor:
+    """The last hidden states [N, D] of a packed layout."""
+    return hidden_states(model, layout.ids_N[None], layout.positions_N[None], PackedAttention(layout))[0]
+
+
+def head_weight(model: Any) -> Tensor:
+    """The output matrix [V, D] of a causal language model with a plain linear head."""
+    config = model.config
+    odd = [name for name in ("final_logit_softcapping", "logit_scale", "logits_scaling") if getattr(config, name, None)]
+    head = model.get_output_embeddings()
+    if head is None or odd or getattr(head, "bias", None) is not None:
+        raise ModelError(
+            what=f"its head is not a plain matrix ({', '.join(odd) or type(head).__name__})",
+            where=type(model).__name__,
+            mend="Use a model whose logits are hidden states times a matrix",
+        )
+    weight: Tensor = head.weight
+    return weight
+
+
+def score_tokens(model: Any, layout: Layout, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """(log-prob [M], entropy [M]) of the layout's completion tokens."""
+    states_ND = packed_states(model, layout)
+    return token_logp(states_ND.index_select(0, layout.source_M), head_weight(model), layout.target_M, temperature)
+
+
+def score_rows(model: Any, layout: Layout) -> Tensor:
+    """The scalar head's score [B] of each row, at its last token."""
+    states_ND = packed_states(model, layout)
+    scores: Tensor = model.score(states_ND.index_select(0, layout.last_B)).squeeze(-1).float()
+    return scores
+
+
+def value_tokens(model: Any, layout: Layout) -> Tensor:
+    """The scalar head's value [M] of the state before each completion token."""
+    states_ND = packed_states(model, layout)
+    values: Tensor = model.score(states_ND.index_select(0, layout.source_M)).squeeze(-1).float()
+    return values

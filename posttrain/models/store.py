@@ -1,0 +1,206 @@
+"""Model folders: what `from_pretrained` and vLLM load, plus a manifest of every tensor; checked on the way in and out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from posttrain.errors import ModelError
+
+WEIGHTS = "model.safetensors"
+MANIFEST = "manifest.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """The folder's tokenizer, from its files alone."""
+    from transformers import PreTrainedTokenizerFast
+
+    folder = _folder(path)
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelError(what="there is no tokenizer.json", where=str(folder), mend="Save the model with its tokenizer")
+    try:
+        return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+    except (ValueError, KeyError, OSError, TypeError) as error:
+        raise ModelError(
+            what=f"the tokenizer cannot be read ({error})", where=str(folder), mend="Save it anew"
+        ) from error
+
+
+def new_model(config: Any, seed: int) -> Any:
+    """A causal language model with random weights drawn from the seed."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    torch.manual_seed(seed)
+    config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
+    return _ready(_class(config.architectures[0])(config))
+
+
+def load_model(path: str | Path) -> Any:
+    """The folder's model as its config names it, in float32, every tensor accounted for and finite."""
+    folder = _folder(path)
+    config = load_config(folder)
+    model = _empty(_class(config.architectures[0]), config)
+    _fill(model, _tensors(folder), folder)
+    return _ready(model)
+
+
+def load_scorer(path: str | Path, seed: int) -> Any:
+    """A scalar-head model: the folder's own, or a language model's backbone with a head that starts at 0."""
+    folder = _folder(path)
+    config = load_config(folder)
+    if config.architectures[0].endswith("ForSequenceClassification"):
+        return load_model(folder)
+    config.architectures = [config.architectures[0].replace("ForCausalLM", "ForSequenceClassification")]
+    config.num_labels = 1
+    torch.manual_seed(seed)
+    model = _empty(_class(config.architectures[0]), config)
+    tensors = {name: part for name, part in _tensors(folder).items() if not name.startswith("lm_head.")}
+    tensors["score.weight"] = torch.zeros(1, config.get_text_config().hidden_size)
+    _fill(model, tensors, folder)
+    return _ready(model)
+
+
+def load_config(folder: Path) -> Any:
+    """The config class that config.json names."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    file = folder / "config.json"
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return CONFIG_MAPPING[data["model_type"]].from_dict(data)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        mend = "It must be a transformers config with a model_type that this version of transformers knows"
+        raise ModelError(what=f"cannot be read ({error!r})", where=str(file), mend=mend) from error
+
+
+def save_model(model: Any, path: str | Path, tokenizer_from: str | Path) -> None:
+    """Write weights, config, tokenizer and manifest; the folder appears whole or not at all."""
+    target, source = Path(path), Path(tokenizer_from)
+    tensors = {name: part.detach().cpu().contiguous() for name, part in _unshared(model).items()}
+    bad = [name for name, part in tensors.items() if not torch.isfinite(part).all()]
+    if bad:
+        mend = "Lower the learning rate; the last good checkpoint is kept"
+        raise ModelError(what=f"not finite: {', '.join(bad[:5])}", where=str(target), mend=mend)
+    fresh = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    save_file(tensors, str(fresh / WEIGHTS), metadata={"format": "pt"})
+    (fresh / "config.json").write_text(_config_text(model), encoding="utf-8")
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, fresh / name)
+    manifest = {name: _described(part) for name, part in sorted(tensors.items())}
+    (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(fresh, target)
+
+
+def check_fits(model: Any, tokenizer: Any, where: str) -> None:
+    """Every token of the tokenizer has a row in the model's embedding."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        what = f"the tokenizer has {len(tokenizer)} tokens, the model embeds {rows}"
+        raise ModelError(what=what, where=where, mend="Use the tokenizer that the model was trained with")
+
+
+def _ready(model: Any) -> Any:
+    from posttrain.models.attention import register
+
+    model.set_attn_implementation(register())
+    return model.eval()
+
+
+def _empty(cls: type[nn.Module], config: Any) -> Any:
+    """The model without its random start, since every tensor is about to be filled."""
+    from transformers.initialization import no_init_weights
+
+    with no_init_weights():
+        model: Any = cls(config)
+    model.tie_weights()
+    return model
+
+
+def _class(architecture: str) -> Any:
+    import transformers
+
+    found = getattr(transformers, architecture, None)
+    if found is None:
+        mend = "Use an architecture of this version of transformers; code from the Hub is never run"
+        raise ModelError(what=f"unknown architecture '{architecture}'", where="config.json", mend=mend)
+    return found
+
+
+def _folder(path: str | Path) -> Path:
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ModelError(what="there is no such model folder", where=str(folder), mend="Run the stage that makes it")
+    return folder
+
+
+def _tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of the folder's safetensors files."""
+    index = folder / f"{WEIGHTS}.index.json"
+    try:
+        files = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else [WEIGHTS]
+        tensors: dict[str, torch.Tensor] = {}
+        for name in files:
+            with safe_open(str(folder / name), "pt"):
+                pass
+            tensors |= load_file(str(folder / name))
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        mend = "Make the folder anew; weights must be safetensors"
+        raise ModelError(what=f"the weights cannot be read ({error})", where=str(folder), mend=mend) from error
+    return tensors
+
+
+def _fill(model: Any, tensors: dict[str, torch.Tensor], folder: Path) -> None:
+    """Copy every tensor into its place, or say which are missing, foreign, misshapen or not finite."""
+    places = _unshared(model)
+    faults = [f"missing {name}" for name in sorted(set(places) - set(tensors))]
+    shared = set(dict(model.named_parameters(remove_duplicate=False))) - set(places)
+    faults += [f"foreign {name}" for name in sorted(set(tensors) - set(places) - shared)]
+    for name in sorted(set(places) & set(tensors)):
+        if places[name].shape != tensors[name].shape:
+            faults.append(f"{name} has shape {list(tensors[name].shape)}, expected {list(places[name].shape)}")
+        elif not torch.isfinite(tensors[name]).all():
+            faults.append(f"{name} is not finite")
+    if faults:
+        shown = "; ".join(faults[:8]) + (f" and {len(faults) - 8} more" if len(faults) > 8 else "")
+        raise ModelError(what=shown, where=str(folder / WEIGHTS), mend="Save the model anew with its own config")
+    with torch.no_grad():
+        for name, place in places.items():
+            place.copy_(tensors[name])
+
+
+def _unshared(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and saved buffers, each tied tensor once."""
+    seen: dict[int, str] = {}
+    kept: dict[str, torch.Tensor] = {}
+    for name, part in model.state_dict(keep_vars=True).items():
+        if id(part) not in seen:
+            seen[id(part)] = name
+            kept[name] = part
+    return kept
+
+
+def _config_text(model: Any) -> str:
+    data = model.config.to_dict()
+    for private in ("_name_or_path", "_attn_implementation", "attn_implementation", "_attn_implementation_internal"):
+        data.pop(private, None)
+    data["dtype"] = "float32"
+    return json.dumps(data, indent=2, sort_keys=True) + "\n"
+
+
+def _described(part: torch.Tensor) -> dict[str, Any]:
+    digest = hashlib.sha256(part.view(torch.uint8).numpy().tobytes() if part.dim() else b"").hexdigest()
+    return {"shape": list(part.shape), "dtype": str(part.dtype).removeprefix("torch."), "sha256": digest}

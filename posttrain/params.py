@@ -1,0 +1,136 @@
+"""Reads params.yaml into the typed parameters that each module owns; every mistake is reported at once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from posttrain.errors import ParamsError
+
+PARAMS_FILE = "params.yaml"
+
+
+class Params(BaseModel):
+    """Base of every parameter model: frozen, strictly typed, unknown keys refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_default=True,
+        use_attribute_docstrings=True,
+    )
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
+    """The whole file as plain Python data, with duplicate keys and broken YAML refused by line."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    file = Path(path)
+    if not file.is_file():
+        raise ParamsError(what="there is no such file", where=str(file), mend="Run from the project's root folder")
+    try:
+        data = YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
+    except (YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ParamsError(what=f"not readable as YAML ({reason})", where=str(file), mend="Mend the file") from error
+    if not isinstance(data, dict):
+        raise ParamsError(what="holds no sections", where=str(file), mend="It needs one section per stage")
+    return data
+
+
+def at(data: Mapping[str, Any], section: str, file: str = PARAMS_FILE) -> Any:
+    """The value under a dotted path, e.g. `online.runs.grpo`."""
+    value: Any = data
+    walked: list[str] = []
+    for key in section.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            known = [str(k) for k in value] if isinstance(value, Mapping) else []
+            where = ".".join(walked) or "the top level"
+            raise ParamsError(
+                what=f"{where} has no section '{key}'", where=file, mend=did_you_mean(key, known) or "Add the section"
+            )
+        value, walked = value[key], [*walked, key]
+    return value
+
+
+def load(model: type[M], section: str, *, path: str | os.PathLike[str] = PARAMS_FILE) -> M:
+    """The section of params.yaml as a typed model."""
+    value = at(read(path), section, str(path))
+    return check(model, {} if value is None else value, where=section, file=str(path))
+
+
+def check(model: type[M], value: Any, *, where: str, file: str = PARAMS_FILE) -> M:
+    """Plain data as a typed model, or one error that lists every failure with its mend."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        lines = [_line(model, failure, where) for failure in error.errors(include_url=False)]
+        mends = "Mend the value" if len(lines) == 1 else f"Mend these {len(lines)} values"
+        raise ParamsError(what="; ".join(lines), where=file, mend=mends) from error
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, mapping by mapping; everything that is no mapping is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """A suggestion, or the list of what there is, or nothing."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if near:
+        return f"Did you mean '{near[0]}'?"
+    return f"Known here: {', '.join(sorted(known))}" if known else ""
+
+
+def _line(model: type[BaseModel], failure: Any, where: str) -> str:
+    path = [part for part in failure["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
+    dotted = ".".join([where, *(str(part) for part in path)])
+    if failure["type"] == "extra_forbidden":
+        known = _fields_at(model, [str(part) for part in path[:-1]])
+        return f"{dotted}: unknown key. {did_you_mean(str(path[-1]), known)}".rstrip()
+    message = str(failure["msg"]).removeprefix("Value error, ")
+    message = message[0].lower() + message[1:] if message[:2] != message[:2].upper() else message
+    if failure["type"] in ("missing", "value_error"):
+        return f"{dotted}: {message}"
+    return f"{dotted} = {_shown(failure['input'])}: {message}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """The field names of the model that lies at `path`, through optional and mapping types."""
+    found: list[type[BaseModel]] = [model]
+    for part in path:
+        inner: list[type[BaseModel]] = []
+        for owner in found:
+            if part in owner.model_fields:
+                inner += _models_in(owner.model_fields[part].annotation)
+            elif issubclass(owner, BaseModel) and part == owner.__name__:
+                inner.append(owner)
+        found = inner or found
+    return sorted({name for owner in found for name in owner.model_fields})
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]

@@ -1,0 +1,53 @@
+"""Progress of long work: one living line on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+PLAIN_EVERY_S = 10.0
+LIVE_EVERY_S = 0.1
+
+
+class Progress:
+    """Counts steps of one piece of work and says how fast it goes and how long it still takes."""
+
+    def __init__(
+        self, title: str, total: int, unit: str = "step", *, done: int = 0, stream: TextIO | None = None
+    ) -> None:
+        self._title, self._total, self._unit = title, total, unit
+        self._done = self._from = done
+        self._stream = sys.stderr if stream is None else stream
+        self._live = self._stream.isatty()
+        self._began = self._shown = time.monotonic()
+
+    def advance(self, count: int = 1, seen: Mapping[str, float] | None = None) -> None:
+        """Note that `count` more steps are done, with numbers worth showing."""
+        self._done += count
+        now = time.monotonic()
+        due = now - self._shown >= (LIVE_EVERY_S if self._live else PLAIN_EVERY_S)
+        if due and self._done < self._total:
+            self._show(now, seen or {}, end="" if self._live else "\n")
+
+    def close(self, seen: Mapping[str, float] | None = None) -> None:
+        """Show the last line, with the whole time taken."""
+        self._show(time.monotonic(), seen or {}, end="\n")
+
+    def _show(self, now: float, seen: Mapping[str, float], end: str) -> None:
+        self._shown = now
+        took = now - self._began
+        rate = (self._done - self._from) / took if took > 0 else 0.0
+        left = (self._total - self._done) / rate if rate > 0 else 0.0
+        numbers = "  ".join(f"{name} {value:.4g}" for name, value in seen.items())
+        time_text = f"{_clock(left)} left" if self._done < self._total else f"took {_clock(took)}"
+        line = f"{self._title}: {self._done}/{self._total} {self._unit}s  {rate:.3g}/s  {time_text}  {numbers}".rstrip()
+        self._stream.write(f"\r\033[2K{line}{end}" if self._live else f"{line}{end}")
+        self._stream.flush()
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,95 @@
+// Learning curves, the frontier of reward and KL, and length and entropy.
+const lookOf = (label) => {
+  const found = DATA.policies.findIndex((one) => one.label === label);
+  return found >= 0 ? found : DATA.policies.length + DATA.curves.filter((one) => !DATA.policies.some((p) => p.label === one.label)).findIndex((one) => one.label === label);
+};
+
+// A running mean over `reach` points to either side; near the ends over fewer.
+function smooth(values, reach) {
+  if (!reach) return values;
+  return values.map((value, nth) => {
+    if (!isNumber(value)) return null;
+    const around = values.slice(Math.max(0, nth - reach), nth + reach + 1).filter(isNumber);
+    return around.reduce((a, b) => a + b, 0) / around.length;
+  });
+}
+
+function seriesOf(metric, across, reach) {
+  return DATA.curves.filter((one) => one.columns[metric]).map((one) => {
+    const steps = one.columns.step, last = steps.at(-1) || 1, xs = across === "share" ? steps.map((s) => s / last) : steps;
+    const points = (values) => values.map((y, nth) => ({ x: xs[nth], y })).filter((p) => isNumber(p.y));
+    return { name: one.label, look: lookOf(one.label), points: points(smooth(one.columns[metric], reach)), raw: reach ? points(one.columns[metric]) : null };
+  }).filter((series) => series.points.length > 1);
+}
+
+function metricNames() {
+  const skip = ["step"], runs = DATA.curves.filter((one) => one.path.includes("/"));
+  const names = [...new Set([...runs, ...DATA.curves].flatMap((one) => Object.keys(one.columns)))].filter((name) => !skip.includes(name));
+  const front = ["reward", "loss", "accuracy", "margin", "kl_k3", "entropy", "length", "clip_fraction", "grad_norm", "lr"];
+  return [...front.filter((name) => names.includes(name)), ...names.filter((name) => !front.includes(name)).sort()];
+}
+
+function startCurves() {
+  const names = metricNames(), chosen = byId("metric");
+  if (!names.length) { byId("curves").hidden = true; return; }
+  const chart = new Chart(byId("curves-chart"), { id: "curves", height: 360 });
+  chosen.append(...names.map((name) => el("option", { value: name }, words(name))));
+  const show = () => {
+    const across = byId("across").value, reach = Number(byId("smoothing").value);
+    byId("smoothing-value").textContent = reach ? `± ${reach} points` : "off";
+    const xLabel = across === "share" ? "share of the run" : "step";
+    chart.show({ title: words(chosen.value), yLabel: words(chosen.value), xLabel, series: seriesOf(chosen.value, across, reach) });
+  };
+  for (const id of ["metric", "across", "smoothing"]) byId(id).addEventListener("input", show);
+  const averaged = DATA.curves.filter((one) => one.each > 1).map((one) => `${one.label}: mean of ${one.each} steps`);
+  byId("curves-note").textContent = "Drag across the chart to zoom, double-click to see everything; the names switch runs off and on."
+    + (averaged.length ? ` One point is, for ${averaged.join(", ")}.` : "");
+  show();
+}
+
+// A policy that lies far beyond the others, as a base model does, is switched off at first: it would press them into a corner.
+function farAway(policies) {
+  const kls = policies.map((one) => one.metrics.kl_k1 ?? 0);
+  return policies.map((one, nth) => kls[nth] > 1 && kls[nth] > 5 * Math.max(0, ...kls.filter((_, other) => other !== nth)));
+}
+
+function startFrontier() {
+  const away = farAway(DATA.policies), names = DATA.policies.filter((_, nth) => away[nth]).map((one) => one.label);
+  const chart = new Chart(byId("frontier-chart"), { id: "frontier", kind: "points" });
+  chart.show({
+    title: "Policies: pass@1 against KL", xLabel: `KL to ${DATA.reference}, nats per completion`, yLabel: "pass@1",
+    series: DATA.policies.map((one, nth) => ({ name: one.label, look: nth, away: away[nth],
+      points: [{ x: one.metrics.kl_k1 ?? 0, y: one.metrics.pass_at_1, low: one.metrics.pass_at_1_low, high: one.metrics.pass_at_1_high }] })),
+  });
+  byId("frontier-note").textContent = "Up is better, left is nearer to the reference: a run above and to the left of another got more for less."
+    + (names.length ? ` ${names.join(", ")} lies far to the right and is off at first.` : "");
+  const paths = DATA.curves.filter((one) => one.columns.reward && (one.columns.kl_k3 || one.columns.kl_k1)).map((one) => {
+    const kl = smooth(one.columns.kl_k3 || one.columns.kl_k1, 4), reward = smooth(one.columns.reward, 4), steps = one.columns.step;
+    const points = kl.map((x, nth) => ({ x, y: reward[nth], note: `${short(x)}, step ${figure(Math.round(steps[nth]))}` }));
+    return { name: one.label, look: lookOf(one.label), ends: true, points: points.filter((p) => isNumber(p.x) && isNumber(p.y)) };
+  }).filter((series) => series.points.length > 1);
+  if (!paths.length) return;
+  new Chart(byId("path-chart"), { id: "path", kind: "points" })
+    .show({ title: "Training: reward against KL", xLabel: "KL per token", yLabel: "reward", series: paths });
+}
+
+function startLength() {
+  const policies = DATA.policies, most = Math.max(1, ...policies.map((one) => one.lengths.p95));
+  const head = el("tr", {}, el("th", { scope: "col" }, "policy"), el("th", { scope: "col", class: "left" }, `tokens, 0 to ${short(most)}`),
+    ["mean", "median", "5 %", "95 %"].map((title) => el("th", { scope: "col" }, title)));
+  const rows = policies.map((one, nth) => {
+    const q = one.lengths, label = `${one.label}: mean ${short(q.mean)}, 5 to 95 percent ${short(q.p5)} to ${short(q.p95)} tokens`;
+    const picture = whiskers({ look: nth, value: q.mean, low: q.p5, high: q.p95, box: [q.p25, q.p75] }, most, label);
+    return el("tr", {}, el("th", { scope: "row" }, swatch(nth), one.label), el("td", { class: "left" }, picture),
+      [q.mean, q.p50, q.p5, q.p95].map((v, k) => el("td", {}, fixed(v, k ? 0 : 1))));
+  });
+  byId("length-spread").append(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of lengths, scrolls sideways" },
+    el("table", {}, el("caption", { class: "hidden" }, "Length of sampled completions"), el("thead", {}, head), el("tbody", {}, rows))),
+    el("p", { class: "note" }, "Sampled completions on held-out prompts: mean (dot), middle half (bar), 5 to 95 % (whiskers)."));
+  for (const metric of ["length", "entropy"]) {
+    const series = seriesOf(metric, "step", 4).filter((one) => metric !== "length" || DATA.curves.some((c) => c.label === one.name && c.columns.reward));
+    if (!series.length) continue;
+    new Chart(byId(`${metric}-chart`), { id: metric, height: 260 })
+      .show({ title: `${words(metric)} during training`, xLabel: "step", yLabel: metric === "length" ? "tokens" : "nats per token", series });
+  }
+}

@@ -1,0 +1,64 @@
+"""Learning curves: the metrics per optimizer step of every training stage."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import DataError
+from posttrain.workspace import plot_path
+
+Column = list[float | None]
+
+DIGITS = 5
+
+
+def read_curve(path: Path) -> dict[str, Column]:
+    """The columns of a metrics file; empty cells are None."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        names = [str(name) for name in rows[0]] if rows else []
+        return {name: [_number(row[name]) for row in rows] for name in names}
+    except (OSError, ValueError, csv.Error) as error:
+        mend = "Train it again: dvc repro"
+        raise DataError(what=f"not readable as a table of metrics ({error})", where=str(path), mend=mend) from error
+
+
+def thinned(columns: dict[str, Column], points: int) -> tuple[dict[str, Column], int]:
+    """At most so many points, each the mean of equally many steps, and how many steps that is."""
+    steps = max((len(column) for column in columns.values()), default=0)
+    each = max(1, math.ceil(steps / points))
+    thin = {
+        name: [_mean(column[start : start + each]) for start in range(0, steps, each)]
+        for name, column in columns.items()
+    }
+    return thin, each
+
+
+def curves(named: Iterable[tuple[str, str]], points: int) -> list[dict[str, Any]]:
+    """The curves of those (path, label) that have a metrics file, for the page."""
+    found = []
+    for path, label in named:
+        if not plot_path(path).is_file():
+            continue
+        columns, each = thinned(read_curve(plot_path(path)), points)
+        kept = {name: column for name, column in columns.items() if any(value is not None for value in column)}
+        if kept and "step" in kept:
+            found.append({"label": label, "path": path, "each": each, "columns": kept})
+    return found
+
+
+def _number(cell: str | None) -> float | None:
+    if not cell:
+        return None
+    value = float(cell)
+    return value if math.isfinite(value) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return float(f"{math.fsum(present) / len(present):.{DIGITS}g}") if present else None

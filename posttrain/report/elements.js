@@ -1,0 +1,68 @@
+// Elements, numbers and colours. Every text goes in as text, so that nothing a policy wrote is ever read as markup.
+const SVG = "http://www.w3.org/2000/svg";
+const byId = (id) => document.getElementById(id);
+
+function put(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "paint") Object.assign(node.style, value);
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of [children].flat(3)) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return node;
+}
+const el = (name, attributes, ...children) => put(document.createElement(name), attributes, children);
+const shape = (name, attributes, ...children) => put(document.createElementNS(SVG, name), attributes, children);
+
+// Grey is for what comes before post-training; runs beyond the palette begin it anew with another dash.
+const PALETTE = 8;
+function look(index) {
+  const turn = index < PALETTE ? 0 : 1 + Math.floor((index - PALETTE) / (PALETTE - 1));
+  const colour = index < PALETTE ? index : 1 + ((index - PALETTE) % (PALETTE - 1));
+  return { colour: `var(--c${colour})`, dash: ["", "6 4", "2 3", "8 3 2 3"][turn % 4] };
+}
+const swatch = (index) => el("span", { class: "swatch", "aria-hidden": "true", paint: { background: look(index).colour } });
+
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+const fixed = (value, digits) => (isNumber(value) ? value.toFixed(digits) : "–");
+function short(value) {
+  if (!isNumber(value)) return "–";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(1);
+  return String(Number(value.toPrecision(4)));
+}
+const figure = (value) => (Number.isInteger(value) ? value.toLocaleString("en") : isNumber(value) ? short(value) : String(value));
+const words = (name) => name.replaceAll("_", " ");
+
+function ticks(low, high, count) {
+  const raw = (high - low) / Math.max(1, count);
+  if (!(raw > 0)) return [low];
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((k) => k >= raw * 0.999) || 10 * power;
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k += 1) found.push(Number((k * step).toPrecision(12)));
+  return found;
+}
+
+// "auto" follows the system; a choice is kept where the browser allows it to be.
+function startTheme() {
+  const system = window.matchMedia("(prefers-color-scheme: dark)"), names = ["auto", "light", "dark"];
+  let chosen = "auto";
+  try { chosen = localStorage.getItem("posttrain-theme") || "auto"; } catch { /* storage is off */ }
+  if (!names.includes(chosen)) chosen = "auto";
+  const show = () => {
+    document.documentElement.dataset.theme = chosen === "auto" ? (system.matches ? "dark" : "light") : chosen;
+    byId("theme").textContent = `Theme: ${chosen}`;
+  };
+  byId("theme").addEventListener("click", () => {
+    chosen = names[(names.indexOf(chosen) + 1) % names.length];
+    try { localStorage.setItem("posttrain-theme", chosen); } catch { /* storage is off */ }
+    show();
+  });
+  system.addEventListener("change", show);
+  show();
+}

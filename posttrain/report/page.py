@@ -1,0 +1,49 @@
+"""Puts the report's page together: one file, which a browser may neither load anything into nor send anything from."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ASSETS = Path(__file__).parent
+SCRIPTS = ("elements.js", "chart.js", "draw.js", "results.js", "curves.js", "samples.js", "lineage.js", "start.js")
+
+
+def page(data: Mapping[str, Any], title: str) -> str:
+    """The page with style, script and data inside; the policy lets exactly this style and this script work."""
+    style, script = asset("page.css"), '"use strict";\n(() => {\n' + "\n".join(map(asset, SCRIPTS)) + "})();\n"
+    policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    parts = {
+        "policy": policy,
+        "title": html.escape(title),
+        "style": style,
+        "data": embedded(data),
+        "script": script,
+    }
+    text = asset("page.html")
+    pieces = text.split("{{")
+    filled = [pieces[0]]
+    for piece in pieces[1:]:  # not by replace(): a completion may hold the next placeholder
+        name, _, rest = piece.partition("}}")
+        filled += [parts[name], rest]
+    return "".join(filled)
+
+
+def embedded(data: Any) -> str:
+    """JSON that is safe between <script> tags: no character in it can end the element or begin a comment."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def asset(name: str) -> str:
+    """A part of the page that lies beside this file."""
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,83 @@
+"""What every policy answered to the same prompts, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from posttrain.report.policies import Policy, prompt_ids
+
+RIGHT = 0.5
+"""The stage `evaluate` rewards a right answer with 1 and a wrong one with 0."""
+
+
+def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
+    """One row per prompt; per policy its first sample, its likeliest completion, and how often its samples are right."""
+    chosen = prompt_ids(policies[0])[:prompts]
+    table = _asked(policies[0], chosen)
+    for policy in policies:
+        table = table.join(_answers(policy, chosen), on="prompt_id", how="left", maintain_order="left")
+    return table
+
+
+def for_page(table: pl.DataFrame, policies: Sequence[Policy], longest: int) -> list[dict[str, Any]]:
+    """The same as plain data for the page, with long texts cut."""
+    rows = []
+    for row in table.iter_rows(named=True):
+        answers = [
+            {
+                "sampled": _cut(row[f"{policy.label}_sampled"], longest),
+                "sampled_right": row[f"{policy.label}_sampled_right"],
+                "greedy": _cut(row[f"{policy.label}_greedy"], longest),
+                "greedy_right": row[f"{policy.label}_greedy_right"],
+                "share": row[f"{policy.label}_share_right"],
+            }
+            for policy in policies
+        ]
+        asked = {"id": row["prompt_id"], "problem": row["problem"], "prompt": _cut(row["prompt"], longest)}
+        rows.append({**asked, "answer": row["answer"], "by": answers})
+    return rows
+
+
+def lengths(policy: Policy) -> dict[str, float]:
+    """How long the sampled completions are, in tokens: the mean and five quantiles."""
+    sampled = policy.rollouts.filter(~pl.col("greedy"))["completion_ids"].list.len()
+    names = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
+    return {name: float(sampled.quantile(q, "nearest") or 0) for name, q in names.items()} | {
+        "mean": round(float(sampled.cast(pl.Int64()).sum()) / len(sampled), 3)
+    }
+
+
+def _asked(policy: Policy, chosen: Sequence[str]) -> pl.DataFrame:
+    one = pl.element()
+    spoken = pl.concat_str(one.struct.field("role"), pl.lit(": "), one.struct.field("content"))
+    single = pl.col("prompt").list.first().struct.field("content")
+    text = (
+        pl.when(pl.col("prompt").list.len() == 1)
+        .then(single)
+        .otherwise(pl.col("prompt").list.eval(spoken).list.join("\n\n"))
+    )
+    rows = policy.rollouts.filter(pl.col("prompt_id").is_in(list(chosen)))
+    return rows.unique("prompt_id", keep="first", maintain_order=True).select(
+        "prompt_id", "problem", text.alias("prompt"), "answer"
+    )
+
+
+def _answers(policy: Policy, chosen: Sequence[str]) -> pl.DataFrame:
+    rows = policy.rollouts.filter(pl.col("prompt_id").is_in(list(chosen)))
+    right, name = pl.col("reward") > RIGHT, policy.label
+    sampled, greedy = rows.filter(~pl.col("greedy")), rows.filter("greedy")
+    share = sampled.group_by("prompt_id", maintain_order=True).agg(right.mean().alias(f"{name}_share_right"))
+    parts = [
+        part.filter(sample=0).select(
+            "prompt_id", pl.col("completion").alias(f"{name}_{what}"), right.alias(f"{name}_{what}_right")
+        )
+        for what, part in (("sampled", sampled), ("greedy", greedy))
+    ]
+    return parts[0].join(parts[1], on="prompt_id", how="full", coalesce=True).join(share, on="prompt_id", how="left")
+
+
+def _cut(text: str | None, longest: int) -> str | None:
+    return text if text is None or len(text) <= longest else f"{text[:longest]} … (cut, {len(text):,} characters)"

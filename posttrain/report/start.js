@@ -1,0 +1,10 @@
+const DATA = JSON.parse(byId("data").textContent);
+startTheme();
+startResults();
+startCurves();
+startFrontier();
+startLength();
+startSamples();
+startSettings();
+startLineage();
+document.documentElement.dataset.ready = "yes";

@@ -1,0 +1,100 @@
+"""The figures of a report: one small object per policy, and what a gain over the reference consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.report.policies import Policy
+
+SUMMARY = "report/summary.json"
+REWARD_MODEL = "reward_model"
+
+Figures = Mapping[str, float]
+
+# Column of summary.json -> key of results/*/metrics.json. k1 is the estimate of KL whose tail is light.
+_COLUMNS = {
+    "pass_at_1": "pass_at_1",
+    "low": "pass_at_1_low",
+    "high": "pass_at_1_high",
+    "greedy": "greedy",
+    "format": "format",
+    "truncated": "truncated",
+    "length": "length",
+    "working": "working",
+    "right_given_working": "right_given_working",
+    "kl": "kl_k1",
+}
+
+
+def summarize(policies: Iterable[Policy], reward: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
+    """Label -> figures of every policy; the reward model's accuracy comes last."""
+    summary = {policy.label: _figures(policy.metrics) for policy in policies}
+    if reward and "heldout_accuracy" in reward:
+        summary[REWARD_MODEL] = {"accuracy": float(reward["heldout_accuracy"])}
+    return summary
+
+
+def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
+    """The part of a summary that is about policies."""
+    return {name: figures for name, figures in summary.items() if "pass_at_1" in figures}
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What pass@1 gained over the reference, split into exact parts."""
+
+    total: float
+    by_working: float
+    """From showing working more often."""
+    by_accuracy: float
+    """From being right more often, with working and without."""
+
+    @property
+    def share(self) -> float:
+        """The part of the total that comes from showing working more often."""
+        return self.by_working / self.total
+
+
+def gain(before: Figures, after: Figures) -> Gain:
+    """`p = w a + (1 - w) b`, hence `dp = dw mean(a - b) + mean(w) da + mean(1 - w) db`, exactly."""
+    (w0, a0, b0), (w1, a1, b1) = _parts(before), _parts(after)
+    total = after["pass_at_1"] - before["pass_at_1"]
+    by_working = (w1 - w0) * ((a0 - b0) + (a1 - b1)) / 2
+    return Gain(total, by_working, total - by_working)
+
+
+def gains(summary: Mapping[str, Figures]) -> str:
+    """One sentence: how far each run's gain over the reference is more working, how far better working."""
+    policies = policy_figures(summary)
+    base = next((name for name, figures in policies.items() if figures.get("kl") == 0.0), "")
+    if not base or "working" not in policies[base]:
+        return ""
+    before, after = policies[base], [name for name in list(policies)[list(policies).index(base) + 1 :]]
+    parts = [_sentence_part(name, before, policies[name]) for name in after]
+    return f"What the gain over {base} consists of: {'; '.join(parts)}." if parts else ""
+
+
+def _sentence_part(name: str, before: Figures, after: Figures) -> str:
+    if after["low"] <= before["high"]:
+        return f"{name} shows none (the intervals overlap)"
+    found = gain(before, after)
+    return (
+        f"{name} has +{found.total:.2f}, of which {found.by_working:+.2f} ({100 * found.share:.0f} %) come from showing "
+        f"working more often (share of completions with working {before['working']:.2f} → {after['working']:.2f}) and "
+        f"{found.by_accuracy:+.2f} from being right more often (accuracy given working "
+        f"{before['right_given_working']:.2f} → {after['right_given_working']:.2f})"
+    )
+
+
+def _parts(figures: Figures) -> tuple[float, float, float]:
+    """The share with working, the accuracy with it, and the accuracy without it."""
+    share, accuracy = figures["working"], figures["right_given_working"]
+    rest = (figures["pass_at_1"] - share * accuracy) / (1 - share) if share < 1 else accuracy
+    return share, accuracy, max(rest, 0.0)
+
+
+def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
+    found = {column: float(metrics[key]) for column, key in _COLUMNS.items() if key in metrics}
+    return {**found, "kl": found.get("kl", 0.0)}

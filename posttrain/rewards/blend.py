@@ -1,0 +1,64 @@
+"""The rewards by name, and the weighted sum that a run trains on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from posttrain.errors import ParamsError, RewardError
+from posttrain.models.device import Device
+from posttrain.params import did_you_mean
+from posttrain.rewards.verifiable import Sampled, correct, well_formed
+
+Reward = Callable[[Sequence[Sampled]], list[float]]
+
+VERIFIABLE: dict[str, Reward] = {"correct": correct, "format": well_formed}
+LEARNED = "model"
+"""The name of the reward model's score."""
+
+
+class Blend:
+    """sum_k weight_k reward_k, every part kept for the metrics."""
+
+    def __init__(self, parts: Mapping[str, tuple[float, Reward]]) -> None:
+        self._parts = dict(parts)
+
+    def __call__(self, samples: Sequence[Sampled]) -> tuple[list[float], dict[str, list[float]]]:
+        """(the blended reward of each sample, each part's own)."""
+        each: dict[str, list[float]] = {}
+        for name, (_, reward) in self._parts.items():
+            values = reward(samples)
+            bad = [i for i, value in enumerate(values) if not math.isfinite(value)]
+            if bad:
+                text = samples[bad[0]].text[:80]
+                raise RewardError(
+                    what=f"{len(bad)} of {len(values)} rewards are not finite, the first for {text!r}",
+                    where=f"reward '{name}'",
+                    mend="Mend the reward; a missing reward is never taken for 0",
+                )
+            each[name] = values
+        total = [sum(self._parts[name][0] * values[i] for name, values in each.items()) for i in range(len(samples))]
+        return total, each
+
+
+def make_blend(weights: Mapping[str, float], where: str, reward_model: Path, device: Device) -> Blend:
+    """The blend that `weights` names; the reward model is loaded only when it is named."""
+    parts: dict[str, tuple[float, Reward]] = {}
+    for name, weight in weights.items():
+        if name in VERIFIABLE:
+            parts[name] = (weight, VERIFIABLE[name])
+        elif name == LEARNED:
+            from posttrain.rewards.learned import RewardModel
+
+            parts[name] = (weight, RewardModel(reward_model, device))
+        else:
+            mend = did_you_mean(name, [*VERIFIABLE, LEARNED])
+            raise ParamsError(what=f"unknown reward '{name}'", where=f"{where}.reward (params.yaml)", mend=mend)
+    if not any(weight for weight, _ in parts.values()):
+        raise ParamsError(
+            what="no reward has a weight other than 0",
+            where=f"{where}.reward (params.yaml)",
+            mend="Name one, e.g. {correct: 1.0}",
+        )
+    return Blend(parts)

@@ -1,0 +1,34 @@
+"""The reward model as a reward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from posttrain.models.device import Device
+from posttrain.models.forward import score_rows
+from posttrain.models.store import load_model
+from posttrain.rewards.verifiable import Sampled
+from posttrain.text.layout import micro_batches, pack
+
+
+class RewardModel:
+    """Scores completions with the scalar head of a model folder."""
+
+    def __init__(self, path: Path, device: Device, micro_tokens: int = 16_384) -> None:
+        self._model = load_model(path).to(device.torch)
+        self._device, self._budget = device, micro_tokens
+
+    @torch.no_grad()
+    def __call__(self, samples: Sequence[Sampled]) -> list[float]:
+        """The score of each sample at its last token."""
+        sizes = [len(sample.prompt_ids) + len(sample.completion_ids) for sample in samples]
+        scores: list[float] = []
+        for rows in micro_batches(sizes, list(range(len(samples))), self._budget):
+            part = [samples[i] for i in rows]
+            layout = pack([s.prompt_ids for s in part], [s.completion_ids for s in part]).to(self._device.torch)
+            with self._device.autocast():
+                scores += score_rows(self._model, layout).tolist()
+        return scores

@@ -1,0 +1,168 @@
+"""The decoding loop: prompts prefilled once, a preallocated cache, finished rows dropped, log-probs kept as they fall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from posttrain.models.attention import CachedAttention
+from posttrain.models.device import Device
+from posttrain.models.forward import head_weight, hidden_states
+from posttrain.params import Params
+from posttrain.rollout.draw import row_keys, uniform
+from posttrain.text.layout import pack
+
+DROP_SHARE = 0.2
+"""Finished rows are dropped once they are this share of those decoding: dropping copies the cache."""
+
+
+class SamplingParams(Params):
+    """How completions are drawn."""
+
+    max_tokens: int = Field(32, ge=1, description="longest completion, stop token included")
+    temperature: float = Field(1.0, gt=0, le=10, description="logits are divided by it; training does the same")
+    rows: int = Field(1024, ge=1, description="completions decoded at a time (memory)")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The n completions of each prompt, prompt by prompt."""
+
+    ids: list[list[int]]
+    logps: list[list[float]]
+    truncated: list[bool]
+
+
+def sample(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    names: Sequence[str],
+    *,
+    n: int,
+    params: SamplingParams,
+    seed: int,
+    stop: int,
+    device: Device,
+    advance: Callable[[int], None] | None = None,
+) -> Samples:
+    """n samples of each prompt; `names` (one per prompt) and the seed alone decide the random numbers."""
+    return _generate(model, prompts, names, n, params, seed, stop, device, advance)
+
+
+def greedy(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    params: SamplingParams,
+    stop: int,
+    device: Device,
+    advance: Callable[[int], None] | None = None,
+) -> Samples:
+    """The likeliest continuation of each prompt, token by token."""
+    return _generate(model, prompts, None, 1, params, 0, stop, device, advance)
+
+
+@torch.no_grad()
+def _generate(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    names: Sequence[str] | None,
+    n: int,
+    params: SamplingParams,
+    seed: int,
+    stop: int,
+    device: Device,
+    advance: Callable[[int], None] | None,
+) -> Samples:
+    was_training = model.training
+    model.eval()
+    samples = Samples([], [], [])
+    each = max(params.rows // n, 1)
+    for start in range(0, len(prompts), each):
+        part = prompts[start : start + each]
+        keys = None
+        if names is not None:
+            keys = row_keys(seed, [f"{name}:{i}" for name in names[start : start + each] for i in range(n)])
+        with device.autocast():
+            tokens_RT, logps_RT = _decode(model, part, n, params, keys, stop, device)
+        _collect(samples, tokens_RT, logps_RT, stop)
+        if advance:
+            advance(len(part))
+    model.train(was_training)
+    return samples
+
+
+def _decode(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    n: int,
+    params: SamplingParams,
+    keys_R: Tensor | None,
+    stop: int,
+    device: Device,
+) -> tuple[Tensor, Tensor]:
+    """(tokens, log-probs), both [R, max_tokens] with R = n rows for each prompt; what follows a stop is noise."""
+    distinct: list[Sequence[int]] = []
+    place: dict[tuple[int, ...], int] = {}
+    owner = [place.setdefault(tuple(prompt), len(place)) for prompt in prompts]
+    distinct = [list(prompt) for prompt in place]
+    layout = pack(distinct, [[]] * len(distinct)).to(device.torch)
+    prompts_R = torch.tensor(owner, device=device.torch).repeat_interleave(n)
+    lengths_R = torch.tensor([len(prompt) for prompt in prompts], device=device.torch).repeat_interleave(n)
+    cache = CachedAttention(layout, prompts_R, params.max_tokens)
+    states = hidden_states(model, layout.ids_N[None], layout.positions_N[None], cache)[0]
+    states_R = states[layout.last_B][prompts_R]
+    weight = head_weight(model)
+    rows_R = torch.arange(prompts_R.numel(), device=device.torch)
+    tokens_RT = torch.full((rows_R.numel(), params.max_tokens), stop, device=device.torch)
+    logps_RT = torch.zeros(tokens_RT.shape, device=device.torch)
+    keys_R = None if keys_R is None else keys_R.to(device.torch)
+    done_R = torch.zeros_like(rows_R, dtype=torch.bool)
+    look_every = 1 if device.torch.type == "cpu" else 8
+    for t in range(params.max_tokens):
+        logits = (states_R @ weight.to(states_R.dtype).T).float() / params.temperature
+        token_R, logp_R = _choose(logits, keys_R, t)
+        tokens_RT[rows_R, t], logps_RT[rows_R, t] = token_R, logp_R
+        done_R = done_R | (token_R == stop)
+        if t + 1 == params.max_tokens:
+            break
+        if t % look_every == look_every - 1 or look_every == 1:
+            finished = int(done_R.sum())
+            if finished == rows_R.numel():
+                break
+            if finished >= DROP_SHARE * rows_R.numel():
+                kept = (~done_R).nonzero().squeeze(1)
+                cache.keep_rows(kept)
+                rows_R, token_R, lengths_R, done_R = rows_R[kept], token_R[kept], lengths_R[kept], done_R[kept]
+                keys_R = None if keys_R is None else keys_R[kept]
+        cache.step()
+        states_R = hidden_states(model, token_R[:, None], (lengths_R + t)[:, None], cache)[:, 0]
+    return tokens_RT, logps_RT
+
+
+def _choose(logits: Tensor, keys_R: Tensor | None, t: int) -> tuple[Tensor, Tensor]:
+    """The token of each row and its log-prob: the likeliest, or by inverse CDF from the row's own number."""
+    logp = logits.log_softmax(1)
+    if keys_R is None:
+        token_R = logp.argmax(1)
+    else:
+        cdf = logp.to(torch.float64).exp().cumsum(1)
+        point = uniform(keys_R, t)[:, None] * cdf[:, -1:]
+        token_R = torch.searchsorted(cdf, point, right=True).squeeze(1).clamp(max=cdf.shape[1] - 1)
+    return token_R, logp.gather(1, token_R[:, None]).squeeze(1)
+
+
+def _collect(samples: Samples, tokens_RT: Tensor, logps_RT: Tensor, stop: int) -> None:
+    width = tokens_RT.shape[1]
+    stopped = tokens_RT == stop
+    length = torch.where(stopped.any(1), stopped.int().argmax(1) + 1, width).tolist()
+    truncated = (~stopped.any(1)).tolist()
+    for tokens, logps, count, cut in zip(tokens_RT.tolist(), logps_RT.tolist(), length, truncated, strict=True):
+        samples.ids.append(tokens[:count])
+        samples.logps.append(logps[:count])
+        samples.truncated.append(cut)

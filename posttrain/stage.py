@@ -1,0 +1,57 @@
+"""How a stage is run from the command line: `python -m stages.NAME [RUN]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+
+from posttrain.errors import ParamsError, PosttrainError
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+def run_stage(work: Callable[[], None]) -> None:
+    """Run a stage that exists once."""
+    _parser(work).parse_args()
+    _guarded(work)
+
+
+def run_named_stage(work: Callable[[str], None]) -> None:
+    """Run a stage that exists once for each named run of params.yaml."""
+    parser = _parser(work)
+    parser.add_argument("run", help="the run's name in params.yaml")
+    name: str = parser.parse_args().run
+    _guarded(lambda: work(name))
+
+
+def checked_name(name: str) -> str:
+    """The run's name, if it can be the name of a folder."""
+    if not RUN_NAME.fullmatch(name):
+        mend = "Use letters, digits, '-' and '_', beginning with a letter or digit"
+        raise ParamsError(what=f"'{name}' cannot name a run", where="params.yaml", mend=mend)
+    return name
+
+
+def _parser(work: Callable[..., None]) -> argparse.ArgumentParser:
+    module = sys.modules[work.__module__]
+    name = module.__spec__.name if module.__spec__ else work.__module__
+    return argparse.ArgumentParser(
+        prog=f"python -m {name}",
+        description=module.__doc__,
+        epilog="Parameters come from params.yaml; set POSTTRAIN_TRACEBACK=1 to see where an error was raised.",
+    )
+
+
+def _guarded(work: Callable[[], None]) -> None:
+    """Run the work; an error of ours is one clear line and exit code 1, without a traceback unless asked for."""
+    try:
+        work()
+    except PosttrainError as error:
+        if os.environ.get("POSTTRAIN_TRACEBACK"):
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None

@@ -1,0 +1,119 @@
+"""What a schema found: every failure with its row, column, value and mend, and the sentences that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+from pandera.config import ValidationDepth, config_context
+from pandera.errors import SchemaError, SchemaErrorReason, SchemaErrors
+
+from posttrain.params import did_you_mean
+from posttrain.tables.columns import COLUMNS, Kind
+from posttrain.tables.schemas import schema_of
+
+LISTED: Final = 10
+SHOWN_CHARACTERS: Final = 60
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One broken rule; `rows` are the rows that break it, in order (none where the whole table does)."""
+
+    column: str
+    rule: str
+    rows: pl.Series
+
+
+def structure_failures(frame: pl.DataFrame, kind: Kind) -> list[str]:
+    """Missing, unknown and misplaced columns, and columns of another type, one sentence each."""
+    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_ONLY):
+        try:
+            schema_of(kind).validate(frame.lazy(), lazy=True)
+        except SchemaErrors as errors:
+            return [_structure_sentence(error, frame, kind) for error in errors.schema_errors]
+    return []
+
+
+def row_failures(frame: pl.DataFrame, kind: Kind) -> list[Failure]:
+    """Every rule that some row breaks; the frame must have the right columns."""
+    # the depth is set here because an environment variable of pandera's can switch validation off
+    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
+        try:
+            schema_of(kind).validate(frame, lazy=True)
+        except SchemaErrors as errors:
+            return [_failure(error) for error in errors.schema_errors]
+    return []
+
+
+def rejected_rows(frame: pl.DataFrame, failures: Iterable[Failure]) -> pl.DataFrame:
+    """The rows that break a rule, with `row` and `reason` in front of their columns."""
+    parts = [
+        pl.DataFrame({"row": one.rows, "reason": pl.repeat(f"{one.column} {one.rule}", len(one.rows), eager=True)})
+        for one in failures
+    ]
+    reasons = pl.concat(parts).group_by("row", maintain_order=True).agg(pl.col("reason").str.join("; "))
+    # a rejected table may itself have columns of these names, when its own rejected file is read again
+    kept = frame.drop("row", "reason", strict=False).with_row_index("row")
+    return reasons.sort("row").join(kept, on="row", how="left", maintain_order="left")
+
+
+def sentences(frame: pl.DataFrame, failures: Iterable[Failure]) -> list[str]:
+    """At most `LISTED` failures, some of every rule, in the order of the rows."""
+    told = sorted(_fairly(list(failures)), key=lambda one: (one[0], list(frame.columns).index(one[1].column)))
+    return [f"row {row}, {one.column} = {shown(frame[one.column][row])}: {one.rule}" for row, one in told]
+
+
+def shown(value: Any) -> str:
+    """A value in few characters, on one line."""
+    if isinstance(value, pl.Series):
+        value = value.to_list()
+    text = repr(value[:300] if isinstance(value, str | list) else value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
+
+
+def _fairly(failures: list[Failure]) -> Iterator[tuple[int, Failure]]:
+    """The first row of every rule, then the second of every rule, and so on, so that no rule hides another."""
+    left = LISTED
+    for nth in range(LISTED):
+        for one in failures:
+            if nth < len(one.rows) and left > 0:
+                left -= 1
+                yield int(one.rows[nth]), one
+
+
+def _failure(error: SchemaError) -> Failure:
+    check = error.check
+    rule = "must not be null or NaN; fill it in or drop the row" if isinstance(check, str) else str(check.error)
+    if error.check_output is None:  # a rule that raised is a defect of the rule, not of the table
+        raise RuntimeError(f"the rule '{rule}' of column '{error.column_name}' failed to run: {error}")
+    passed = error.check_output.to_series()
+    return Failure(column=str(error.column_name), rule=rule, rows=(~passed).arg_true())
+
+
+def _structure_sentence(error: SchemaError, frame: pl.DataFrame, kind: Kind) -> str:
+    expected = COLUMNS[kind]
+    name = str(error.failure_cases if isinstance(error.failure_cases, str) else error.column_name)
+    if error.reason_code is SchemaErrorReason.COLUMN_NOT_IN_DATAFRAME:
+        return f"column '{name}' ({_type(expected[name])}) is missing"
+    if error.reason_code is SchemaErrorReason.COLUMN_NOT_IN_SCHEMA:
+        missing = [column for column in expected if column not in frame.columns]
+        return f"column '{name}' is not one of a '{kind}' table. {did_you_mean(name, missing)}".rstrip()
+    if error.reason_code is SchemaErrorReason.COLUMN_NOT_ORDERED:
+        return f"column '{name}' is not in its place (the order is {', '.join(expected)})"
+    name = str(error.column_name)
+    return f"column '{name}' has the type {_type(frame.schema[name])}, not {_type(expected[name])}"
+
+
+def _type(dtype: pl.DataType) -> str:
+    """A type as people write it: `list[struct{role: str, content: str}]`."""
+    if isinstance(dtype, pl.List) and isinstance(dtype.inner, pl.DataType):
+        return f"list[{_type(dtype.inner)}]"
+    if isinstance(dtype, pl.Struct):
+        inner = (
+            f"{field.name}: {_type(field.dtype)}" for field in dtype.fields if isinstance(field.dtype, pl.DataType)
+        )
+        return f"struct{{{', '.join(inner)}}}"
+    return {"String": "str", "Boolean": "bool"}.get(str(dtype), str(dtype).lower())

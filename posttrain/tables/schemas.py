@@ -1,0 +1,200 @@
+"""One pandera schema per table: values and relations, each rule with its requirement and its mend."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+import pandera.polars as pa
+import polars as pl
+
+from posttrain.tables.columns import COLUMNS, CONTENT, ROLES, SPLITS, TEXT_LIMIT, TURNS, Kind
+from posttrain.tables.identity import content_ids
+
+_CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
+_LOGP_TOLERANCE: Final = 1e-4
+"""A log-prob may exceed 0 by this much: log-softmax rounds in float32."""
+
+
+@cache
+def schema_of(kind: Kind) -> pa.DataFrameSchema:
+    """The schema of a table: exactly its columns, in their order, with the rules of each."""
+    columns = {
+        name: pa.Column(dtype, checks=_rules(kind, name), nullable=(kind, name) == ("scores", "score"), required=True)
+        for name, dtype in COLUMNS[kind].items()
+    }
+    return pa.DataFrameSchema(columns, strict=True, ordered=True, name=kind)
+
+
+def _rule(requirement: str, mend: str, holds: pl.Expr) -> pa.Check:
+    def check(data: pa.PolarsData) -> pl.LazyFrame:
+        return data.lazyframe.select(holds)
+
+    return pa.Check(check, name=requirement, error=f"{requirement}; {mend}", n_failure_cases=1)
+
+
+def _rules(kind: Kind, name: str) -> list[pa.Check]:
+    if name == "id":
+        return _id_rules(kind)
+    if name == "split":
+        return [_one_of("split", SPLITS[kind])]
+    if name == "problem":
+        return _problem_rules(kind)
+    base = _turn_rules(name) if COLUMNS[kind][name] == TURNS else []
+    return [*base, *_RULES.get((kind, name), [])]
+
+
+def _id_rules(kind: Kind) -> list[pa.Check]:
+    def matches(data: pa.PolarsData) -> pl.LazyFrame:
+        frame = data.lazyframe.collect()
+        return pl.LazyFrame({"id": frame["id"] == content_ids(frame, CONTENT[kind])})
+
+    requirement = f"must be the hash of {' + '.join(CONTENT[kind])}"
+    error = f"{requirement}; make the ids anew with with_ids()"
+    hashed = pa.Check(matches, name=requirement, error=error, n_failure_cases=1)
+    return [_rule("must be unique", "keep one row per id", pl.col("id").is_unique()), hashed]
+
+
+def _problem_rules(kind: Kind) -> list[pa.Check]:
+    rules = [_nonblank("problem")]
+    if SPLITS[kind]:
+        split = pl.col("split")
+        alone = split.min().over("problem") == split.max().over("problem")
+        rules.append(_rule("must be in one split only", "move all rows of a problem to one split", alone))
+    return rules
+
+
+def _one_of(name: str, known: tuple[str, ...]) -> pa.Check:
+    return _rule(f"must be one of {', '.join(known)}", "name one of them", pl.col(name).is_in(known))
+
+
+def _nonblank(name: str) -> pa.Check:
+    return _rule("must not be blank", "fill it in or drop the row", pl.col(name).str.strip_chars() != "")
+
+
+def _finite(name: str) -> pa.Check:
+    return _rule("must be finite", "mend the reward that gave it", pl.col(name).is_finite())
+
+
+def _text_rules(name: str) -> list[pa.Check]:
+    text, at_most = pl.col(name), f"must be at most {TEXT_LIMIT:,} characters"
+    return [
+        _nonblank(name),
+        _rule(at_most, "cut it into documents", text.str.len_chars() <= TEXT_LIMIT),
+        _rule("must hold no control characters", "remove them", ~text.str.contains(_CONTROL)),
+    ]
+
+
+def _turn_rules(name: str) -> list[pa.Check]:
+    turns, role, content = pl.col(name), pl.element().struct.field("role"), pl.element().struct.field("content")
+
+    def every(holds: pl.Expr) -> pl.Expr:
+        return turns.list.eval(holds.fill_null(value=False)).list.all()
+
+    at_most = f"each content must be at most {TEXT_LIMIT:,} characters"
+    later = turns.list.slice(1).list.eval((role == "system").fill_null(value=False))
+    rules = [
+        _rule("must hold a turn", "fill it in or drop the row", turns.list.len() > 0),
+        _rule(f"each role must be one of {', '.join(ROLES)}", "rename the role", every(role.is_in(ROLES))),
+        _rule("each content must not be blank", "fill it in or drop the row", every(content.str.strip_chars() != "")),
+        _rule(at_most, "cut it or drop the row", every(content.str.len_chars().fill_null(0) <= TEXT_LIMIT)),
+        _rule("only the first turn may be the system's", "merge the system turns", ~later.list.any()),
+    ]
+    if name in ("messages", "prompt"):  # answers may come from a policy, which may sample any byte
+        clean = every(~content.str.contains(_CONTROL).fill_null(value=False))
+        rules.append(_rule("no content may hold control characters", "remove them", clean))
+    return rules
+
+
+def _last_role(name: str, role: str) -> pa.Check:
+    last = pl.col(name).list.last().struct.field("role")
+    return _rule(f"must end with a turn of the {role}", "add the turn or drop the row", last == role)
+
+
+def _chat_rules() -> list[pa.Check]:
+    asked = pl.col("messages").list.eval(pl.element().struct.field("role") == "user").list.any()
+    return [_last_role("messages", "assistant"), _rule("must hold a user's turn", "add the question", asked)]
+
+
+def _answer_turn(name: str) -> list[pa.Check]:
+    one = pl.col(name).list.len() <= 1
+    return [_last_role(name, "assistant"), _rule("must be one turn", "leave the prompt out of it", one)]
+
+
+def _rejected_rules() -> list[pa.Check]:
+    chosen, rejected = (
+        pl.col(name).list.eval(pl.element().struct.field("content")).list.join("\n").str.strip_chars()
+        for name in ("chosen", "rejected")
+    )
+    return [*_answer_turn("rejected"), _rule("must differ from chosen", "drop the pair", chosen != rejected)]
+
+
+def _sample_rules() -> list[pa.Check]:
+    group, sample = ("policy", "prompt_id", "greedy"), pl.col("sample")
+    size, most = pl.len().over(group), pl.len().over(group).max().over("policy", "greedy")
+    ends = (sample.min().over(group) == 0) & (sample.max().over(group) == size - 1)
+    numbered = ends & (sample.n_unique().over(group) == size)
+    whole = "samples of one (policy, prompt_id, greedy) must be numbered 0..n-1"
+    even = "groups of one policy must have the same number of samples"
+    return [
+        _rule(whole, "sample the whole group again", numbered),
+        _rule(even, "complete or drop the group", size == most),
+    ]
+
+
+def _prompt_id_rules() -> list[pa.Check]:
+    problem = pl.col("problem")
+    one = problem.min().over("prompt_id") == problem.max().over("prompt_id")
+    return [_nonblank("prompt_id"), _rule("must name one problem", "take both from the prompts table", one)]
+
+
+def _completion_id_rules() -> list[pa.Check]:
+    ids = pl.col("completion_ids")
+    valid = ids.list.eval((pl.element() >= 0).fill_null(value=False)).list.all()
+    return [
+        _rule("must hold a token", "keep the stop token", ids.list.len() > 0),
+        _rule("each must be a token id >= 0", "sample the completion again", valid),
+    ]
+
+
+def _logp_rules() -> list[pa.Check]:
+    logps, one = pl.col("logps"), pl.element()
+    finite = logps.list.eval(one.is_finite().fill_null(value=False)).list.all()
+    negative = logps.list.eval((one <= _LOGP_TOLERANCE) | one.is_nan()).list.all()
+    same = logps.list.len() == pl.col("completion_ids").list.len()
+    return [
+        _rule("must be as long as completion_ids", "record one log-prob per sampled token", same),
+        _rule("each must be finite", "lower the temperature or the learning rate", finite),
+        _rule("each must be <= 0", "give log-probabilities, not probabilities", negative),
+    ]
+
+
+def _status_rules() -> list[pa.Check]:
+    status, absent = pl.col("status"), pl.col("score").is_null()
+    return [
+        _rule("must be 'ok' or 'failed:<why>'", "name the cause", status.str.contains(r"^(?s:ok|failed:.+)$")),
+        _rule("must be 'ok' exactly where there is a score", "a failed score is null", (status == "ok") != absent),
+    ]
+
+
+_RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
+    ("corpus", "text"): _text_rules("text"),
+    ("chat", "messages"): _chat_rules(),
+    ("prompts", "prompt"): [_last_role("prompt", "user")],
+    ("pairs", "prompt"): [_last_role("prompt", "user")],
+    ("pairs", "chosen"): _answer_turn("chosen"),
+    ("pairs", "rejected"): _rejected_rules(),
+    ("feedback", "prompt"): [_last_role("prompt", "user")],
+    ("feedback", "completion"): _answer_turn("completion"),
+    ("rollouts", "prompt_id"): _prompt_id_rules(),
+    ("rollouts", "policy"): [_nonblank("policy")],
+    ("rollouts", "sample"): _sample_rules(),
+    ("rollouts", "prompt"): [_last_role("prompt", "user")],
+    ("rollouts", "completion_ids"): _completion_id_rules(),
+    ("rollouts", "logps"): _logp_rules(),
+    ("rollouts", "reward"): [_finite("reward")],
+    ("scores", "rollout_id"): [_nonblank("rollout_id")],
+    ("scores", "name"): [_nonblank("name")],
+    ("scores", "score"): [_finite("score")],
+    ("scores", "status"): _status_rules(),
+}

@@ -1,0 +1,58 @@
+"""A byte-level BPE tokenizer trained on the corpus, for models that start from scratch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import Field
+
+from posttrain.params import Params
+
+END_OF_TEXT = "<|endoftext|>"
+START_OF_TURN = "<|im_start|>"
+END_OF_TURN = "<|im_end|>"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""ChatML, the layout that Qwen and many others use."""
+
+
+class BpeParams(Params):
+    """The tokenizer of a model from scratch."""
+
+    vocabulary: int = Field(
+        480, ge=260, le=200_000, description="number of tokens, the 256 bytes and specials included"
+    )
+
+
+def train_tokenizer(texts: Iterable[str], params: BpeParams, path: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json for a byte-level BPE with every digit a token of its own."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=params.vocabulary,
+        special_tokens=[END_OF_TEXT, START_OF_TURN, END_OF_TURN],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    path.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(path / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END_OF_TURN,
+        "pad_token": END_OF_TEXT,
+        "model_max_length": 1_000_000,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (path / "tokenizer_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,152 @@
+"""Rows of token ids packed into one sequence without padding, each prompt once however many answers share it.
+
+A row is a prompt and a completion. The packed sequence holds every prompt once and every completion once. A row's
+attention runs over its prompt and its completion only: rows of similar length are gathered side by side, padded on the
+right (where a causal mask hides it), and each packed token takes its output from one place. Nothing leaks across rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BUCKET_WASTE = 1.25
+"""Rows share an attention bucket while the longest is at most this much longer than the shortest."""
+
+Ids = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the forward pass needs to know of a packed batch of B rows, M scored tokens, N packed tokens."""
+
+    ids_N: Tensor
+    positions_N: Tensor
+    gathers: tuple[Tensor, ...]
+    """One [S, T] index into the packed tokens for each attention bucket."""
+    take_N: Tensor
+    """Where each packed token's output lies in the buckets' outputs, flattened one after the other."""
+    source_M: Tensor
+    """The packed token whose hidden state predicts each completion token."""
+    target_M: Tensor
+    lengths_B: Tensor
+    last_B: Tensor
+    """The packed position of each row's last token."""
+
+    def to(self, device: torch.device) -> Layout:
+        """The same layout on a device, copied without waiting."""
+        if device.type == "cpu":
+            return self
+        moved = {
+            name: tuple(part.to(device, non_blocking=True) for part in value)
+            if isinstance(value, tuple)
+            else value.to(device, non_blocking=True)
+            for name, value in vars(self).items()
+        }
+        return Layout(**moved)
+
+
+def pack(prompts: Sequence[Ids], completions: Sequence[Ids]) -> Layout:
+    """Rows (prompt, completion) as one layout; adjacent equal prompts are stored once.
+
+    The first token of a row without a prompt has nothing before it and is not scored.
+    """
+    ids: list[int] = []
+    positions: list[int] = []
+    spans: list[tuple[int, int, int, int]] = []
+    source: list[int] = []
+    target: list[int] = []
+    lengths: list[int] = []
+    owned: list[bool] = []
+    before: Ids | None = None
+    start = 0
+    for prompt, completion in zip(prompts, completions, strict=True):
+        new = before is None or prompt != before
+        if new:
+            start, before = len(ids), prompt
+            ids.extend(prompt)
+            positions.extend(range(len(prompt)))
+        first = len(ids)
+        ids.extend(completion)
+        positions.extend(range(len(prompt), len(prompt) + len(completion)))
+        spans.append((start, len(prompt), first, len(completion)))
+        owned.append(new)
+        scored = completion if prompt else completion[1:]
+        if scored:
+            source.append(start + len(prompt) - 1 if prompt else first)
+            skipped = len(completion) - len(scored)
+            source.extend(
+                range(first + skipped, first + len(completion) - 1) if prompt else range(first + 1, first + len(scored))
+            )
+        target.extend(scored)
+        lengths.append(len(scored))
+    gathers, take = _attention(spans, owned, len(ids))
+    last = [first + count - 1 if count else start + length - 1 for start, length, first, count in spans]
+    return Layout(
+        ids_N=torch.tensor(ids, dtype=torch.long),
+        positions_N=torch.tensor(positions, dtype=torch.long),
+        gathers=gathers,
+        take_N=take,
+        source_M=torch.tensor(source, dtype=torch.long),
+        target_M=torch.tensor(target, dtype=torch.long),
+        lengths_B=torch.tensor(lengths, dtype=torch.long),
+        last_B=torch.tensor(last, dtype=torch.long),
+    )
+
+
+def _attention(
+    spans: Sequence[tuple[int, int, int, int]], owned: Sequence[bool], size: int
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Buckets of rows of similar length, and where each packed token finds its output."""
+    take = torch.empty(size, dtype=torch.long)
+    gathers: list[Tensor] = []
+    offset = 0
+    for bucket in _buckets([length + count for _, length, _, count in spans]):
+        width = max(spans[row][1] + spans[row][3] for row in bucket)
+        gather = torch.zeros(len(bucket), width, dtype=torch.long)
+        for place, row in enumerate(bucket):
+            start, length, first, count = spans[row]
+            gather[place, :length] = torch.arange(start, start + length)
+            gather[place, length : length + count] = torch.arange(first, first + count)
+            base = offset + place * width
+            if owned[row]:
+                take[start : start + length] = torch.arange(base, base + length)
+            take[first : first + count] = torch.arange(base + length, base + length + count)
+        gathers.append(gather)
+        offset += gather.numel()
+    return tuple(gathers), take
+
+
+def _buckets(lengths: Sequence[int]) -> list[list[int]]:
+    """Row numbers grouped so that little of each group's attention is padding."""
+    order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+    buckets: list[list[int]] = []
+    for row in order:
+        if buckets and lengths[buckets[-1][0]] <= max(lengths[row], 1) * BUCKET_WASTE:
+            buckets[-1].append(row)
+        else:
+            buckets.append([row])
+    return buckets
+
+
+def micro_batches(sizes: Sequence[int], items: Sequence[int], budget: int) -> list[list[int]]:
+    """Row numbers cut into micro-batches of at most `budget` tokens, in order, items kept whole."""
+    batches: list[list[int]] = []
+    filled = 0
+    at = 0
+    while at < len(sizes):
+        end = at + 1
+        while end < len(sizes) and items[end] == items[at]:
+            end += 1
+        cost = sum(sizes[at:end])
+        if batches and filled + cost <= budget:
+            batches[-1].extend(range(at, end))
+            filled += cost
+        else:
+            batches.append(list(range(at, end)))
+            filled = cost
+        at = end
+    return batches

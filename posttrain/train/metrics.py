@@ -1,0 +1,47 @@
+"""The metrics of a run: one CSV row per optimizer step, which `dvc plots` draws and a checkpoint brings back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+Row = Mapping[str, float]
+
+
+class MetricsLog:
+    """Rows in memory and on disk; the file is whole after every step."""
+
+    def __init__(self, path: Path, rows: list[dict[str, float]] | None = None) -> None:
+        self._path = path
+        self.rows: list[dict[str, float]] = []
+        self._columns: list[str] = []
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        for row in rows or []:
+            self.add(row)
+
+    def add(self, row: Row) -> None:
+        """Append a row; a column not seen before makes the file anew."""
+        self.rows.append(dict(row))
+        new = [name for name in row if name not in self._columns]
+        if new:
+            self._columns += new
+            self._write([",".join(self._columns), *(self._line(old) for old in self.rows)], mode="w")
+        else:
+            self._write([self._line(row)], mode="a")
+
+    def tail(self, name: str, count: int) -> float:
+        """The mean of a column's last values."""
+        values = [row[name] for row in self.rows[-count:] if name in row]
+        return sum(values) / len(values) if values else float("nan")
+
+    def _line(self, row: Row) -> str:
+        return ",".join(_text(row[name]) if name in row else "" for name in self._columns)
+
+    def _write(self, lines: list[str], mode: str) -> None:
+        with self._path.open(mode, encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+
+
+def _text(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"

@@ -1,0 +1,90 @@
+"""The models of a run, and the columns that they give to a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.formulas.ragged import Ragged
+from posttrain.models.device import Device
+from posttrain.models.forward import score_rows, score_tokens, value_tokens
+from posttrain.text.layout import micro_batches, pack
+from posttrain.train.batch import Batch
+
+FIXED = ("ref_logp", "anchor", "old_value")
+
+
+@dataclass(frozen=True)
+class Modules:
+    """The trained model and those that only look on; which are there follows from what the objective needs."""
+
+    policy: Any
+    device: Device
+    reference: Any | None = None
+    critic: Any | None = None
+    temperature: float = 1.0
+    micro_tokens: int = 16_384
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """The models whose weights change, by name."""
+        return {"policy": self.policy} | ({"critic": self.critic} if self.critic is not None else {})
+
+    def micros(self, batch: Batch) -> Iterator[Batch]:
+        """The batch in parts that fit in memory, items kept whole."""
+        sizes = [len(p) + len(c) for p, c in zip(batch.prompts, batch.completions, strict=True)]
+        for rows in micro_batches(sizes, batch.columns.items.tolist(), self.micro_tokens):
+            yield batch.part(rows) if len(rows) < len(batch) else batch
+
+    def with_gradient(self, micro: Batch, needs: frozenset[str]) -> Ragged:
+        """The columns that the trained models give, with gradient."""
+        layout = pack(micro.prompts, micro.completions).to(self.device.torch)
+        columns = on_device(micro.columns, self.device.torch)
+        with self.device.autocast():
+            if "score" in needs:
+                return columns.with_rows(score=score_rows(self.policy, layout))
+            logp, entropy = score_tokens(self.policy, layout, self.temperature)
+            columns = columns.with_tokens(logp=logp, entropy=entropy)
+            if "value" in needs:
+                columns = columns.with_tokens(value=value_tokens(self.critic, layout))
+        return columns
+
+    @torch.no_grad()
+    def fill(self, batch: Batch, needs: frozenset[str]) -> Batch:
+        """The batch with every column that is made before `prepare` and is not there yet."""
+        wanted = [name for name in FIXED if name in needs or (name == "old_value" and "value" in needs)]
+        for name in wanted:
+            if name not in batch.columns.tokens:
+                column = torch.cat([self._fixed(name, micro) for micro in self.micros(batch)])
+                batch = batch.with_columns(batch.columns.with_tokens(**{name: column}))
+        return batch
+
+    def _fixed(self, name: str, micro: Batch) -> Tensor:
+        layout = pack(micro.prompts, micro.completions).to(self.device.torch)
+        with self.device.autocast():
+            if name == "old_value":
+                return value_tokens(self.critic, layout).cpu()
+            model = self.reference if name == "ref_logp" else self.policy
+            return score_tokens(model, layout, self.temperature)[0].cpu()
+
+
+def on_device(columns: Ragged, device: torch.device) -> Ragged:
+    """The columns, moved."""
+    if device.type == "cpu":
+        return columns
+    return Ragged(
+        columns.lengths_B.to(device, non_blocking=True),
+        {name: part.to(device, non_blocking=True) for name, part in columns.rows.items()},
+        {name: part.to(device, non_blocking=True) for name, part in columns.tokens.items()},
+        None if columns.item_B is None else columns.item_B.to(device, non_blocking=True),
+    )
+
+
+def rows_of(columns: Ragged) -> Sequence[int]:
+    """The batch rows that are left after `prepare`, in its order."""
+    rows: list[int] = columns.rows["row"].tolist()
+    return rows

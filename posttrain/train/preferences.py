@@ -1,0 +1,116 @@
+"""The stages `reward` and `preference`: learning from comparisons and from unpaired feedback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from pydantic import Field
+
+from posttrain.algorithms.preference import (
+    PREFERENCE_ROWS,
+    PreferenceKnobs,
+    PreferenceObjective,
+    RewardKnobs,
+    RewardObjective,
+)
+from posttrain.models.device import Device
+from posttrain.models.forward import score_rows
+from posttrain.models.store import load_model, load_scorer, load_tokenizer, save_model
+from posttrain.tables.store import read_table
+from posttrain.text.chat import ChatText
+from posttrain.text.layout import pack
+from posttrain.train.epochs import Epochs, Item, UnpairedEpochs, stack
+from posttrain.train.modules import Modules
+from posttrain.train.named import load_run, start_path
+from posttrain.train.rows import comparisons, feedback
+from posttrain.train.settings import TrainingParams, adamw, run_training
+from posttrain.workspace import metrics_path, model_path, rounded, write_json
+
+PAIRS, FEEDBACK = Path("data/pairs.parquet"), Path("data/feedback.parquet")
+
+
+class RewardParams(TrainingParams):
+    """Section `reward`: the reward model."""
+
+    epochs: float = Field(2.0, gt=0, description="times through the comparisons")
+    batch: int = Field(16, ge=1, description="comparisons per step")
+    max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
+    objective: RewardKnobs = Field(default_factory=RewardKnobs)
+
+
+class PreferenceRun(TrainingParams, PreferenceKnobs):
+    """One run of `preference.runs`: an algorithm, any of its knobs, and how it is trained."""
+
+    algorithm: str = Field(description="a row of docs/algorithms.md")
+    start: str = Field("sft", description="the model it starts from, a folder under models/")
+    epochs: float = Field(1.0, gt=0, description="times through the data")
+    batch: int = Field(16, ge=1, description="comparisons or judged answers per step")
+    max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
+
+
+def train_reward(params: RewardParams) -> None:
+    """Train a scalar head and its backbone on the comparisons."""
+    folder = model_path("sft")
+    text = ChatText(load_tokenizer(folder), str(folder))
+    device = Device(params.device)
+    modules = Modules(load_scorer(folder, params.seed).to(device.torch), device, micro_tokens=params.micro_tokens)
+    frame = read_table(PAIRS, "pairs")
+    items, heldout = (
+        comparisons(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(PAIRS))
+        for split in ("train", "heldout")
+    )
+    source = Epochs(items, params.batch, params.epochs, params.seed)
+    update = adamw(modules, params, source.steps)
+    objective = RewardObjective(params.objective)
+    watch = ("loss", "accuracy")
+    _, checkpoints = run_training("reward", params, [folder, PAIRS], objective, source, modules, update, watch)
+    save_model(modules.policy, model_path("reward"), folder)
+    measured = _accuracy(modules, heldout)
+    write_json(metrics_path("reward"), {"steps": source.steps, "pairs": len(items), **rounded(measured)})
+    print(f"reward: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {model_path('reward')}")
+    checkpoints.clear()
+
+
+def train_preference(run: str) -> None:
+    """Train the start model as one run of `preference.runs` says."""
+    params = load_run(PreferenceRun, f"preference.runs.{run}", PREFERENCE_ROWS)
+    name, folder = f"preference@{run}", start_path(params.start, f"preference.runs.{run}")
+    text = ChatText(load_tokenizer(folder), str(folder))
+    device = Device(params.device)
+    objective = PreferenceObjective(PreferenceKnobs(**params.model_dump(include=_set_knobs(params))))
+    reference = load_model(folder).to(device.torch) if "ref_logp" in objective.needs else None
+    modules = Modules(load_model(folder).to(device.torch), device, reference, micro_tokens=params.micro_tokens)
+    table = FEEDBACK if "label" in objective.needs else PAIRS
+    frame = read_table(table, "feedback" if table is FEEDBACK else "pairs").filter(split="train")
+    rows = (feedback if table is FEEDBACK else comparisons)(
+        text, frame.iter_rows(named=True), params.max_tokens, str(table)
+    )
+    kind = UnpairedEpochs if table is FEEDBACK else Epochs
+    source = kind(rows, params.batch, params.epochs, params.seed)
+    update = adamw(modules, params, source.steps)
+    watch = ("loss", "accuracy")
+    log, checkpoints = run_training(name, params, [folder, table], objective, source, modules, update, watch)
+    save_model(modules.policy, model_path(name), folder)
+    shown = {key: log.tail(key, 10) for key in ("loss", "accuracy") if key in log.rows[-1]}
+    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
+    checkpoints.clear()
+
+
+def _set_knobs(params: PreferenceRun) -> set[str]:
+    """The objective's knobs that the row or the user set, so that none is read as set that was not."""
+    return params.model_fields_set & set(PreferenceKnobs.model_fields)
+
+
+@torch.no_grad()
+def _accuracy(modules: Modules, items: list[Item]) -> dict[str, float]:
+    """How often the better answer scores higher, over comparisons without noise."""
+    batch = stack(items)
+    scores = torch.cat(
+        [
+            score_rows(modules.policy, pack(m.prompts, m.completions).to(modules.device.torch))
+            for m in modules.micros(batch)
+        ]
+    ).cpu()
+    won = scores[0::2] - scores[1::2]
+    return {"heldout_accuracy": float((won > 0).float().mean()), "heldout_margin": float(won.mean())}

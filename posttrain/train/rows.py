@@ -1,0 +1,57 @@
+"""Checked tables as items of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from posttrain.errors import DataError
+from posttrain.text.chat import ChatText
+from posttrain.train.epochs import Item
+
+Record = Mapping[str, Any]
+
+
+def demonstrations(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
+    """Chat rows: the last turn is the completion; rows longer than `longest` tokens are left out, and counted."""
+    encoded = (text.exchange(row["messages"][:-1], row["messages"][-1:]) for row in rows)
+    items = [Item([one.prompt], [one.completion]) for one in encoded]
+    return _short(items, longest, where)
+
+
+def comparisons(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
+    """Pair rows: the chosen answer, then the rejected one."""
+    items = []
+    for row in rows:
+        chosen, rejected = (text.exchange(row["prompt"], row[side]) for side in ("chosen", "rejected"))
+        items.append(
+            Item([chosen.prompt, chosen.prompt], [chosen.completion, rejected.completion], {"side": [1.0, -1.0]})
+        )
+    return _short(items, longest, where)
+
+
+def feedback(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
+    """Unpaired rows: an answer and whether it was liked."""
+    items = []
+    for row in rows:
+        one = text.exchange(row["prompt"], row["completion"])
+        items.append(Item([one.prompt], [one.completion], {"label": [1.0 if row["label"] else -1.0]}))
+    return _short(items, longest, where)
+
+
+def windows(text: ChatText, documents: Sequence[str], width: int) -> list[Item]:
+    """Documents one after the other, each ended by the stop token, cut into windows of width + 1 tokens."""
+    stream = [token for ids in text.plain(documents) for token in (*ids, text.stop)]
+    starts = range(0, len(stream) - width, width)
+    return [Item([[]], [stream[start : start + width + 1]]) for start in starts]
+
+
+def _short(items: list[Item], longest: int, where: str) -> list[Item]:
+    sizes = (max(len(p) + len(c) for p, c in zip(item.prompts, item.completions, strict=True)) for item in items)
+    kept = [item for item, size in zip(items, sizes, strict=True) if size <= longest]
+    if not kept:
+        mend = "Raise max_tokens or shorten the data"
+        raise DataError(what=f"all {len(items)} rows are longer than max_tokens = {longest}", where=where, mend=mend)
+    if len(kept) < len(items):
+        print(f"{where}: {len(items) - len(kept)} of {len(items)} rows are longer than {longest} tokens: left out")
+    return kept

@@ -1,0 +1,163 @@
+"""Trust region policy optimisation as an update rule (Schulman 2015).
+
+    maximise g.s  subject to  s F s / 2 <= delta,  s = sqrt(2 delta / x F x) x,  F x = g by conjugate gradient
+
+then a backtracking line search that keeps a step only if the loss falls and the mean KL(old || new), exact over the
+vocabulary, is at most delta.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from posttrain.models.forward import head_weight, packed_states
+from posttrain.models.logp import exact_kl
+from posttrain.params import Params
+from posttrain.text.layout import Layout, pack
+from posttrain.train.optimizer import Problem
+
+
+class TrpoParams(Params):
+    """The trust region."""
+
+    delta: float = Field(0.01, gt=0, description="largest mean KL(old || new) per token of one step")
+    iterations: int = Field(10, ge=1, description="conjugate gradient iterations")
+    damping: float = Field(0.1, ge=0, description="added to the Fisher matrix's diagonal")
+    backtracks: int = Field(10, ge=1, description="halvings of the step before it is given up")
+
+
+class FisherProblem:
+    """A gradient problem that can also measure its loss and its distance from where the step began."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._old: list[tuple[Layout, Tensor]] | None = None
+        self._old_head: Tensor | None = None
+
+    def backward(self) -> dict[str, float]:
+        """The inner problem's gradient and metrics."""
+        metrics: dict[str, float] = self._inner.backward()
+        return metrics
+
+    def remember(self) -> None:
+        """Keep the distribution of the policy as it is now."""
+        modules = self._inner.modules
+        with torch.no_grad(), modules.device.autocast():
+            self._old = []
+            for micro in modules.micros(self._inner.batch):
+                layout = pack(micro.prompts, micro.completions).to(modules.device.torch)
+                self._old.append((layout, packed_states(modules.policy, layout)[layout.source_M].clone()))
+            self._old_head = head_weight(modules.policy).clone()
+
+    @torch.no_grad()
+    def evaluate(self) -> tuple[float, float]:
+        """(loss, mean KL(old || new)) at the current weights."""
+        inner = self._inner
+        loss = sum(
+            float(inner.objective.loss(inner.modules.with_gradient(micro, inner.objective.needs)).total)
+            for micro in inner.modules.micros(inner.batch)
+        )
+        return loss, float(sum(float(part) for part in self._kls()))
+
+    def kl_gradient_product(self, vector: list[Tensor]) -> list[Tensor]:
+        """F v: the gradient of (gradient of mean KL) . v; KL's own gradient is 0 at the old policy."""
+        parameters = [p for p in self._inner.modules.policy.parameters() if p.requires_grad]
+        product = [torch.zeros_like(p) for p in parameters]
+        with sdpa_kernel(SDPBackend.MATH):
+            for kl in self._kls():
+                slope = torch.autograd.grad(kl, parameters, create_graph=True)
+                along = torch.stack([(a * b).sum() for a, b in zip(slope, vector, strict=True)]).sum()
+                for total, part in zip(product, torch.autograd.grad(along, parameters), strict=True):
+                    total += part
+        return product
+
+    def _kls(self) -> Any:
+        """Each micro-batch's share of the mean KL(old || new) per token."""
+        modules = self._inner.modules
+        assert self._old is not None and self._old_head is not None
+        tokens = sum(layout.target_M.numel() for layout, _ in self._old)
+        for layout, old in self._old:
+            new = packed_states(modules.policy, layout)[layout.source_M]
+            temperature = modules.temperature
+            yield exact_kl(old, self._old_head, new, head_weight(modules.policy), temperature).sum() / tokens
+
+
+class Trpo:
+    """The natural gradient step within the trust region; a critic, if there is one, has an optimizer of its own."""
+
+    def __init__(self, policy: Any, params: TrpoParams, critic: Any | None = None) -> None:
+        self._parameters = [p for p in policy.parameters() if p.requires_grad]
+        self._params, self._critic = params, critic
+
+    def step(self, problem: Problem, progress: float) -> dict[str, float]:
+        """One natural gradient step, kept within the region or not taken."""
+        assert isinstance(problem, FisherProblem)
+        problem.remember()
+        metrics = self._critic.step(problem, progress) if self._critic else problem.backward()
+        gradient = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+        metrics["grad_norm"] = float(_dot(gradient, gradient).sqrt())
+        if metrics["grad_norm"] == 0:
+            return metrics | {"trust_kl": 0.0, "step_share": 0.0}
+        direction = self._solve(problem, gradient)
+        curvature = _dot(direction, self._damped(problem, direction))
+        scale = float((2 * self._params.delta / curvature.clamp(min=1e-12)).sqrt())
+        return metrics | self._search(problem, [scale * d for d in direction])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The critic's optimizer; the policy's step has no memory."""
+        kept: dict[str, Tensor] = self._critic.tensors() if self._critic else {}
+        return kept
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take up what `tensors` kept."""
+        if self._critic:
+            self._critic.load(tensors)
+
+    def _damped(self, problem: Problem, vector: list[Tensor]) -> list[Tensor]:
+        product = problem.kl_gradient_product(vector)
+        return [f + self._params.damping * v for f, v in zip(product, vector, strict=True)]
+
+    def _solve(self, problem: Problem, gradient: list[Tensor]) -> list[Tensor]:
+        """Conjugate gradient for (F + damping) x = g."""
+        x = [torch.zeros_like(g) for g in gradient]
+        residual = [g.clone() for g in gradient]
+        search = [g.clone() for g in gradient]
+        size = _dot(residual, residual)
+        for _ in range(self._params.iterations):
+            product = self._damped(problem, search)
+            alpha = size / _dot(search, product).clamp(min=1e-20)
+            x = [a + alpha * s for a, s in zip(x, search, strict=True)]
+            residual = [r - alpha * p for r, p in zip(residual, product, strict=True)]
+            after = _dot(residual, residual)
+            if float(after) < 1e-10 * float(_dot(gradient, gradient)):
+                break
+            search = [r + (after / size) * s for r, s in zip(residual, search, strict=True)]
+            size = after
+        return x
+
+    @torch.no_grad()
+    def _search(self, problem: Problem, full: list[Tensor]) -> dict[str, float]:
+        before = [p.clone() for p in self._parameters]
+        start, _ = problem.evaluate()
+        share = 1.0
+        for _ in range(self._params.backtracks):
+            for parameter, old, change in zip(self._parameters, before, full, strict=True):
+                parameter.copy_(old - share * change)
+            loss, kl = problem.evaluate()
+            if kl <= self._params.delta and loss < start:
+                return {"trust_kl": kl, "step_share": share}
+            share /= 2
+        for parameter, old in zip(self._parameters, before, strict=True):
+            parameter.copy_(old)
+        return {"trust_kl": 0.0, "step_share": 0.0}
+
+
+def _dot(left: list[Tensor], right: list[Tensor]) -> Tensor:
+    return torch.stack([(a * b).sum() for a, b in zip(left, right, strict=True)]).sum()

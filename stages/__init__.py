@@ -1,0 +1,17 @@
+"""The stages of the pipeline, one short file each. What must be set before torch is loaded is set here."""
+
+from __future__ import annotations
+
+import os
+
+# One instruction set for everyone, so that machines with and without AVX-512 add up in the same order.
+for _name, _value in {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_CBWR": "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+}.items():
+    os.environ.setdefault(_name, _value)

@@ -1,0 +1,15 @@
+"""online: one named run of reinforcement learning (GRPO, PPO and their kin) on the policy's own samples."""
+
+from __future__ import annotations
+
+from posttrain.stage import run_named_stage
+from posttrain.train.online import train_online
+
+
+def main(run: str) -> None:
+    """Writes models/online/RUN, metrics/online/RUN.json and plots/online/RUN.csv."""
+    train_online(run)
+
+
+if __name__ == "__main__":
+    run_named_stage(main)

@@ -1,0 +1,17 @@
+"""report: every policy side by side, as figures, as a table of completions and as one page."""
+
+from __future__ import annotations
+
+from posttrain.params import load
+from posttrain.report.build import PAGE, ReportParams, build_report
+from posttrain.stage import run_stage
+
+
+def main() -> None:
+    """Writes report/summary.json, report/samples.parquet and report/report.html."""
+    build_report(load(ReportParams, "report"))
+    print(f"report: open {PAGE} in a browser")
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,76 @@
+"""Imports point one way: a module may import from the layers below its own, and from its own sub-package."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.architecture.sources import home, imports, modules, own, own_imports
+
+LAYERS = (
+    {"flows"},
+    {"stages", "posttrain.__main__"},
+    {"posttrain.stage"},
+    {"posttrain.train", "posttrain.evaluate", "posttrain.report"},
+    {"posttrain.rollout"},
+    {"posttrain.algorithms", "posttrain.rewards"},
+    {"posttrain.models"},  # below rewards: a learned reward is a model
+    {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
+    {"posttrain.params", "posttrain.progress"},
+    {"posttrain.errors"},
+    {"posttrain"},
+)
+THIRD_PARTY = {
+    "posttrain.formulas": {"torch"},
+    "posttrain.errors": set(),
+    "posttrain.params": {"pydantic", "ruamel"},
+    "posttrain.progress": set(),
+}
+
+
+def part(module: str) -> str:
+    """What a module is in LAYERS: its package for stages and flows, its sub-package in the library."""
+    return home(module) if module.startswith("posttrain") else module.partition(".")[0]
+
+
+def layer(module: str) -> int:
+    found = [number for number, parts in enumerate(LAYERS) if part(module) in parts]
+    assert found, f"{module} has no layer: give it one in LAYERS"
+    return found[0]
+
+
+def foreign(module: str) -> set[str]:
+    """The packages outside the project and the standard library that a module imports."""
+    names = {name.split(".")[0] for name in imports(module) if not own(name)}
+    return names - set(sys.stdlib_module_names) - {""}
+
+
+def test_imports_point_one_way() -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module in modules()
+        for other in sorted(own_imports(module))
+        if part(module) != part(other) and layer(module) >= layer(other)
+    ]
+    assert not wrong, "\n".join(["an import points up or sideways:", *wrong])
+
+
+def test_flows_start_stages_as_processes() -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module in modules()
+        for other in own_imports(module)
+        if other.startswith("stages.")
+    ]
+    assert not wrong, "\n".join(["a stage is run, never imported:", *wrong])
+
+
+def test_lower_layers_stay_light() -> None:
+    wrong = [
+        f"{module} imports {name}"
+        for module in modules()
+        for name in sorted(foreign(module))
+        if (part(module) in THIRD_PARTY and name not in THIRD_PARTY[part(module)])
+        or (part(module) == "posttrain.tables" and name in {"torch", "transformers", "prefect"})
+        or (part(module).startswith("posttrain") and name == "prefect")
+    ]
+    assert not wrong, "\n".join(["an import that this layer should not need:", *wrong])

@@ -1,0 +1,44 @@
+"""What many tests need: one finished smoke pipeline for the whole session, and private copies of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from tests.workspace import ROOT, dvc, make_workspace
+
+SMOKE_PARAMS = ROOT / "recipes" / "smoke.yaml"
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+
+
+@pytest.fixture(scope="session")
+def smoke_workspace(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A copy of this checkout where `dvc repro` has run with recipes/smoke.yaml; to change one, take `own_workspace`.
+
+    The workers of pytest-xdist share one: the first to come runs it, the others wait.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+    workspace, report = shared / "smoke", shared / "smoke.log"
+    with FileLock(shared / "smoke.lock"):
+        if not report.exists():
+            make_workspace(workspace, SMOKE_PARAMS)
+            done = dvc(workspace, "repro")
+            report.write_text(f"{done.returncode}\n{done.stdout}", encoding="utf-8")
+    status, _, output = report.read_text(encoding="utf-8").partition("\n")
+    assert status == "0", f"dvc repro failed in {workspace}:\n{output[-6000:]}"
+    return workspace
+
+
+@pytest.fixture
+def own_workspace(smoke_workspace: Path, tmp_path: Path) -> Path:
+    """A private copy of the finished smoke pipeline, cache and all, for a test that changes it."""
+    target = tmp_path / "workspace"
+    shutil.copytree(smoke_workspace, target, symlinks=True)
+    return target

@@ -1,0 +1,69 @@
+"""One project per test, and one Prefect server for all of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.flows.project import DVC_YAML, STEP, SUB_YAML, Project, clean_env
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The API of one server for the whole session, started the way `make ui` starts it."""
+    root = tmp_path_factory.mktemp("server")
+    (root / ".dvc").mkdir()
+    command = [sys.executable, "-m", "flows.server", "--port", "0"]
+    process = subprocess.Popen(command, cwd=root, env=clean_env(), stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert "http://127.0.0.1:" in said
+        yield json.loads((root / ".prefect" / "server.json").read_text())["url"]
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+        assert not (root / ".prefect" / "server.json").exists()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("template") / "project"
+    (root / "sub").mkdir(parents=True)
+    step = f"{sys.executable} step.py"
+    (root / "step.py").write_text(STEP)
+    (root / "dvc.yaml").write_text(DVC_YAML.format(step=step))
+    (root / "sub" / "dvc.yaml").write_text(SUB_YAML.format(step=step))
+    (root / ".gitignore").write_text("*.txt\nseen/\ntrouble.json\n.prefect/\n")
+    project = Project(root, clean_env())
+    project.runs({}, {})
+    project.trouble()
+    for words in (["init", "-q"], ["config", "user.email", "a@example.com"], ["config", "user.name", "A"]):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    project.dvc("init", "-q")
+    for key in ("analytics", "autostage", "check_update"):
+        project.dvc("config", f"core.{key}", "false")
+    subprocess.run(["git", "add", "-A"], cwd=root, check=True)
+    subprocess.run(["git", "commit", "-qm", "begin"], cwd=root, check=True)
+    return root
+
+
+@pytest.fixture
+def bare(template: Path, tmp_path: Path) -> Project:
+    """A project that no server is told to."""
+    shutil.copytree(template, tmp_path / "project")
+    return Project(tmp_path / "project", clean_env())
+
+
+@pytest.fixture
+def project(bare: Project, server: str) -> Project:
+    return Project(bare.root, {**bare.env, "PREFECT_API_URL": server, "PREFECT_HOME": str(bare.root / ".prefect")})

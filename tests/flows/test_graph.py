@@ -1,0 +1,98 @@
+"""The graph that a flow runs is the one that DVC shows."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flows.graph import Needs, Reading, Stage, find_root, mermaid, stale
+from posttrain.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.flows.project import Project
+
+ALL = ["prepare", "branch@left", "branch@right", "join", "sub/dvc.yaml:extra"]
+
+
+def test_agrees_with_dvc_dag(bare: Project) -> None:
+    stages = Reading(bare.root).stages
+    edges = {(above, stage.name) for stage in stages for above in stage.upstream}
+    dot = bare.dvc("dag", "--dot")
+    assert edges == set(re.findall(r'"([^"]+)" -> "([^"]+)"', dot))
+    assert sorted(ALL) == sorted(stage.name for stage in stages)
+
+
+def test_upstream_comes_first(bare: Project) -> None:
+    seen: set[str] = set()
+    for stage in Reading(bare.root).stages:
+        assert seen.issuperset(stage.upstream)
+        seen.add(stage.name)
+
+
+@pytest.mark.parametrize(
+    ("targets", "names"),
+    [
+        (["branch@left"], {"prepare", "branch@left"}),
+        (["branch"], {"prepare", "branch@left", "branch@right"}),
+        (["join.txt"], {"prepare", "branch@left", "branch@right", "join"}),
+        (["sub/dvc.yaml:extra"], set(ALL)),
+    ],
+)
+def test_targets_bring_their_upstream(bare: Project, targets: list[str], names: set[str]) -> None:
+    assert {stage.name for stage in Reading(bare.root, targets).stages} == names
+
+
+def test_a_slip_in_a_target_is_named(bare: Project) -> None:
+    with pytest.raises(PipelineError, match="Did you mean 'join'"):
+        Reading(bare.root, ["jion"]).stages  # noqa: B018
+
+
+def test_meta_is_typed(bare: Project) -> None:
+    bare.runs({"gpus": 2, "timeout": 9}, {})
+    needs = {stage.name: stage.needs for stage in Reading(bare.root).stages}
+    assert needs["branch@left"] == Needs(gpus=2, timeout=9.0, retry_delay=0.5)
+    assert needs["prepare"] == Needs()
+    file = bare.root / "dvc.yaml"
+    file.write_text(file.read_text().replace("retries:", "retrys:"))
+    with pytest.raises(PipelineError, match=r"branch@left.*retrys.*Did you mean 'retries'"):
+        Reading(bare.root).stages  # noqa: B018
+
+
+def test_broken_yaml_is_one_error(bare: Project) -> None:
+    (bare.root / "dvc.yaml").write_text("stages:\n  a: {cmd: x, deps: [a.txt], outs: [a.txt]}\n")
+    with pytest.raises(PipelineError, match=r"dvc\.yaml"):
+        Reading(bare.root).stages  # noqa: B018
+
+
+def test_frozen_stages_wait_for_nobody(bare: Project) -> None:
+    bare.dvc("freeze", "join")
+    assert {stage.name: stage.upstream for stage in Reading(bare.root).stages}["join"] == ()
+
+
+def test_stale_goes_downstream() -> None:
+    def stage(name: str, *upstream: str, why: str = "") -> Stage:
+        return Stage(name, upstream, Needs(), (why,) if why else ())
+
+    stages = [stage("a"), stage("b", "a", why="changed"), stage("c", "a"), stage("d", "b", "c"), stage("e", "c")]
+    assert stale(stages) == {"b", "d"}
+    assert "s1 --> s3" in mermaid(stages, {})
+
+
+def test_the_root_is_found_upwards(bare: Project, tmp_path: Path) -> None:
+    assert find_root(bare.root / "sub") == bare.root
+    with pytest.raises(PipelineError, match="no DVC project"):
+        find_root(tmp_path)
+
+
+def test_reading_waits_for_the_lock(bare: Project) -> None:
+    from dvc.repo import Repo
+
+    with Repo(str(bare.root)).lock:
+        reading = Reading(bare.root)
+        time.sleep(5)  # DVC gives up after 3 where it is not told to wait
+    assert reading.stages

@@ -1,0 +1,146 @@
+"""A flow runs what is stale, at the same time where it can, and tells the truth about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from flows.server import find
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from tests.flows.project import Project
+
+ALL = ["prepare", "branch@left", "branch@right", "join", "sub/dvc.yaml:extra"]
+
+
+def test_run_edit_and_undo(project: Project) -> None:
+    project.trouble(left={"seconds": 2}, right={"seconds": 2})
+    first = project.run()
+    assert first.code == 0, first.err
+    assert first.states == dict.fromkeys(ALL, "Completed")
+    assert "left at work" in first.err
+    assert project.dvc("status", "--json").strip() == "{}"
+
+    recorded = project.task_runs(first)
+    assert {name: run["state_name"] for name, run in recorded.items()} == dict.fromkeys(ALL, "Completed")
+    left, right = recorded["branch@left"], recorded["branch@right"]
+    assert max(left["start_time"], right["start_time"]) < min(left["end_time"], right["end_time"])
+    (begin_1, end_1), (begin_2, end_2) = project.span("left"), project.span("right")
+    assert max(begin_1, begin_2) < min(end_1, end_2)
+
+    project.trouble()
+    again = project.run()
+    assert again.code == 0
+    assert again.states == dict.fromkeys(ALL, "Cached")
+    assert {run["state_name"] for run in project.task_runs(again).values()} == {"Cached"}
+    assert "didn't change" not in again.err  # so no process of DVC was started for a stage
+
+    project.runs({"n": 2}, {})
+    edited = project.run()
+    # The branch writes the same bytes, so DVC finds that nothing downstream has changed.
+    assert edited.states == {name: "Completed" if name == "branch@left" else "Cached" for name in ALL}
+    project.runs({}, {})
+    undone = project.run("branch@left")
+    assert undone.states == {"prepare": "Cached", "branch@left": "RunCached"}
+    assert project.dvc("status", "--json").strip() == "{}"
+
+    artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(first.err)]}})
+    assert {"stages", "dag"} <= {artifact["key"] for artifact in artifacts}
+
+
+def test_a_failure_leaves_the_other_branch_to_finish(project: Project) -> None:
+    project.trouble(left={"fails": 1}, right={"seconds": 1})
+    ended = project.run()
+    assert ended.code == 1
+    assert ended.states == {
+        "prepare": "Completed",
+        "branch@left": "Failed",
+        "branch@right": "Completed",
+        "join": "NotRun",
+        "sub/dvc.yaml:extra": "NotRun",
+    }
+    message = ended.err[ended.err.rindex("stage 'branch@left' failed") :]
+    assert "left: cannot add apples to pears" in message
+    assert "not run: join, sub/dvc.yaml:extra" in message
+    failed = project.task_runs(ended)["branch@left"]["state"]
+    assert failed["type"] == "FAILED"
+    assert "cannot add apples to pears" in failed["message"]
+
+
+def test_retries_and_timeout(project: Project) -> None:
+    project.runs({"retries": 1}, {"timeout": 2})
+    (project.root / "trouble.json").write_text(json.dumps({"left": {"fails": 1}, "right": {"seconds": 60, "child": 1}}))
+    ended = project.run("branch")
+    assert ended.code == 1
+    assert ended.states == {"prepare": "Completed", "branch@left": "Completed", "branch@right": "Failed"}
+    assert "stage 'branch@right' failed (timed out after" in ended.err
+    assert project.processes() == []
+
+
+def test_gpus_are_slots(project: Project) -> None:
+    project.runs({"gpus": 1}, {"gpus": 1})
+    project.trouble(left={"seconds": 1}, right={"seconds": 1})
+    one_gpu = {**project.env, "CUDA_VISIBLE_DEVICES": "7"}
+    ended = type(project)(project.root, one_gpu).run("branch")
+    assert ended.code == 0, ended.err
+    (begin_1, end_1), (begin_2, end_2) = project.span("left"), project.span("right")
+    assert end_1 <= begin_2 or end_2 <= begin_1
+    assert (project.root / "seen" / "left.begun").read_text() == "7"
+    project.runs({"gpus": 3}, {"gpus": 1})
+    too_many = type(project)(project.root, one_gpu).run("--force", "branch")
+    assert too_many.code == 1
+    assert "a stage asks for 3 gpus and this host has 1" in too_many.err
+
+
+def test_a_held_lock_loses_no_work(project: Project) -> None:
+    project.trouble(prepare={"seconds": 4})
+    process = project.start("prepare")
+    project.wait_begun("prepare")
+    # DVC lets go of its lock while a stage's command runs; somebody else now holds it past the end of the command.
+    hold = "import time\nfrom dvc.repo import Repo\nwith Repo('.', _wait_for_lock=True).lock:\n    time.sleep(10)\n"
+    with subprocess.Popen([sys.executable, "-c", hold], cwd=project.root, env=project.env):
+        ended = project.finish(process)
+    assert ended.states == {"prepare": "Completed"}
+    assert project.dvc("status", "prepare", "--json").strip() == "{}"
+
+
+def test_nothing_configured(bare: Project) -> None:
+    first = bare.run("prepare")
+    assert first.code == 0, first.err
+    assert first.states == {"prepare": "Completed"}
+    assert (bare.root / ".prefect" / "prefect.db").exists()
+    assert not (bare.root / ".prefect" / "server.json").exists()
+    assert bare.processes() == []
+    quick = bare.run("prepare")
+    assert quick.states == {"prepare": "Cached"}
+    assert "Flow run" not in quick.err  # no server is started where there is nothing to tell
+
+
+def test_a_server_in_the_folder_is_found(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    note = tmp_path / "server.json"
+    assert find(tmp_path) is None
+    note.write_text(json.dumps({"pid": os.getpid(), "url": server}))
+    assert find(tmp_path) == server
+    note.write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:9/api"}))
+    assert find(tmp_path) is None
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    note.write_text(json.dumps({"pid": gone.pid, "url": server}))
+    assert find(tmp_path) is None
+    note.write_text("{")
+    assert find(tmp_path) is None
+
+
+def test_a_dead_server_that_was_named_is_an_error(bare: Project) -> None:
+    env = {**bare.env, "PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    ended = type(bare)(bare.root, env).run("prepare")
+    assert ended.code == 1
+    assert "no server answers at http://127.0.0.1:9/api" in ended.err

@@ -1,0 +1,106 @@
+"""The packed forward pass against transformers' own, row by row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from posttrain.models.forward import packed_states, score_tokens
+from posttrain.models.logp import exact_kl, plain_token_logp, token_logp
+from posttrain.text.layout import micro_batches, pack
+from tests.library.models import plain_logps, random_rows, tiny_model
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4], ids=["grouped", "full"])
+def test_packed_log_probs_and_gradients_equal_the_plain_path(kv_heads: int) -> None:
+    model = tiny_model(kv_heads=kv_heads)
+    prompts, completions = random_rows(23)
+    expected = plain_logps(model, prompts, completions)
+    weights = torch.linspace(-1, 1, expected.numel())
+    (expected * weights).sum().backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    found, _ = score_tokens(model, pack(prompts, completions))
+    (found * weights).sum().backward()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-3, atol=2e-5, msg=name)
+
+
+def test_a_row_does_not_feel_its_neighbours() -> None:
+    model = tiny_model()
+    prompts, completions = random_rows(9, seed=3)
+    with torch.no_grad():
+        before, _ = score_tokens(model, pack(prompts, completions))
+        changed = [[(token + 1) % 97 for token in ids] if i == 4 else ids for i, ids in enumerate(completions)]
+        after, _ = score_tokens(model, pack(prompts, changed))
+    start = sum(len(ids) for ids in completions[:4])
+    end = start + len(completions[4])
+    assert torch.equal(before[:start], after[:start])
+    assert torch.equal(before[end:], after[end:])
+    assert not torch.equal(before[start:end], after[start:end])
+
+
+def test_a_shared_prompt_is_stored_once() -> None:
+    prompt, completions = [5, 6, 7, 8], [[1, 2], [3], [4, 5, 6]]
+    layout = pack([prompt] * 3, completions)
+    assert layout.ids_N.numel() == len(prompt) + 6
+    assert layout.lengths_B.tolist() == [2, 1, 3]
+    assert layout.target_M.tolist() == [1, 2, 3, 4, 5, 6]
+    assert layout.ids_N[layout.last_B].tolist() == [2, 3, 6]
+
+
+def test_a_row_without_a_prompt_is_scored_from_its_second_token() -> None:
+    layout = pack([[], []], [[9, 8, 7], [6]])
+    assert layout.target_M.tolist() == [8, 7]
+    assert layout.lengths_B.tolist() == [2, 0]
+    assert layout.source_M.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_tiled_log_probs_and_entropy_equal_plain_autograd(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posttrain.models.logp.TILE_BYTES", 4 * 53 * 5)
+    torch.manual_seed(0)
+    hidden = torch.randn(17, 8, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(53, 8, dtype=torch.float64, requires_grad=True)
+    target, slope = torch.randint(0, 53, (17,)), torch.randn(2, 17, dtype=torch.float64)
+
+    def gradients(function: object) -> list[torch.Tensor]:
+        logp, entropy = function(hidden, weight, target, temperature)  # type: ignore[operator]
+        loss = (slope[0] * logp).sum() + (slope[1] * entropy).sum()
+        return [logp, entropy, *torch.autograd.grad(loss, (hidden, weight))]
+
+    for tiled, plain in zip(gradients(token_logp), gradients(plain_token_logp), strict=True):
+        torch.testing.assert_close(tiled, plain, rtol=1e-9, atol=1e-10)
+
+
+def test_exact_kl_is_zero_at_home_and_equals_the_sum_over_the_vocabulary() -> None:
+    torch.manual_seed(1)
+    old, new, weight = torch.randn(6, 4), torch.randn(6, 4), torch.randn(11, 4)
+    assert exact_kl(old, weight, old, weight).abs().max() < 1e-6
+    p, q = (old @ weight.T).softmax(1), (new @ weight.T).softmax(1)
+    torch.testing.assert_close(exact_kl(old, weight, new, weight), (p * (p / q).log()).sum(1))
+
+
+def test_micro_batches_keep_items_whole_and_order() -> None:
+    cut = micro_batches([5, 5, 5, 5, 9, 30], [0, 0, 1, 1, 2, 3], budget=20)
+    assert cut == [[0, 1, 2, 3], [4], [5]]
+
+
+def test_positions_and_attention_survive_any_order_of_rows() -> None:
+    model = tiny_model()
+    prompts, completions = random_rows(7, seed=5)
+    order = [3, 0, 6, 1, 5, 2, 4]
+    with torch.no_grad():
+        straight = score_tokens(model, pack(prompts, completions))[0].split([len(c) for c in completions])
+        shuffled = score_tokens(model, pack([prompts[i] for i in order], [completions[i] for i in order]))[0]
+    parts = shuffled.split([len(completions[i]) for i in order])
+    for place, i in enumerate(order):
+        torch.testing.assert_close(parts[place], straight[i], rtol=1e-4, atol=1e-5)
+
+
+def test_hidden_states_of_a_packed_layout_have_one_row_per_token() -> None:
+    model = tiny_model()
+    layout = pack(*random_rows(5))
+    with torch.no_grad():
+        assert packed_states(model, layout).shape == (layout.ids_N.numel(), 32)

@@ -1,0 +1,52 @@
+"""A small valid table of every kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from posttrain.tables.columns import Kind
+from posttrain.tables.identity import from_rows
+
+
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def assistant(text: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": text}]
+
+
+def row_of(kind: Kind, n: int) -> dict[str, Any]:
+    """The n-th row of a valid table: rows 0 and 1 are one group of rollouts, 2 and 3 another."""
+    asked = {"problem": f"p{n}", "prompt": user(f"What is {n}+1?")}
+    group = n // 2
+    rows: dict[Kind, dict[str, Any]] = {
+        "corpus": {"split": "train", "text": f"{n}+1={n + 1}"},
+        "chat": {"split": "train", "problem": f"p{n}", "messages": user(f"{n}?") + assistant(f"#### {n}")},
+        "prompts": {"split": "train", **asked, "answer": str(n + 1)},
+        "pairs": {"split": "train", **asked, "chosen": assistant(f"{n + 1}"), "rejected": assistant("no")},
+        "feedback": {"split": "train", **asked, "completion": assistant(f"{n + 1}"), "label": n % 2 == 0},
+        "rollouts": {
+            "prompt_id": f"{group:016x}",
+            "problem": f"p{group}",
+            "policy": "sft",
+            "sample": n % 2,
+            "greedy": False,
+            "prompt": user(f"What is {group}+1?"),
+            "answer": str(group + 1),
+            "completion": f"{n}",
+            "completion_ids": [5, n, 0],
+            "logps": [-0.5, -1.25, 0.0],
+            "truncated": False,
+            "reward": 1.0,
+        },
+        "scores": {"rollout_id": f"{n:016x}", "name": "correct", "score": 1.0, "status": "ok"},
+    }
+    return rows[kind]
+
+
+def table_of(kind: Kind, changes: dict[int, dict[str, Any]] | None = None, rows: int = 4) -> pl.DataFrame:
+    """A valid table with the given rows' columns changed and the ids right for what came of it."""
+    return from_rows([{**row_of(kind, n), **(changes or {}).get(n, {})} for n in range(rows)], kind)

@@ -1,0 +1,227 @@
+"""Every rule of every table has a case here that breaks it, and the message is asserted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from posttrain.errors import TableError
+from posttrain.tables.columns import COLUMNS, KINDS, SPLITS, Kind
+from posttrain.tables.failures import row_failures
+from posttrain.tables.schemas import schema_of
+from posttrain.tables.store import check_disjoint, check_known, check_table, rejected_path
+from tests.tables.samples import assistant, table_of, user
+
+NAN, INF = float("nan"), float("inf")
+TOOL, SYSTEM = {"role": "tool", "content": "4"}, {"role": "system", "content": "Be brief."}
+LONG = "x" * 1_000_001
+
+
+def rejects(frame: pl.DataFrame, kind: Kind, tmp_path: Path) -> str:
+    with pytest.raises(TableError) as caught:
+        check_table(frame, kind, tmp_path / f"{kind}.parquet")
+    return str(caught.value)
+
+
+def test_valid_tables_pass_unchanged(kind: Kind, tmp_path: Path) -> None:
+    frame = table_of(kind)
+    assert check_table(frame, kind, tmp_path / "t.parquet").equals(frame)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_richer_valid_rows_pass(tmp_path: Path) -> None:
+    tooled = [SYSTEM, *user("4?"), *assistant("look"), TOOL, *assistant("4")]
+    check_table(table_of("chat", {0: {"messages": tooled}}), "chat", tmp_path / "c.parquet")
+    check_table(table_of("prompts", {0: {"answer": ""}, 1: {"split": "test"}}), "prompts", tmp_path / "p.parquet")
+    failed = {0: {"score": None, "status": "failed:timeout\nin the judge"}}
+    check_table(table_of("scores", failed), "scores", tmp_path / "s.parquet")
+    empty = {0: {"completion": "", "completion_ids": [0], "logps": [5e-5]}}
+    check_table(table_of("rollouts", empty), "rollouts", tmp_path / "r.parquet")
+    check_table(table_of("pairs", {0: {"rejected": assistant("a\x00b")}}), "pairs", tmp_path / "q.parquet")
+
+
+CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
+    ("corpus", "text", {"text": " \n"}, "row 2, text = ' \\n': must not be blank"),
+    ("corpus", "text", {"text": "a\x00b"}, "row 2, text = 'a\\x00b': must hold no control characters; remove them"),
+    ("corpus", "text", {"text": LONG}, "must be at most 1,000,000 characters; cut it into documents"),
+    ("corpus", "split", {"split": "test"}, "row 2, split = 'test': must be one of train, heldout"),
+    ("corpus", "split", {"split": None}, "row 2, split = None: must not be null"),
+    ("corpus", "text", {"text": None}, "row 2, text = None: must not be null"),
+    ("chat", "messages", {"messages": []}, "row 2, messages = []: must hold a turn"),
+    ("chat", "messages", {"messages": user("hi")}, "must end with a turn of the assistant"),
+    ("chat", "messages", {"messages": assistant("hi")}, "must hold a user's turn"),
+    ("chat", "messages", {"messages": user(" ") + assistant("a")}, "each content must not be blank"),
+    ("chat", "messages", {"messages": user("a") + assistant(None)}, "each content must not be blank"),  # type: ignore[arg-type]
+    ("chat", "messages", {"messages": [None, *user("a"), *assistant("b")]}, "each role must be one of system, user"),
+    ("chat", "messages", {"messages": [{"role": "bot", "content": "x"}]}, "each role must be one of system, user"),
+    ("chat", "messages", {"messages": user("a\x1b[2J") + assistant("b")}, "no content may hold control characters"),
+    ("chat", "messages", {"messages": user(LONG) + assistant("b")}, "each content must be at most 1,000,000"),
+    (
+        "chat",
+        "messages",
+        {"messages": [*user("a"), SYSTEM, *assistant("b")]},
+        "only the first turn may be the system's",
+    ),
+    ("chat", "problem", {"problem": ""}, "row 2, problem = '': must not be blank"),
+    ("chat", "problem", {"problem": "p1", "split": "heldout"}, "row 2, problem = 'p1': must be in one split only"),
+    ("prompts", "prompt", {"prompt": user("a") + assistant("b")}, "must end with a turn of the user"),
+    ("prompts", "answer", {"answer": None}, "row 2, answer = None: must not be null"),
+    ("prompts", "split", {"split": "dev"}, "must be one of train, heldout, test"),
+    ("pairs", "rejected", {"rejected": assistant("3 ")}, "must differ from chosen; drop the pair"),
+    ("pairs", "chosen", {"chosen": user("x")}, "must end with a turn of the assistant"),
+    ("pairs", "chosen", {"chosen": user("x") + assistant("y")}, "must be one turn; leave the prompt out of it"),
+    ("pairs", "rejected", {"rejected": []}, "row 2, rejected = []: must hold a turn"),
+    ("feedback", "completion", {"completion": assistant("")}, "each content must not be blank"),
+    ("feedback", "label", {"label": None}, "row 2, label = None: must not be null"),
+    ("rollouts", "completion_ids", {"completion_ids": [], "logps": []}, "must hold a token; keep the stop token"),
+    ("rollouts", "completion_ids", {"completion_ids": [1, -1, 2]}, "each must be a token id >= 0"),
+    ("rollouts", "completion_ids", {"completion_ids": [1, None, 2]}, "each must be a token id >= 0"),
+    ("rollouts", "logps", {"logps": [-1.0]}, "row 2, logps = [-1.0]: must be as long as completion_ids"),
+    ("rollouts", "logps", {"logps": [-1.0, NAN, -1.0]}, "each must be finite"),
+    ("rollouts", "logps", {"logps": [-1.0, None, -1.0]}, "each must be finite"),
+    ("rollouts", "logps", {"logps": [-1.0, -INF, -1.0]}, "each must be finite"),
+    ("rollouts", "logps", {"logps": [-1.0, 0.25, -1.0]}, "each must be <= 0; give log-probabilities"),
+    ("rollouts", "reward", {"reward": INF}, "row 2, reward = inf: must be finite"),
+    ("rollouts", "reward", {"reward": NAN}, "row 2, reward = nan: must not be null or NaN"),
+    ("rollouts", "sample", {"sample": 1}, "samples of one (policy, prompt_id, greedy) must be numbered 0..n-1"),
+    ("rollouts", "policy", {"policy": ""}, "row 2, policy = '': must not be blank"),
+    ("rollouts", "prompt_id", {"prompt_id": " "}, "row 2, prompt_id = ' ': must not be blank"),
+    ("rollouts", "prompt_id", {"problem": "other"}, "must name one problem; take both from the prompts table"),
+    ("scores", "score", {"score": INF}, "row 2, score = inf: must be finite"),
+    ("scores", "score", {"score": NAN}, "row 2, score = nan: must be finite"),
+    ("scores", "status", {"score": None}, "row 2, status = 'ok': must be 'ok' exactly where there is a score"),
+    ("scores", "status", {"status": "failed:x"}, "must be 'ok' exactly where there is a score"),
+    ("scores", "status", {"status": "bad", "score": None}, "must be 'ok' or 'failed:<why>'"),
+    ("scores", "status", {"status": "failed:", "score": None}, "must be 'ok' or 'failed:<why>'"),
+    ("scores", "name", {"name": ""}, "row 2, name = '': must not be blank"),
+    ("scores", "rollout_id", {"rollout_id": ""}, "row 2, rollout_id = '': must not be blank"),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "change", "told"), CASES)
+def test_rule(kind: Kind, column: str, change: dict[str, Any], told: str, tmp_path: Path) -> None:
+    message = rejects(table_of(kind, {2: change}), kind, tmp_path)
+    assert message.startswith(f"{tmp_path}/{kind}.parquet: ")
+    assert f"row 2, {column} = " in message
+    assert told in message
+    assert message.endswith(str(rejected_path(tmp_path / f"{kind}.parquet")))
+    assert max(len(line) for line in message.splitlines()[1:]) < 400
+    rejected = pl.read_parquet(rejected_path(tmp_path / f"{kind}.parquet"))
+    assert rejected.columns == ["row", "reason", *COLUMNS[kind]]
+    assert 2 in rejected["row"]
+
+
+def test_every_rule_has_a_case() -> None:
+    """A rule that no case breaks could be wrong without anybody noticing."""
+    broken = {kind: set[str]() for kind in KINDS}
+    for kind, _, change, _ in CASES:
+        broken[kind] |= {f"{one.column} {one.rule}" for one in row_failures(table_of(kind, {2: change}), kind)}
+    elsewhere = ("id ", "sample groups of one policy")
+    turn_rules_tested_in_chat = {"prompts", "pairs", "feedback", "rollouts"}
+    for kind in KINDS:
+        for name, column in schema_of(kind).columns.items():
+            shared = kind in turn_rules_tested_in_chat and name in ("prompt", "chosen", "rejected", "completion")
+            for check in column.checks:
+                rule = f"{name} {check.error}"
+                if rule.startswith(elsewhere) or shared or name in ("problem", "split"):
+                    continue
+                assert rule in broken[kind], f"no case breaks: {kind} {rule}"
+
+
+def test_ids(kind: Kind, tmp_path: Path) -> None:
+    frame = table_of(kind)
+    wrong = frame.with_columns(id=pl.Series(["0" * 16, *frame["id"][1:]]))
+    assert "row 0, id = '0000000000000000': must be the hash of " in rejects(wrong, kind, tmp_path)
+    double = pl.concat([frame, frame[1:2]])
+    message = rejects(double, kind, tmp_path)
+    assert "row 1, id = " in message
+    assert "row 4, id = " in message
+    assert "must be unique; keep one row per id" in message
+
+
+def test_incomplete_group(tmp_path: Path) -> None:
+    message = rejects(table_of("rollouts", rows=5), "rollouts", tmp_path)
+    assert "1 failure in 1 of 5 rows" in message
+    assert "row 4, sample = 0: groups of one policy must have the same number of samples" in message
+
+
+def test_greedy_and_sampled_groups_are_counted_apart(tmp_path: Path) -> None:
+    greedy = {4: {"greedy": True, "sample": 0}}
+    check_table(table_of("rollouts", greedy, rows=5), "rollouts", tmp_path / "r.parquet")
+
+
+def test_structure_failures_are_told_all_at_once(tmp_path: Path) -> None:
+    frame = table_of("prompts").rename({"answer": "anwser"}).with_columns(pl.lit(1).alias("problem"))
+    message = rejects(frame, "prompts", tmp_path)
+    assert "column 'answer' (str) is missing" in message
+    assert "column 'anwser' is not one of a 'prompts' table. Did you mean 'answer'?" in message
+    assert "column 'problem' has the type int32, not str" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_column_order_and_turn_fields(tmp_path: Path) -> None:
+    frame = table_of("corpus").select("split", "id", "text")
+    assert "is not in its place (the order is id, split, text)" in rejects(frame, "corpus", tmp_path)
+    swapped = pl.List(pl.Struct({"content": pl.String, "role": pl.String}))
+    frame = table_of("chat").with_columns(pl.col("messages").cast(swapped))
+    expected = "has the type list[struct{content: str, role: str}], not list[struct{role: str, content: str}]"
+    assert expected in rejects(frame, "chat", tmp_path)
+
+
+def test_empty_table(kind: Kind, tmp_path: Path) -> None:
+    assert f"the '{kind}' table has no rows" in rejects(table_of(kind).clear(), kind, tmp_path)
+
+
+def test_all_failures_are_listed_fairly_and_counted(tmp_path: Path) -> None:
+    changes = {n: {"text": " "} if n != 20 else {"split": "nowhere"} for n in range(30)}
+    changes = {n: {**change, "text": " " * (n + 1)} if n != 20 else change for n, change in changes.items()}
+    message = rejects(table_of("corpus", changes, rows=40), "corpus", tmp_path)
+    assert "30 failures in 30 of 40 rows" in message
+    assert "row 20, split = 'nowhere'" in message, "one rule's many failures must not hide another's"
+    assert message.count("row ") == 10
+    assert "and 20 more" in message
+
+
+def test_rejected_file_holds_rows_and_reasons_and_goes_away(tmp_path: Path) -> None:
+    target = tmp_path / "pairs.parquet"
+    bad = table_of("pairs", {1: {"rejected": assistant("2"), "split": "x"}, 3: {"rejected": assistant("4")}})
+    message = rejects(bad, "pairs", tmp_path)
+    assert "3 failures in 2 of 4 rows" in message
+    rejected = pl.read_parquet(rejected_path(target))
+    assert rejected["row"].to_list() == [1, 3]
+    assert rejected["reason"][0] == "split must be one of train, heldout; name one of them; " + rejected["reason"][1]
+    assert rejected["reason"][1] == "rejected must differ from chosen; drop the pair"
+    assert rejected.drop("row", "reason").equals(bad[[1, 3]])
+    check_table(table_of("pairs"), "pairs", target)
+    assert not rejected_path(target).exists()
+
+
+def test_validation_cannot_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pandera.config import CONFIG
+
+    monkeypatch.setattr(CONFIG, "validation_enabled", False)
+    rejects(table_of("corpus", {0: {"text": " "}}), "corpus", tmp_path)
+    rejects(table_of("corpus").drop("split"), "corpus", tmp_path)
+
+
+def test_disjoint_across_tables() -> None:
+    chat, prompts = table_of("chat"), table_of("prompts", {1: {"split": "test"}})
+    with pytest.raises(TableError, match="1 of the problems are in more than one split") as caught:
+        check_disjoint({"chat": chat, "prompts": prompts})
+    assert "problem 'p1' is in train (chat), test (prompts)" in str(caught.value)
+    check_disjoint({"chat": chat, "prompts": table_of("prompts"), "scores": table_of("scores")})
+    twins = {split: table_of("corpus").with_columns(split=pl.lit(split)) for split in SPLITS["corpus"]}
+    with pytest.raises(TableError, match="4 of the ids are in more than one split"):
+        check_disjoint(twins)
+
+
+def test_known_ids() -> None:
+    rollouts = table_of("rollouts")
+    scores = table_of("scores", {n: {"rollout_id": rollouts["id"][n]} for n in range(3)})
+    check_known(scores[:3], "rollout_id", rollouts, where="scores", known_where="rollouts")
+    with pytest.raises(TableError, match="1 of 4 rows name an id that rollouts does not have") as caught:
+        check_known(scores, "rollout_id", rollouts, where="scores", known_where="rollouts")
+    assert "row 3, rollout_id = '0000000000000003'" in str(caught.value)
