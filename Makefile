@@ -76,7 +76,7 @@ lock: ## renew constraints.txt with the newest versions that pyproject.toml allo
 	.venv-lock/bin/python -m pip install --upgrade pip setuptools
 	.venv-lock/bin/python -m pip install --no-build-isolation -e '.[dev,trl]'
 	{ sed -n '/^#/p' constraints.txt; \
-	  .venv-lock/bin/python -m pip freeze --all --exclude-editable | sed -E 's/ @ .*//; s/\+[a-z0-9.]+$$//' | sort -f; } > constraints.new
+	  .venv-lock/bin/python -m pip freeze --all --exclude-editable | sed -E 's/ @ .*//; s/\+[a-z0-9.]+$$//' | grep -vE '^(nvidia|cuda|triton)' | sort -f; } > constraints.new
 	mv constraints.new constraints.txt && rm -rf .venv-lock
 
 clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay

@@ -136,12 +136,9 @@ def _markdown() -> Iterator[str]:
     yield "| name | loss | paper |"
     yield "|---|---|---|"
     yield from (f"| `{name}` | `{formula}` | {paper} |" for name, paper, formula, _ in OTHERS)
-    models = [
-        ("policy", PolicyKnobs),
-        ("preference", PreferenceKnobs),
-        *((name, knobs) for name, _, _, knobs in OTHERS),
-    ]
-    for name, model in models:
+    models: dict[str, type[Params]] = {"policy": PolicyKnobs, "preference": PreferenceKnobs}
+    models.update({name: knobs for name, _, _, knobs in OTHERS})
+    for name, model in models.items():
         yield f"\n## Knobs: {name}\n"
         yield "| knob | default | |"
         yield "|---|---|---|"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,13 @@ from posttrain.algorithms.row import Row
 class PolicyRow(Row[PolicyKnobs]):
     """One policy objective."""
 
+    def laid(self, over: Mapping[str, Any]) -> dict[str, Any]:
+        """The row's knobs as plain data with some replaced, before they are typed."""
+        return self.lay(PolicyKnobs, READERS, over)
+
     def settings(self, **over: Any) -> PolicyKnobs:
         """The row's knobs with some replaced."""
-        return self.settle(PolicyKnobs, READERS, over)
+        return PolicyKnobs.model_validate(self.laid(over))
 
 
 def _kl(place: str, estimator: str, beta: float) -> dict[str, Any]:

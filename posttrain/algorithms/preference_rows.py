@@ -120,9 +120,13 @@ def refusal(knobs: PreferenceKnobs) -> str | None:
 class PreferenceRow(Row[PreferenceKnobs]):
     """One preference objective."""
 
+    def laid(self, over: Mapping[str, Any]) -> dict[str, Any]:
+        """The row's knobs as plain data with some replaced, before they are typed."""
+        return self.lay(PreferenceKnobs, READERS, over)
+
     def settings(self, **over: Any) -> PreferenceKnobs:
         """The row's knobs with some replaced."""
-        return self.settle(PreferenceKnobs, READERS, over)
+        return PreferenceKnobs.model_validate(self.laid(over))
 
 
 PREFERENCE_ROWS: dict[str, PreferenceRow] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -23,12 +23,12 @@ class Row(Generic[K]):
     formula: str
     knobs: Mapping[str, Any]
 
-    def settle(self, model: type[K], readers: Readers, over: Mapping[str, Any]) -> K:
+    def lay(self, model: type[K], readers: Readers, over: Mapping[str, Any]) -> dict[str, Any]:
         """The row's knobs with some replaced; what the row set for a formula that was replaced falls away."""
         merged = merge(self.knobs, over)
         for path in unread(merge(model().model_dump(), merged), readers):
             merged = _without(merged, path, over)
-        return model.model_validate(merged)
+        return merged
 
 
 def unread(knobs: Mapping[str, Any], readers: Readers) -> dict[str, str]:
@@ -44,7 +44,7 @@ def unread(knobs: Mapping[str, Any], readers: Readers) -> dict[str, str]:
 
 
 def ignored(knobs: Params, readers: Readers) -> list[str]:
-    """One line for each knob that was set and that nothing reads."""
+    """One line for each knob that was changed and that nothing reads."""
     given = set(_given(knobs))
     return [
         f"{reason}. Remove {path}"
@@ -63,12 +63,12 @@ def flat(knobs: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def _given(knobs: Params, prefix: str = "") -> Iterator[str]:
-    given: Set[str] = knobs.model_fields_set
-    for name in sorted(given):
+    """The leaves that were set to something else than their default, which is what nothing reads in silence."""
+    for name in sorted(knobs.model_fields_set):
         value = getattr(knobs, name)
         if isinstance(value, Params):
             yield from _given(value, f"{prefix}{name}.")
-        else:
+        elif value != type(knobs).model_fields[name].get_default(call_default_factory=True):
             yield f"{prefix}{name}"
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Prepared, State
+from posttrain.algorithms.row import ignored
 from posttrain.formulas import distill, weight
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
@@ -58,8 +59,9 @@ class DistillKnobs(Params):
 
     @model_validator(mode="after")
     def _read(self) -> DistillKnobs:
-        if "beta" in self.model_fields_set and self.divergence != "jensen_shannon":
-            raise ValueError(f"'beta' is read only by jensen_shannon, and divergence is {self.divergence}. Remove beta")
+        wrong = ignored(self, {"beta": ("divergence", frozenset({"jensen_shannon"}))})
+        if wrong:
+            raise ValueError(wrong[0])
         return self
 
     def formula(self) -> distill.Divergence:

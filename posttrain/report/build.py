@@ -15,7 +15,7 @@ from posttrain.report.curves import curves
 from posttrain.report.lineage import SINGLE, differing, made_from
 from posttrain.report.page import page
 from posttrain.report.policies import Policy, Settings, labels, measured, read_json, reference, runs
-from posttrain.report.samples import for_page, lengths, side_by_side
+from posttrain.report.samples import for_page, lengths, samples, side_by_side
 from posttrain.report.summary import REWARD_MODEL, SUMMARY, gains, summarize
 from posttrain.tables.parquet import write_parquet
 from posttrain.workspace import metrics_path, write_json
@@ -61,7 +61,13 @@ def page_data(
         "reward_model": summary.get(REWARD_MODEL),
         "gain": gains(summary),
         "policies": [
-            {"label": one.label, "path": one.path, "metrics": dict(one.metrics), "lengths": lengths(one)}
+            {
+                "label": one.label,
+                "path": one.path,
+                "metrics": dict(one.metrics),
+                "lengths": lengths(one),
+                "samples": samples(one),
+            }
             for one in policies
         ],
         "curves": curves(named.items(), params.points),

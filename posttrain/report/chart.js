@@ -13,9 +13,9 @@ class Chart {
     this.legend = el("div", { class: "legend", role: "group", "aria-label": "Series shown" });
     this.heading = el("strong");
     const button = (text, label, action) => el("button", { type: "button", "aria-label": label, title: label, onclick: action }, text);
-    this.resetButton = button("Reset", "Show everything", () => this.zoomTo(null));
-    host.append(el("figure", {}, el("figcaption", {}, this.heading, button("+", "Zoom in", () => this.zoomBy(0.5)),
-      button("−", "Zoom out", () => this.zoomBy(2)), this.resetButton), this.plot, this.legend, this.spoken));
+    this.resetButton = button("Reset", "Show everything", () => { this.plot.focus(); this.zoomTo(null); });
+    host.append(el("figure", {}, el("figcaption", {}, this.heading, this.resetButton,
+      button("+", "Zoom in", () => this.zoomBy(0.5)), button("−", "Zoom out", () => this.zoomBy(2))), this.plot, this.legend, this.spoken));
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.plot);
   }
@@ -64,6 +64,10 @@ class Chart {
       ys.push(p.y);
       if (isNumber(p.low)) ys.push(p.low, p.high);
     }
+    for (const series of this.visible()) {  // of the unsmoothed values all but the wildest
+      const raw = (series.raw || []).filter((p) => p.x >= xs[0] && p.x <= xs[1]).map((p) => p.y).sort((a, b) => a - b);
+      if (raw.length) ys.push(raw[Math.floor(raw.length * 0.05)], raw[Math.floor((raw.length - 1) * 0.95)]);
+    }
     if (!ys.length) return [xs, [0, 1]];
     const low = Math.min(...ys), high = Math.max(...ys), pad = (high - low || Math.abs(high) || 1) * 0.06;
     return [xs, [low >= 0 && low < (high - low) * 0.6 ? 0 : low - pad, high + pad]];
@@ -81,10 +85,10 @@ class Chart {
     put(this.svg, { viewBox: `0 0 ${width} ${height}`, height, "aria-label": this.describe() });
     this.svg.replaceChildren(shape("clipPath", { id: clip }, shape("rect", area)),
       ...drawAxes(scale, width, height, this.options.xLabel, this.options.yLabel),
-      shape("g", { "clip-path": this.zoom ? `url(#${clip})` : null }, marks), this.brush, this.line);
+      shape("g", { "clip-path": this.zoom || this.options.kind !== "points" ? `url(#${clip})` : null }, marks), this.brush, this.line);
     this.plot.setAttribute("aria-label", `${this.options.title}. Arrow keys read values, plus and minus zoom, escape shows everything.`);
     this.plot.dataset.zoom = this.zoom ? this.zoom.map((v) => v.toPrecision(6)).join(" ") : "";
-    this.resetButton.disabled = !this.zoom;
+    this.resetButton.hidden = !this.zoom;
     this.point(null);
   }
 

@@ -64,7 +64,7 @@ function startFrontier() {
   byId("frontier-note").textContent = "Up is better, left is nearer to the reference: a run above and to the left of another got more for less."
     + (names.length ? ` ${names.join(", ")} lies far to the right and is off at first.` : "");
   const paths = DATA.curves.filter((one) => one.columns.reward && (one.columns.kl_k3 || one.columns.kl_k1)).map((one) => {
-    const kl = smooth(one.columns.kl_k3 || one.columns.kl_k1, 4), reward = smooth(one.columns.reward, 4), steps = one.columns.step;
+    const kl = smooth(one.columns.kl_k3 || one.columns.kl_k1, 6), reward = smooth(one.columns.reward, 6), steps = one.columns.step;
     const points = kl.map((x, nth) => ({ x, y: reward[nth], note: `${short(x)}, step ${figure(Math.round(steps[nth]))}` }));
     return { name: one.label, look: lookOf(one.label), ends: true, points: points.filter((p) => isNumber(p.x) && isNumber(p.y)) };
   }).filter((series) => series.points.length > 1);
@@ -75,17 +75,14 @@ function startFrontier() {
 
 function startLength() {
   const policies = DATA.policies, most = Math.max(1, ...policies.map((one) => one.lengths.p95));
-  const head = el("tr", {}, el("th", { scope: "col" }, "policy"), el("th", { scope: "col", class: "left" }, `tokens, 0 to ${short(most)}`),
-    ["mean", "median", "5 %", "95 %"].map((title) => el("th", { scope: "col" }, title)));
   const rows = policies.map((one, nth) => {
     const q = one.lengths, label = `${one.label}: mean ${short(q.mean)}, 5 to 95 percent ${short(q.p5)} to ${short(q.p95)} tokens`;
     const picture = whiskers({ look: nth, value: q.mean, low: q.p5, high: q.p95, box: [q.p25, q.p75] }, most, label);
-    return el("tr", {}, el("th", { scope: "row" }, swatch(nth), one.label), el("td", { class: "left" }, picture),
-      [q.mean, q.p50, q.p5, q.p95].map((v, k) => el("td", {}, fixed(v, k ? 0 : 1))));
+    return { name: [swatch(nth), one.label], cells: [{ of: picture, kind: "picture" }, fixed(q.mean, 1), ...[q.p50, q.p5, q.p95].map((v) => fixed(v, 0))] };
   });
-  byId("length-spread").append(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of lengths, scrolls sideways" },
-    el("table", {}, el("caption", { class: "hidden" }, "Length of sampled completions"), el("thead", {}, head), el("tbody", {}, rows))),
-    el("p", { class: "note" }, "Sampled completions on held-out prompts: mean (dot), middle half (bar), 5 to 95 % (whiskers)."));
+  const titles = ["policy", { text: `0 to ${short(most)} tokens`, left: true }, "mean", "median", "5 %", "95 %"];
+  byId("length-spread").append(table("Length of sampled completions", titles, rows, true),
+    el("p", { class: "note" }, "Tokens of the sampled completions on held-out prompts: mean (dot), middle half (bar), 5 to 95 % (whiskers)."));
   for (const metric of ["length", "entropy"]) {
     const series = seriesOf(metric, "step", 4).filter((one) => metric !== "length" || DATA.curves.some((c) => c.label === one.name && c.columns.reward));
     if (!series.length) continue;

@@ -1,6 +1,7 @@
 // Elements, numbers and colours. Every text goes in as text, so that nothing a policy wrote is ever read as markup.
 const SVG = "http://www.w3.org/2000/svg";
 const byId = (id) => document.getElementById(id);
+const DATA = JSON.parse(byId("data").textContent);
 
 function put(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -26,6 +27,20 @@ function look(index) {
   return { colour: `var(--c${colour})`, dash: ["", "6 4", "2 3", "8 3 2 3"][turn % 4] };
 }
 const swatch = (index) => el("span", { class: "swatch", "aria-hidden": "true", paint: { background: look(index).colour } });
+
+// A table that scrolls sideways in its own box; where `stacks`, a narrow screen shows each row as a card with the titles in it.
+// The roles say what the display of a card would make a screen reader forget.
+function table(caption, titles, rows, stacks) {
+  const head = titles.map((title) => el("th", { scope: "col", role: "columnheader", title: title.about, class: title.left && "left" }, title.text ?? title));
+  const body = rows.map((row) => el("tr", { role: "row", ...row.attributes }, el("th", { scope: "row", role: "rowheader", title: row.about }, row.name),
+    row.cells.map((cell, nth) => {
+      const title = titles[nth + 1];
+      return el("td", { role: "cell", class: [title.left && "left", cell?.kind].filter(Boolean).join(" ") || null, "data-title": title.text ?? title }, cell?.of ?? cell);
+    })));
+  return el("div", { class: stacks ? "scroll stacks" : "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", { role: "table" }, el("caption", { class: "hidden" }, caption), el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head)),
+      el("tbody", { role: "rowgroup" }, body)));
+}
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const fixed = (value, digits) => (isNumber(value) ? value.toFixed(digits) : "–");

@@ -11,6 +11,8 @@ from posttrain.report.policies import Policy, Settings, labels, prompt_ids, read
 from posttrain.tables.identity import canonical, digest
 from posttrain.workspace import metrics_path
 
+STARTS = {"sft": "base", "pairs": "sft", "reward": "sft"}
+"""The model that a stage starts from where no setting chooses it."""
 SINGLE = ("prepare", "base", "sft", "pairs", "reward")
 """The stages that exist once, in the order in which data flows."""
 
@@ -48,7 +50,7 @@ def made_from(settings: Settings, policies: list[Policy]) -> list[dict[str, Any]
 def _stage(path: str, label: str, section: Settings) -> dict[str, Any]:
     file = metrics_path(path)
     numbers = read_json(file) if Path(file).is_file() else {}
-    start = section.get("start") or section.get("model") or ""
+    start = section.get("start") or section.get("model") or STARTS.get(path, "sft" if "/" in path else "")
     return {
         "label": label,
         "path": path,

@@ -17,9 +17,9 @@ SCRIPTS = ("elements.js", "chart.js", "draw.js", "results.js", "curves.js", "sam
 def page(data: Mapping[str, Any], title: str) -> str:
     """The page with style, script and data inside; the policy lets exactly this style and this script work."""
     style, script = asset("page.css"), '"use strict";\n(() => {\n' + "\n".join(map(asset, SCRIPTS)) + "})();\n"
-    policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    sources = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     parts = {
-        "policy": policy,
+        "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; {sources}",
         "title": html.escape(title),
         "style": style,
         "data": embedded(data),

@@ -1,6 +1,9 @@
 // What the policies answered to the same prompts; everything a policy wrote is put in as text.
 const AT_ONCE = 20;
 
+// Short answers stand two beside each other on a phone.
+const BRIEF = DATA.prompts.every((row) => row.by.every((one) => (one.sampled ?? "").length < 120));
+
 function startSamples() {
   const state = { shown: AT_ONCE, who: DATA.policies.map(() => "any") };
   const selects = DATA.policies.map((one, nth) => el("select", { "data-policy": one.label },
@@ -46,13 +49,13 @@ function haystack(row, which) {
 function card(row, which, query) {
   const expected = row.answer ? el("small", {}, "  answer ", el("b", {}, marked(row.answer, query))) : null;
   return el("li", { tabindex: "-1", "data-prompt": row.id }, el("p", { class: "asked" }, marked(row.prompt, query), expected),
-    el("div", { class: "answers" }, DATA.policies.map((one, nth) => answer(one.label, nth, row.by[nth], which, query))));
+    el("div", { class: BRIEF ? "answers narrow" : "answers" }, DATA.policies.map((one, nth) => answer(one.label, nth, row.by[nth], which, query))));
 }
 
 function answer(label, nth, found, which, query) {
-  const text = found[which], right = found[`${which}_right`];
+  const { samples } = DATA.policies[nth], text = found[which], right = found[`${which}_right`];
   const badge = right === null ? null : el("span", { class: `badge ${right ? "right" : "wrong"}` }, right ? "✓ right" : "✗ wrong");
-  const share = isNumber(found.share) ? el("small", { title: "share of all samples of this prompt that are right" }, `${Math.round(100 * found.share)} % of samples`) : null;
+  const share = isNumber(found.share) ? el("small", { title: "right ones among all samples of this prompt" }, `${Math.round(found.share * samples)} of ${samples} samples`) : null;
   return el("article", { "data-policy": label, "aria-label": `${label}: ${right ? "right" : "wrong"}` },
     el("h3", {}, el("span", {}, swatch(nth), label), badge, share),
     el("pre", { class: text ? null : "empty" }, text === null ? "not measured" : text === "" ? "(nothing)" : marked(text, query)));

@@ -14,7 +14,7 @@ RIGHT = 0.5
 
 
 def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
-    """One row per prompt; per policy its first sample, its likeliest completion, and how often its samples are right."""
+    """One row per prompt; per policy its first sample, its likeliest completion, and the share of right samples."""
     chosen = prompt_ids(policies[0])[:prompts]
     table = _asked(policies[0], chosen)
     for policy in policies:
@@ -48,6 +48,11 @@ def lengths(policy: Policy) -> dict[str, float]:
     return {name: float(sampled.quantile(q, "nearest") or 0) for name, q in names.items()} | {
         "mean": round(float(sampled.cast(pl.Int64()).sum()) / len(sampled), 3)
     }
+
+
+def samples(policy: Policy) -> int:
+    """How many completions were sampled for each prompt."""
+    return int(policy.rollouts.filter(~pl.col("greedy"))["sample"].n_unique())
 
 
 def _asked(policy: Policy, chosen: Sequence[str]) -> pl.DataFrame:

@@ -1,4 +1,3 @@
-const DATA = JSON.parse(byId("data").textContent);
 startTheme();
 startResults();
 startCurves();

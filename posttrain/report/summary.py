@@ -65,25 +65,32 @@ def gain(before: Figures, after: Figures) -> Gain:
     return Gain(total, by_working, total - by_working)
 
 
+def reference_of(summary: Mapping[str, Figures]) -> str:
+    """The policy that KL was measured against; its own is 0."""
+    return next((name for name, one in policy_figures(summary).items() if one.get("kl") == 0.0), "sft")
+
+
 def gains(summary: Mapping[str, Figures]) -> str:
-    """One sentence: how far each run's gain over the reference is more working, how far better working."""
-    policies = policy_figures(summary)
-    base = next((name for name, figures in policies.items() if figures.get("kl") == 0.0), "")
-    if not base or "working" not in policies[base]:
+    """One sentence: how far each run's gain over the reference is more working, how far better answers."""
+    policies, base = policy_figures(summary), reference_of(summary)
+    names = list(policies)
+    if base not in names or not {"working", "right_given_working"} <= policies[base].keys():
         return ""
-    before, after = policies[base], [name for name in list(policies)[list(policies).index(base) + 1 :]]
-    parts = [_sentence_part(name, before, policies[name]) for name in after]
+    after = names[names.index(base) + 1 :]
+    parts = [_sentence_part(name, policies[base], policies[name]) for name in after]
     return f"What the gain over {base} consists of: {'; '.join(parts)}." if parts else ""
 
 
 def _sentence_part(name: str, before: Figures, after: Figures) -> str:
+    if after["high"] < before["low"]:
+        return f"{name} lost {before['pass_at_1'] - after['pass_at_1']:.2f}"
     if after["low"] <= before["high"]:
-        return f"{name} shows none (the intervals overlap)"
+        return f"{name} is not clearly different (the intervals overlap)"
     found = gain(before, after)
     return (
-        f"{name} has +{found.total:.2f}, of which {found.by_working:+.2f} ({100 * found.share:.0f} %) come from showing "
-        f"working more often (share of completions with working {before['working']:.2f} → {after['working']:.2f}) and "
-        f"{found.by_accuracy:+.2f} from being right more often (accuracy given working "
+        f"{name} gained {found.total:.2f}, of which {found.by_working:+.2f} ({100 * found.share:.0f} %) by showing its "
+        f"working more often (in {before['working']:.2f} → {after['working']:.2f} of the completions) and "
+        f"{found.by_accuracy:+.2f} by being right more often (accuracy given working "
         f"{before['right_given_working']:.2f} → {after['right_given_working']:.2f})"
     )
 

@@ -71,9 +71,9 @@ class TwoStepParams(Params):
     )
     chained_share: float = Field(default=0.25, ge=0, le=1, description="Share of the corpus: chained equations")
     heading_share: float = Field(
-        default=0.1, gt=0, le=1, description="Share of documents under a '#### Exercise 11' heading"
+        default=0.05, gt=0, le=1, description="Share of documents under a '#### Exercise 11' heading"
     )
-    chain_length: int = Field(default=6, ge=2, le=50, description="The most equations in a chain")
+    chain_length: int = Field(default=14, ge=2, le=50, description="The most equations in a chain")
 
     @model_validator(mode="after")
     def _shares_fit(self) -> TwoStepParams:
@@ -143,7 +143,7 @@ class _Task:
     def _document(self, rng: random.Random) -> str:
         p, u = self.params, rng.random()
         if u < p.chained_share:
-            text = chained_document(rng, self._chain(rng))
+            text = chained_document(self._chain(rng))
         elif u < p.chained_share + p.worked_share:
             text = worked_document(rng, self._any_train(rng))
         elif u < p.chained_share + p.worked_share + p.bare_share:

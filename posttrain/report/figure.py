@@ -1,0 +1,131 @@
+"""The plot in the README: pass@1 of every policy, and how the runs learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from posttrain.report.curves import Column, read_curve
+from posttrain.report.policies import Settings, labels, runs
+from posttrain.report.summary import Figures, policy_figures
+from posttrain.workspace import plot_path
+
+WIDTH, HEIGHT, REACH = 330, 210, 4
+COLOURS = ("#6b7280", "#0b6bb5", "#c2570c", "#12855e", "#a8378b", "#8a6a00", "#2f8fb8", "#6a4fc4")
+"""Those of the page in its light theme."""
+
+Spec = dict[str, Any]
+
+
+def draw(summary: Mapping[str, Figures], settings: Settings) -> str:
+    """The plot as SVG, with the same bytes for the same figures."""
+    import vl_convert
+
+    policies = policy_figures(summary)
+    domain = list(policies)
+    colour = {
+        "field": "policy",
+        "type": "nominal",
+        "legend": None,
+        "scale": {"domain": domain, "range": [COLOURS[nth % len(COLOURS)] for nth in range(len(domain))]},
+    }
+    parts = [_bars(policies, colour), *_learning(settings, colour)]
+    config = {"view": {"stroke": None}, "axis": {"grid": False, "labelFontSize": 11, "titleFontWeight": "normal"}}
+    spec = {"hconcat": parts, "spacing": 85, "bounds": "flush", "background": "white", "padding": 14, "config": config}
+    return str(vl_convert.vegalite_to_svg(spec, vl_version=max(vl_convert.get_vegalite_versions(), key=_version)))
+
+
+def _bars(policies: Mapping[str, Figures], colour: Spec) -> Spec:
+    rows = [
+        {"policy": name, **{key: one[key] for key in ("pass_at_1", "low", "high")}} for name, one in policies.items()
+    ]
+    y = {
+        "field": "policy",
+        "type": "nominal",
+        "sort": None,
+        "title": None,
+        "axis": {"ticks": False, "labelFontSize": 13},
+    }
+    scale = {"domain": [0, 1]}
+    title = "pass@1 on held-out problems, 95 % interval"
+    value = {"field": "pass_at_1", "type": "quantitative", "scale": scale, "title": title}
+    ends = {"field": "low", "type": "quantitative", "scale": scale, "title": title}
+    return {
+        "title": "What each policy can do",
+        "width": WIDTH,
+        "height": HEIGHT,
+        "data": {"values": rows},
+        "encoding": {"y": y},
+        "layer": [
+            {
+                "mark": {"type": "bar", "opacity": 0.75, "height": {"band": 0.6}},
+                "encoding": {"x": value, "color": colour},
+            },
+            {"mark": {"type": "rule", "size": 2}, "encoding": {"x": ends, "x2": {"field": "high"}}},
+            {
+                "mark": {"type": "text", "align": "left", "dx": 7, "fontSize": 12},
+                "encoding": {
+                    "x": {"field": "high", "type": "quantitative", "scale": scale, "title": title},
+                    "text": {"field": "pass_at_1", "format": ".2f"},
+                },
+            },
+        ],
+    }
+
+
+def _learning(settings: Settings, colour: Spec) -> list[Spec]:
+    """Reward of the online runs by step; where there are none, accuracy of the preference runs."""
+    named = labels(runs(settings))
+    for family, metric in (("online", "reward"), ("preference", "accuracy")):
+        rows = []
+        for path, label in named.items():
+            file = plot_path(path)
+            columns = read_curve(file) if path.startswith(f"{family}/") and file.is_file() else {}
+            if metric in columns:
+                steps = columns["step"]
+                rows += [
+                    {"policy": label, "step": step, metric: value}
+                    for step, value in zip(steps, smoothed(columns[metric]), strict=True)
+                ]
+        if rows:
+            return [_lines(rows, metric, colour)]
+    return []
+
+
+def _lines(rows: list[dict[str, Any]], metric: str, colour: Spec) -> Spec:
+    x = {"field": "step", "type": "quantitative", "title": "optimizer step", "axis": {"tickCount": 6, "format": "d"}}
+    y = {
+        "field": metric,
+        "type": "quantitative",
+        "title": f"{metric} in training, mean of ±{REACH} steps",
+        "scale": {"zero": False},
+        "axis": {"grid": True, "tickCount": 5},
+    }
+    last = {"aggregate": {"argmax": "step"}, "field": metric, "type": "quantitative"}
+    end = {"x": {"aggregate": "max", "field": "step", "type": "quantitative"}, "y": last}
+    return {
+        "title": "How the runs learn",
+        "width": WIDTH,
+        "height": HEIGHT,
+        "data": {"values": rows},
+        "layer": [
+            {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"x": x, "y": y, "color": colour}},
+            {
+                "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 12},
+                "encoding": {**end, "text": {"field": "policy"}, "color": colour},
+            },
+        ],
+    }
+
+
+def smoothed(column: Column) -> Column:
+    """The running mean over REACH steps to either side; near the ends over fewer."""
+    means: Column = []
+    for nth in range(len(column)):
+        around = [value for value in column[max(0, nth - REACH) : nth + REACH + 1] if value is not None]
+        means.append(float(f"{sum(around) / len(around):.5g}") if around else None)
+    return means
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from posttrain.formulas import distill
+
+TEACHER = torch.tensor([[0.75, 0.25]], dtype=torch.float64).log()
+STUDENT = torch.tensor([[0.5, 0.5]], dtype=torch.float64).log()
+FORWARD = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+REVERSE = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+
+
+def test_divergences_by_hand() -> None:
+    assert float(distill.forward_kl(STUDENT, TEACHER)) == pytest.approx(FORWARD)
+    assert float(distill.reverse_kl(STUDENT, TEACHER)) == pytest.approx(REVERSE)
+    mixed = [0.4 * 0.75 + 0.6 * 0.5, 0.4 * 0.25 + 0.6 * 0.5]
+    expected = 0.4 * sum(p * math.log(p / m) for p, m in zip((0.75, 0.25), mixed, strict=True))
+    expected += 0.6 * sum(q * math.log(q / m) for q, m in zip((0.5, 0.5), mixed, strict=True))
+    assert float(distill.jensen_shannon(STUDENT, TEACHER, 0.4)) == pytest.approx(expected)
+
+
+def test_the_limits_of_the_mixture_are_the_two_divergences() -> None:
+    small = 1e-6
+    assert float(distill.jensen_shannon(STUDENT, TEACHER, small)) / small == pytest.approx(FORWARD, rel=1e-4)
+    assert float(distill.jensen_shannon(STUDENT, TEACHER, 1 - small)) / small == pytest.approx(REVERSE, rel=1e-4)
+    with pytest.raises(ValueError, match="forward_kl and reverse_kl"):
+        distill.jensen_shannon(STUDENT, TEACHER, 1.0)
+
+
+def test_temperature_divides_both() -> None:
+    draw = torch.Generator().manual_seed(0)
+    student, teacher = torch.randn(2, 5, 7, generator=draw, dtype=torch.float64)
+    assert_close(distill.forward_kl(student, teacher, 2.0), distill.forward_kl(student / 2, teacher / 2))
+
+
+@pytest.mark.parametrize("tile", [1, 3, 100])
+def test_tiles_change_neither_values_nor_gradients(tile: int) -> None:
+    draw = torch.Generator().manual_seed(1)
+    student, teacher = torch.randn(2, 8, 4, generator=draw, dtype=torch.float64)
+    head, other = torch.randn(2, 11, 4, generator=draw, dtype=torch.float64)
+    student, head = student.requires_grad_(), head.requires_grad_()
+    whole = distill.reverse_kl(student @ head.T, teacher @ other.T)
+    tiled = distill.tiled(distill.reverse_kl, student, head, teacher, other, tile)
+    assert_close(tiled, whole)
+    for one, two in zip(
+        torch.autograd.grad(whole.sum(), [student, head]),
+        torch.autograd.grad(tiled.sum(), [student, head]),
+        strict=True,
+    ):
+        assert_close(one, two)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from posttrain.formulas import preference as f
+from posttrain.formulas import reward
+
+
+def t(*numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+H, L = t(2), t(-1)  # a gap of 3
+QUARTER = math.log(3)  # sigmoid(log 3) = 3 / 4
+
+
+def test_pair_losses_by_hand() -> None:
+    beta = QUARTER / 3  # beta (h - l) = log 3, so sigmoid is 3/4
+    assert_close(f.dpo(H, L, beta), t(-math.log(0.75)))
+    assert_close(f.dpo(H, L, beta, 0.1), t(-0.9 * math.log(0.75) - 0.1 * math.log(0.25)))
+    assert_close(f.robust_dpo(H, L, beta, 0.1), t((-0.9 * math.log(0.75) + 0.1 * math.log(0.25)) / 0.8))
+    assert_close(f.exo(H, L, beta, 0.25), t(0))
+    assert_close(f.exo(H, L, beta, 0.5 - 1e-9), t(0.75 * math.log(1.5) + 0.25 * math.log(0.5)), atol=1e-8, rtol=0)
+    assert_close(f.ipo(H, L, 0.1), t(4))
+    assert_close(f.slic(H, L, 3.5), t(0.5))
+    assert_close(f.slic(H, L, 1.0), t(0))
+    assert_close(f.simpo(H, L, 2 * beta, QUARTER), t(-math.log(0.75)))
+
+
+def test_apo_by_hand() -> None:
+    h, l = t(QUARTER), t(-QUARTER)  # noqa: E741
+    assert_close(f.apo_zero(h, l, 1.0), t(0.25 + 0.25))
+    assert_close(f.apo_down(h, l, 1.0), t(0.75 + 1 - 0.9))
+
+
+def test_orpo_by_hand() -> None:
+    h, l = t(math.log(0.75)), t(math.log(0.5))  # odds 3 and 1  # noqa: E741
+    assert_close(f.log_odds(h), t(QUARTER))
+    assert_close(f.orpo(h, l, 0.5), t(-0.5 * math.log(0.75)))
+
+
+@pytest.mark.parametrize("m", [0.0, -1e-12, -1e-3, -0.6931, -0.7, -80.0, -1e4])
+def test_log_odds_and_their_slope_are_finite_everywhere(m: float) -> None:
+    moving = torch.tensor([m], requires_grad=True)
+    f.log_odds(moving).sum().backward()
+    assert bool(f.log_odds(moving).isfinite().all())
+    assert moving.grad is not None
+    assert bool(moving.grad.isfinite().all())
+
+
+def test_unpaired_losses_by_hand() -> None:
+    r, label, shift = t(1 + QUARTER, 1 + QUARTER), t(1, -1), t(1, 1)
+    assert_close(f.kto(r, label, shift, 1.0, 2.0, 4.0), t(2 * 0.25, 4 * 0.75))
+    assert_close(f.bco(r, label, shift, 1.0), t(-math.log(0.75), -math.log(0.25)))
+
+
+def test_reward_losses_by_hand() -> None:
+    assert_close(reward.bradley_terry(t(QUARTER + 0.5), t(0), 0.5), t(-math.log(0.75)))
+    assert_close(reward.centring(t(3), t(-1)), t(4))
+    assert_close(reward.step_correctness(t(QUARTER, QUARTER), t(1, 0)), t(-math.log(0.75), -math.log(0.25)))
+
+
+def test_comparisons_are_all_pairs_of_an_item_without_ties() -> None:
+    rank, item = torch.tensor([2, 0, 0, 1, 1, 0]), torch.tensor([5, 5, 8, 5, 8, 8])
+    won, lost = reward.comparisons(rank, item)
+    assert sorted(zip(won.tolist(), lost.tolist(), strict=True)) == [(1, 0), (1, 3), (2, 4), (3, 0), (5, 4)]
+
+
+def test_the_bias_brings_demonstrations_to_0() -> None:
+    score = t(3, 5, 1)
+    assert float((score + reward.demonstration_bias(score)).mean()) == 0
+    with pytest.raises(ValueError, match="finite scores of at least one"):
+        reward.demonstration_bias(torch.empty(0))

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from posttrain.formulas import ragged
+from posttrain.formulas.ragged import Ragged
+
+
+def t(*numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+LENGTHS = torch.tensor([2, 0, 3])
+VALUES = t(1, 2, 3, 4, 5)
+
+
+def step() -> Ragged:
+    return Ragged(LENGTHS, {"reward": t(10, 20, 30)}, {"logp": VALUES}, torch.tensor([0, 1, 1]))
+
+
+def test_sums_means_and_spreading() -> None:
+    assert_close(ragged.sum_rows(VALUES, LENGTHS), t(3, 0, 12))
+    assert_close(ragged.mean_rows(VALUES, LENGTHS), t(1.5, 0, 4))
+    assert_close(ragged.spread(t(7, 8, 9), LENGTHS), t(7, 7, 9, 9, 9))
+    assert_close(ragged.sum_rows(t(), torch.tensor([0, 0])), t(0, 0))
+
+
+def test_padding_comes_and_goes() -> None:
+    padded = ragged.to_padded(VALUES, LENGTHS, fill=-1)
+    assert padded.tolist() == [[1, 2, -1], [-1, -1, -1], [3, 4, 5]]
+    flat, lengths = ragged.from_padded(padded, padded >= 0)
+    assert_close(flat, VALUES)
+    assert_close(lengths, LENGTHS)
+
+
+def test_select_takes_every_column_along() -> None:
+    taken = step().select(torch.tensor([2, 0]))
+    assert_close(taken.tokens["logp"], t(3, 4, 5, 1, 2))
+    assert_close(taken.rows["reward"], t(30, 10))
+    assert taken.items.tolist() == [1, 0]
+    assert len(step().select(torch.tensor([False, True, False]))) == 1
+
+
+def test_overlaid_puts_a_parts_new_columns_back_on_its_rows() -> None:
+    chosen = torch.tensor([False, True, True])
+    part = step().select(chosen).with_tokens(weight=t(7, 8, 9)).with_rows(seen=t(1, 2))
+    whole = step().overlaid(part, chosen)
+    assert_close(whole.tokens["weight"], t(0, 0, 7, 8, 9))
+    assert_close(whole.rows["seen"], t(0, 1, 2))
+    assert_close(whole.tokens["logp"], VALUES)
+
+
+def test_a_column_that_does_not_fit_is_an_error_that_names_it() -> None:
+    with pytest.raises(ValueError, match="token column 'logp'"):
+        Ragged(LENGTHS, {}, {"logp": t(1, 2)})
+    with pytest.raises(ValueError, match="row column 'reward'"):
+        Ragged(LENGTHS, {"reward": t(1, 2)}, {})
+    with pytest.raises(ValueError, match="differ in shape"):
+        ragged.from_padded(torch.zeros(2, 3), torch.ones(2, 4))

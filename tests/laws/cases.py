@@ -1,0 +1,206 @@
+"""Random optimizer steps for any objective, made from nothing but the columns that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, Objective, State
+from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
+from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
+from posttrain.algorithms.reward import ProcessKnobs, ProcessObjective, RewardKnobs, RewardObjective
+from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.formulas.ragged import Ragged
+
+LONGEST = 9
+"""Above every length drawn: the constant of the fixed-length aggregation."""
+
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "reinforce, moving average": ("reinforce", {"advantage": "moving_average"}),
+    "ppo, outcome value": ("ppo", {"advantage": "outcome_value", "kl": {"place": "reward_sequence", "reduce": "mean"}}),
+    "ppo, adaptive KL": ("ppo", {"kl": {"target": 3.0, "horizon": 50}}),
+    "ppo, ptx": ("ppo", {"ptx": 27.8}),
+    "ppo, entropy, no value clip": ("ppo", {"entropy": 0.01, "value_clip": None, "gamma": 0.9}),
+    "ppo_penalty, exact": ("ppo_penalty", {"penalty": {"kind": "exact"}}),
+    "grpo, ptx, masked": ("grpo", {"ptx": 1.0, "truncated": "mask"}),
+    "grpo, correction": ("grpo", {"correction": 1.2}),
+    "gspo, k3": ("gspo", {"kl": {"place": "loss", "estimator": "k3", "beta": 0.1}}),
+    "cispo, correction, both edges": ("cispo", {"correction": 2.0, "clip": {"low": 0.2, "high": 0.3}}),
+    "rloo, k2 in the loss": ("rloo", {"kl": {"place": "loss", "estimator": "k2", "beta": 0.1}}),
+}
+"""Settings of rows that exercise knobs which no row sets."""
+
+PREFERENCE_VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "dpo, nll, mean": ("dpo", {"nll": 0.2, "reduce": "mean"}),
+    "slic, reference": ("slic", {"reference": True, "delta": 0.3}),
+    "kto, weights, nll": ("kto", {"desirable": 1.5, "undesirable": 0.5, "nll": 0.1}),
+    "simpo, nll": ("simpo", {"nll": 0.3}),
+}
+
+
+def subjects() -> dict[str, Callable[[], Objective]]:
+    """Every row of the tables as it is now, the named variants, and the objectives that are no rows."""
+
+    def policy(name: str, over: dict[str, object]) -> Callable[[], Objective]:
+        return lambda: PolicyObjective(POLICY_ROWS[name].settings(**over), LONGEST)
+
+    def preference(name: str, over: dict[str, object]) -> Callable[[], Objective]:
+        return lambda: PreferenceObjective(PREFERENCE_ROWS[name].settings(**over))
+
+    found: dict[str, Callable[[], Objective]] = {name: policy(name, {}) for name in POLICY_ROWS}
+    found |= {title: policy(*of) for title, of in VARIANTS.items()}
+    found |= {name: preference(name, {}) for name in PREFERENCE_ROWS}
+    found |= {title: preference(*of) for title, of in PREFERENCE_VARIANTS.items()}
+    return found | {
+        "likelihood": lambda: LikelihoodObjective(LikelihoodKnobs()),
+        "likelihood, sequence mean": lambda: LikelihoodObjective(LikelihoodKnobs(aggregation="sequence_mean")),
+        "distill": lambda: DistillObjective(DistillKnobs()),
+        "reward": lambda: RewardObjective(RewardKnobs(margin=0.1)),
+        "reward, ranks": lambda: RewardObjective(RewardKnobs(compare="ranks")),
+        "reward, margins, centring": lambda: RewardObjective(RewardKnobs(margins="column", centring=0.01)),
+        "process": lambda: ProcessObjective(ProcessKnobs()),
+        "process, solution mean": lambda: ProcessObjective(ProcessKnobs(aggregation="solution_mean")),
+    }
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What decides a case: everything else follows from the objective's needs."""
+
+    seed: int
+    groups: int = 3
+    size: int = 3
+    longest: int = 6
+    binary: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step with the gradient columns apart, so that a law can change either."""
+
+    objective: Objective
+    step: Ragged
+    leaves: dict[str, Tensor]
+    state: State
+
+    def cast(self, dtype: torch.dtype) -> Case:
+        """The same numbers in another precision."""
+
+        def to(columns: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: part.to(dtype) if part.is_floating_point() else part for name, part in columns.items()}
+
+        step = replace(self.step, rows=to(dict(self.step.rows)), tokens=to(dict(self.step.tokens)))
+        return replace(self, step=step, leaves=to(self.leaves))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step came to."""
+
+    loss: Tensor
+    gradients: dict[str, Tensor]
+    metrics: dict[str, float]
+    state: State
+
+
+def build(objective: Objective, shape: Shape) -> Case:
+    """A step of float64 columns for the objective, drawn from the shape's seed."""
+    draw = torch.Generator().manual_seed(shape.seed)
+    rows, item_B = _rows(objective.needs, shape, draw)
+    lengths_B = torch.randint(1, shape.longest + 1, (item_B.numel(),), generator=draw)
+    tokens = _tokens(int(lengths_B.sum()), draw)
+    leaves = {
+        "logp": tokens["logp"],
+        "entropy": torch.rand(len(tokens["logp"]), generator=draw, dtype=torch.float64),
+        "value": tokens["value"],
+        "step_score": tokens["value"].clone(),
+        "kl_old": tokens["logp"].abs() / 10,
+        "teacher_kl": tokens["logp"].abs(),
+        "score": torch.randn(len(lengths_B), generator=draw, dtype=torch.float64),
+    }
+    wanted = objective.needs | {"logp"} | ({"old_value"} if "value" in objective.needs else set())
+    fixed = {name: part for name, part in tokens.items() if name in wanted - GRADIENT_COLUMNS}
+    fixed["token"] = torch.arange(int(lengths_B.sum()))
+    rows["row"] = torch.arange(len(lengths_B))
+    used = {name: part for name, part in leaves.items() if name in wanted}
+    return Case(objective, Ragged(lengths_B, rows, fixed, item_B), used, objective.initial_state())
+
+
+def run(case: Case, cut: Callable[[Ragged], list[Ragged]] | None = None) -> Outcome:
+    """Prepare the step, sum the losses of its parts, and take the gradient by every gradient column."""
+    leaves = {name: leaf.detach().clone().requires_grad_() for name, leaf in case.leaves.items()}
+    prepared = case.objective.prepare(case.step, dict(case.state))
+    parts = [prepared.step] if cut is None else cut(prepared.step)
+    losses = [case.objective.loss(with_gradient(part, leaves)) for part in parts]
+    total = torch.stack([loss.total for loss in losses]).sum()
+    gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True, allow_unused=True)
+    metrics = {name: sum(float(loss.metrics[name].detach()) for loss in losses) for name in losses[0].metrics}
+    return Outcome(
+        total.detach(), dict(zip(leaves, gradients, strict=True)), {**prepared.metrics, **metrics}, prepared.state
+    )
+
+
+def with_gradient(step: Ragged, leaves: dict[str, Tensor]) -> Ragged:
+    """The gradient columns of the rows that are left."""
+    for name, leaf in leaves.items():
+        if name in ROW_COLUMNS:
+            step = step.with_rows(**{name: leaf[step.rows["row"]]})
+        else:
+            step = step.with_tokens(**{name: leaf[step.tokens["token"]]})
+    return step
+
+
+def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:
+    def normal(scale: float) -> Tensor:
+        return torch.randn(count, generator=draw, dtype=torch.float64) * scale
+
+    logp = -torch.rand(count, generator=draw, dtype=torch.float64) * 3 - 0.05
+    old = (logp + normal(0.3)).clamp(max=-1e-3)
+    value = normal(1.0)
+    ends = torch.rand(count, generator=draw) < 0.4
+    return {
+        "logp": logp,
+        "old_logp": old,
+        "recomputed_logp": (old + normal(0.2)).clamp(max=-1e-3),
+        "ref_logp": (logp + normal(0.5)).clamp(max=-1e-3),
+        "anchor": (logp + normal(0.1)).clamp(max=-1e-3),
+        "value": value,
+        "old_value": value + normal(0.3),
+        "step_label": torch.where(ends, (normal(1.0) > 0).double(), -torch.ones(count, dtype=torch.float64)),
+    }
+
+
+def _rows(needs: frozenset[str], shape: Shape, draw: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
+    """(row columns, item numbers): pairs, ranked answers, labels or groups, whichever is needed."""
+    if "side" in needs:
+        pairs = shape.groups * shape.size
+        item_B = torch.arange(pairs).repeat_interleave(2)
+        first = torch.randint(0, 2, (pairs,), generator=draw) * 2.0 - 1
+        margin = torch.rand(2 * pairs, generator=draw, dtype=torch.float64)
+        rows = {"side": torch.stack([first, -first], dim=1).flatten(), "margin": margin}
+        return {name: part for name, part in rows.items() if name in needs}, item_B
+    count = shape.groups * shape.size
+    group_B = torch.arange(shape.groups).repeat_interleave(shape.size)
+    if "rank" in needs:
+        rank_B = torch.randint(0, 3, (count,), generator=draw)
+        rank_B[:2] = torch.tensor([0, 1])
+        return {"rank": rank_B}, group_B
+    reward = torch.randn(count, generator=draw, dtype=torch.float64)
+    rows = {
+        "reward": (reward > 0).double() if shape.binary else reward,
+        "group": group_B,
+        "truncated": torch.rand(count, generator=draw) < 0.3,
+        "age": torch.randint(0, 3, (count,), generator=draw),
+        "label": torch.tensor([1.0, -1.0, 0.0]).repeat(count)[:count],
+    }
+    rows["truncated"][0] = False
+    if "pretrain" in needs:
+        extra = {name: torch.cat([part, part[:2]]) for name, part in rows.items()}
+        extra["group"][-2:] = shape.groups
+        extra["pretrain"] = torch.arange(count + 2) >= count
+        rows, count = extra, count + 2
+    order = torch.randperm(count, generator=draw)
+    return {name: part[order] for name, part in rows.items() if name in needs}, torch.arange(count)

@@ -1,0 +1,291 @@
+"""The definitions once more, in plain Python: loops over rows and tokens, no tensors, nothing shared with the library.
+
+Rows are dicts; token columns are lists. `still` holds the rows at which stop-gradient terms are taken, so that finite
+differences of these functions are the gradients that the definitions mean.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+Rows = list[dict[str, Any]]
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def log_sigmoid(x: float) -> float:
+    return -math.log1p(math.exp(-x)) if x >= 0 else x - math.log1p(math.exp(x))
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def clipped(x: float, low: float, high: float) -> float:
+    return min(max(x, low), high)
+
+
+def estimate(kind: str, logp: float, ref: float) -> float:
+    d = logp - ref
+    return {"k1": d, "k2": d * d / 2, "k3": math.exp(-d) + d - 1}[kind]
+
+
+def policy(knobs: Any, longest: int, rows: Rows, state: dict[str, float], still: Rows) -> float:
+    """The loss of a policy row."""
+    acted = [(row, old) for row, old in zip(rows, still, strict=True) if not (knobs.ptx and row["pretrain"])]
+    text = [row for row in rows if knobs.ptx and row["pretrain"]]
+    total = _policy_term(knobs, longest, [a for a, _ in acted], [b for _, b in acted], state)
+    if text:
+        tokens = [x for row in text for x in row["logp"]]
+        total += knobs.ptx * -mean(tokens)
+    return total
+
+
+def _policy_term(knobs: Any, longest: int, rows: Rows, still: Rows, state: dict[str, float]) -> float:
+    sampled = "old_logp" if knobs.correction is None else "recomputed_logp"
+    advantages, returns = _advantages(knobs, rows, state["beta"], sampled, state)
+    counted = [not (knobs.truncated == "mask" and row["truncated"]) for row in rows]
+    if knobs.whiten:
+        advantages = _whitened(advantages, counted)
+    price = _price(knobs, rows, sampled, state)
+    kept = [i for i, keep in enumerate(counted) if keep]
+    tokens = sum(len(rows[i]["logp"]) for i in kept)
+    total = 0.0
+    for i in kept:
+        row, length = rows[i], len(rows[i]["logp"])
+        weight = {
+            "sequence_sum": 1 / len(kept),
+            "sequence_mean": 1 / (len(kept) * length),
+            "token_mean": 1 / tokens,
+            "fixed_length": 1 / (len(kept) * longest),
+        }[knobs.aggregation]
+        for t in range(length):
+            item = -_surrogate(knobs, row, still[i], t, advantages[i][t], sampled)
+            if knobs.kl.place == "loss":
+                item += state["beta"] * estimate(knobs.kl.estimator, row["logp"][t], row["ref_logp"][t])
+            if knobs.penalty.kind == "exact":
+                item += price * row["kl_old"][t]
+            if knobs.penalty.kind == "sampled":
+                moved = row["logp"][t] - row[sampled][t]
+                item += price * (math.exp(moved) - 1 - moved)
+            item -= knobs.entropy * row["entropy"][t]
+            if returns:
+                item += knobs.value_coef * _critic(knobs, row, t, returns[i][t])
+            total += weight * item
+    return total
+
+
+def _price(knobs: Any, rows: Rows, sampled: str, state: dict[str, float]) -> float:
+    """What moving costs in this step; only a fresh batch after a reused one changes it."""
+    if knobs.penalty.kind == "none":
+        return 0.0
+    if any(row["age"] > 0 for row in rows) or knobs.penalty.target is None or state["moved"] == 0:
+        return state["penalty"]
+    if state["moved"] < knobs.penalty.target / 1.5:
+        return state["penalty"] / 2
+    return state["penalty"] * (2 if state["moved"] > knobs.penalty.target * 1.5 else 1)
+
+
+def _surrogate(knobs: Any, row: dict[str, Any], old: dict[str, Any], t: int, advantage: float, sampled: str) -> float:
+    def ratio(of: dict[str, Any]) -> float:
+        steps = [a - b for a, b in zip(of["logp"], of[sampled], strict=True)]
+        return math.exp(mean(steps) if knobs.ratio == "sequence" else steps[t])
+
+    low = 0.0 if knobs.clip.low is None else 1 - knobs.clip.low
+    high = 1 + knobs.clip.high
+    r = ratio(row)
+    value = {
+        "score": advantage * row["logp"][t],
+        "unclipped": r * advantage,
+        "pessimistic": min(r * advantage, clipped(r, low, high) * advantage),
+        "weight": clipped(ratio(old), low, high) * advantage * row["logp"][t],
+    }[knobs.surrogate]
+    if knobs.correction is not None:
+        value *= min(math.exp(row["recomputed_logp"][t] - row["old_logp"][t]), knobs.correction)
+    return float(value)
+
+
+def _critic(knobs: Any, row: dict[str, Any], t: int, target: float) -> float:
+    value, old = row["value"][t], row["old_value"][t]
+    plain = (value - target) ** 2
+    if knobs.value_clip is None:
+        return 0.5 * plain
+    near = clipped(value, old - knobs.value_clip, old + knobs.value_clip)
+    return 0.5 * max(plain, (near - target) ** 2)
+
+
+def _advantages(
+    knobs: Any, rows: Rows, beta: float, sampled: str, state: dict[str, float]
+) -> tuple[list[list[float]], list[list[float]]]:
+    charge = [[0.0] * len(row["logp"]) for row in rows]
+    if knobs.kl.place.startswith("reward"):
+        charge = [
+            [beta * estimate(knobs.kl.estimator, a, b) for a, b in zip(row[sampled], row["ref_logp"], strict=True)]
+            for row in rows
+        ]
+    if knobs.advantage in ("gae", "return_to_go"):
+        return _per_token(knobs, rows, charge)
+    reduce = mean if knobs.kl.reduce == "mean" else sum
+    rewards = [row["reward"] - reduce(costs) for row, costs in zip(rows, charge, strict=True)]
+    if knobs.advantage == "outcome_value":
+        returns = [[reward] * len(row["logp"]) for reward, row in zip(rewards, rows, strict=True)]
+        return [
+            [a - v for a, v in zip(rs, row["old_value"], strict=True)] for rs, row in zip(returns, rows, strict=True)
+        ], returns
+    compared = [_compared(knobs, rows, rewards, i, state) for i in range(len(rows))]
+    return [[a] * len(row["logp"]) for a, row in zip(compared, rows, strict=True)], []
+
+
+def _compared(knobs: Any, rows: Rows, rewards: list[float], i: int, state: dict[str, float]) -> float:
+    if knobs.advantage == "batch_centred":
+        return rewards[i] - mean(rewards)
+    if knobs.advantage == "moving_average":
+        seen = state["baseline_weight"]
+        return rewards[i] - (state["baseline"] / seen if seen else mean(rewards))
+    mine = [rewards[j] for j in range(len(rows)) if rows[j]["group"] == rows[i]["group"]]
+    if knobs.advantage == "leave_one_out":
+        others = [rewards[j] for j in range(len(rows)) if rows[j]["group"] == rows[i]["group"] and j != i]
+        return rewards[i] - mean(others)
+    centred = rewards[i] - mean(mine)
+    if knobs.advantage == "group_centred":
+        return centred
+    if max(mine) == min(mine):
+        return 0.0
+    deviation = math.sqrt(sum((r - mean(mine)) ** 2 for r in mine) / (len(mine) - 1))
+    return centred / (deviation + 1e-4)
+
+
+def _per_token(knobs: Any, rows: Rows, charge: list[list[float]]) -> tuple[list[list[float]], list[list[float]]]:
+    advantages, returns = [], []
+    for row, costs in zip(rows, charge, strict=True):
+        length = len(row["logp"])
+        rewards = [-cost for cost in costs]
+        rewards[-1] += row["reward"]
+        if knobs.advantage == "return_to_go":
+            advantages.append(
+                [sum(knobs.gamma ** (s - t) * rewards[s] for s in range(t, length)) for t in range(length)]
+            )
+            continue
+        values = [*row["old_value"], 0.0]
+        delta = [rewards[t] + knobs.gamma * values[t + 1] - values[t] for t in range(length)]
+        advantage = [
+            sum((knobs.gamma * knobs.lam) ** (s - t) * delta[s] for s in range(t, length)) for t in range(length)
+        ]
+        advantages.append(advantage)
+        returns.append([a + v for a, v in zip(advantage, values, strict=False)])
+    return advantages, returns
+
+
+def _whitened(advantages: list[list[float]], counted: list[bool]) -> list[list[float]]:
+    seen = [a for row, keep in zip(advantages, counted, strict=True) if keep for a in row]
+    if len(seen) < 2 or max(seen) == min(seen):
+        return [[0.0] * len(row) for row in advantages]
+    middle = mean(seen)
+    deviation = math.sqrt(sum((a - middle) ** 2 for a in seen) / (len(seen) - 1) + 1e-8)
+    return [[(a - middle) / deviation for a in row] for row in advantages]
+
+
+def preference(knobs: Any, rows: Rows, state: dict[str, float]) -> float:
+    """The loss of a preference row."""
+    if knobs.loss in ("kto", "bco"):
+        return _unpaired(knobs, rows, state)
+    items = sorted({row["item"] for row in rows})
+    total = 0.0
+    for item in items:
+        (chosen,) = [row for row in rows if row["item"] == item and row["side"] > 0]
+        (rejected,) = [row for row in rows if row["item"] == item and row["side"] < 0]
+        loss = _pair(knobs, _relative(knobs, chosen, "logp"), _relative(knobs, rejected, "logp"))
+        total += (loss - knobs.nll * mean(chosen["logp"])) / len(items)
+    return total
+
+
+def _relative(knobs: Any, row: dict[str, Any], name: str) -> float:
+    shifts = [a - (b if knobs.reference else 0) for a, b in zip(row[name], row.get("ref_logp", row[name]), strict=True)]
+    return sum(shifts) if knobs.reduce == "sum" else mean(shifts)
+
+
+def _log_odds(m: float) -> float:
+    return m - math.log(1 - math.exp(m))
+
+
+def _pair(knobs: Any, h: float, l: float) -> float:  # noqa: E741
+    m, s = knobs.beta * (h - l), knobs.label_smoothing
+    match knobs.loss:
+        case "dpo":
+            return -(1 - s) * log_sigmoid(m) - s * log_sigmoid(-m)
+        case "robust_dpo":
+            return (-(1 - s) * log_sigmoid(m) + s * log_sigmoid(-m)) / (1 - 2 * s)
+        case "exo":
+            p = sigmoid(m)
+            return p * math.log(p / (1 - s)) + (1 - p) * math.log((1 - p) / s)
+        case "ipo":
+            return (h - l - 1 / (2 * knobs.beta)) ** 2
+        case "apo_zero":
+            return 1 - sigmoid(knobs.beta * h) + sigmoid(knobs.beta * l)
+        case "apo_down":
+            return sigmoid(knobs.beta * h) + 1 - sigmoid(m)
+        case "slic":
+            return max(0.0, knobs.delta - (h - l))
+        case "simpo":
+            return -log_sigmoid(m - knobs.gamma)
+        case "orpo":
+            return -knobs.beta * log_sigmoid(_log_odds(h) - _log_odds(l))
+    raise AssertionError(f"the oracle has no formula for '{knobs.loss}': write it down from its paper")
+
+
+def _unpaired(knobs: Any, rows: Rows, state: dict[str, float]) -> float:
+    if knobs.loss == "kto":
+        elsewhere = [_relative(knobs, row, "anchor") for row in rows if row["label"] == 0]
+        shift = max(0.0, mean(elsewhere)) if elsewhere else 0.0
+    else:
+        now = mean([_relative(knobs, row, "anchor") for row in rows if row["label"] != 0])
+        shift = (state["shift"] * state["steps"] + now) / (state["steps"] + 1)
+    kept = [row for row in rows if row["label"] != 0]
+    total = 0.0
+    for row in kept:
+        good = row["label"] > 0
+        gain = knobs.beta * (_relative(knobs, row, "logp") - shift) * (1 if good else -1)
+        loss = 1 - sigmoid(gain) if knobs.loss == "kto" else -log_sigmoid(gain)
+        total += (knobs.desirable if good else knobs.undesirable) * loss / len(kept)
+        total -= knobs.nll * mean(row["logp"]) / len(kept) if good else 0.0
+    return total
+
+
+def reward(knobs: Any, rows: Rows) -> float:
+    """Bradley-Terry over all pairs of an item, mean over the items that have a pair."""
+    losses = []
+    for item in sorted({row["item"] for row in rows}):
+        mine = [row for row in rows if row["item"] == item]
+        place = (lambda row: row["rank"]) if knobs.compare == "ranks" else (lambda row: -row["side"])
+        pairs = [(a, b) for a in mine for b in mine if place(a) < place(b)]
+        if pairs:
+            margins = [knobs.margin + (a["margin"] if knobs.margins == "column" else 0) for a, _ in pairs]
+            each = [
+                -log_sigmoid(a["score"] - b["score"] - m) + knobs.centring * (a["score"] + b["score"]) ** 2
+                for (a, b), m in zip(pairs, margins, strict=True)
+            ]
+            losses.append(mean(each))
+    return mean(losses)
+
+
+def process(knobs: Any, rows: Rows) -> float:
+    """Cross-entropy of each step's score, mean over steps, or over solutions."""
+    per_row = []
+    for row in rows:
+        ends = [(s, y) for s, y in zip(row["step_score"], row["step_label"], strict=True) if y >= 0]
+        per_row.append([-(y * log_sigmoid(s) + (1 - y) * log_sigmoid(-s)) for s, y in ends])
+    if knobs.aggregation == "step_mean":
+        flat = [loss for losses in per_row for loss in losses]
+        return mean(flat) if flat else 0.0
+    means = [mean(losses) for losses in per_row if losses]
+    return mean(means) if means else 0.0
+
+
+def tokens(knobs: Any, rows: Rows, name: str, sign: float) -> float:
+    """The mean of a token column, over all tokens or over rows first."""
+    if knobs.aggregation == "token_mean":
+        return sign * mean([x for row in rows for x in row[name]])
+    return sign * mean([mean(row[name]) for row in rows])

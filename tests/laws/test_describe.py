@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from posttrain.algorithms import describe
+from posttrain.algorithms.policy import POLICY_ROWS
+from posttrain.algorithms.preference import PREFERENCE_ROWS
+from posttrain.errors import ParamsError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_is_current() -> None:
+    page = (ROOT / describe.PAGE).read_text(encoding="utf-8")
+    assert describe.page(page) == page, "run: python -m posttrain.algorithms.describe"
+
+
+def test_what_is_written_by_hand_stays() -> None:
+    old = f"# Mine\n\nwords\n\n{describe.BEGIN}\nstale\n{describe.END}\nmore words\n"
+    new = describe.page(old)
+    assert new.startswith("# Mine\n\nwords\n")
+    assert new.endswith("more words\n")
+    assert "stale" not in new
+
+
+@pytest.mark.parametrize("name", [*POLICY_ROWS, *PREFERENCE_ROWS, *(other[0] for other in describe.OTHERS)])
+def test_every_objective_can_be_described(name: str) -> None:
+    text = describe.describe(name)
+    assert text.startswith(f"{name}: ")
+    assert "experimental" in text or "aggregation" in text or "margin" in text
+
+
+def test_only_knobs_that_a_row_reads_are_shown() -> None:
+    assert "lam =" in describe.describe("ppo")
+    assert "lam =" not in describe.describe("grpo")
+    assert "clip." not in describe.describe("rloo")
+
+
+def test_an_unknown_name_has_a_suggestion() -> None:
+    with pytest.raises(ParamsError, match="Did you mean 'gspo'"):
+        describe.describe("gsp")
+
+
+def test_the_laws_page_names_every_row_and_law() -> None:
+    from tests.laws.cases import subjects
+    from tests.laws.laws import LAWS
+
+    page = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    missing = [name for name in subjects() if f"| {name} |" not in page] + [law for law in LAWS if law not in page]
+    assert not missing, "run: python -m tests.laws.report"
+    assert "**" not in page, "a law is broken: see docs/conformance.md"

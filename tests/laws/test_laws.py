@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.laws.cases import Shape, subjects
+from tests.laws.laws import LAWS
+
+SHAPES = st.builds(
+    Shape,
+    seed=st.integers(0, 2**31),
+    groups=st.integers(1, 4),
+    size=st.integers(2, 4),
+    longest=st.integers(1, 7),
+    binary=st.booleans(),
+)
+
+each_law = pytest.mark.parametrize("law", list(LAWS))
+each_subject = pytest.mark.parametrize("subject", list(subjects()))
+
+
+def hold(law: str, subject: str, shape: Shape) -> None:
+    error = LAWS[law].check(subjects()[subject](), shape)
+    assert error is None or error <= LAWS[law].tolerance, f"{LAWS[law].text}: off by {error:.2g}"
+
+
+@each_law
+@each_subject
+@settings(max_examples=4, deadline=None, derandomize=True, database=None)
+@given(shape=SHAPES)
+def test_every_row_keeps_every_law(law: str, subject: str, shape: Shape) -> None:
+    hold(law, subject, shape)
+
+
+@pytest.mark.slow
+@each_law
+@each_subject
+@settings(max_examples=60, deadline=None, database=None)
+@given(shape=SHAPES)
+def test_every_row_keeps_every_law_widely(law: str, subject: str, shape: Shape) -> None:
+    hold(law, subject, shape)

@@ -1,0 +1,82 @@
+"""What objectives carry from step to step, by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from posttrain.algorithms import adaptive
+from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
+from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
+from posttrain.formulas.ragged import Ragged
+
+
+def test_the_rules_that_move_beta() -> None:
+    assert adaptive.proportional(12.0, 6.0, 100, 1000) == pytest.approx(1.02)
+    assert adaptive.proportional(0.0, 6.0, 100, 1000) == pytest.approx(0.98)
+    assert adaptive.proportional(6.3, 6.0, 100, 1000) == pytest.approx(1.005)
+    assert adaptive.doubled_or_halved(0.016, 0.01) == 2
+    assert adaptive.doubled_or_halved(0.006, 0.01) == 0.5
+    assert adaptive.doubled_or_halved(0.01, 0.01) == 1
+
+
+def moved(age: float, by: float) -> Ragged:
+    old = torch.full((4,), -1.0)
+    rows = {
+        "reward": torch.tensor([1.0, 0.0]),
+        "truncated": torch.zeros(2, dtype=torch.bool),
+        "age": torch.full((2,), age),
+    }
+    return Ragged(torch.tensor([2, 2]), rows, {"old_logp": old, "anchor": old + by, "old_value": torch.zeros(4)})
+
+
+def test_the_penalty_follows_the_last_reused_step_once_per_batch() -> None:
+    objective = PolicyObjective(POLICY_ROWS["ppo_penalty"].settings(), 8)
+    state = objective.initial_state()
+    for age, by, price in (
+        (0, 0.0, 1.0),
+        (1, 0.3, 1.0),
+        (2, 0.4, 1.0),
+        (0, 0.0, 2.0),
+        (1, 0.01, 2.0),
+        (0, 0.0, 1.0),
+        (0, 0.0, 1.0),
+    ):
+        state = objective.prepare(moved(age, by), state).state
+        assert state["penalty"] == price, (age, by)
+
+
+def test_the_moving_average_forgets_its_start() -> None:
+    knobs = POLICY_ROWS["reinforce"].settings(advantage="moving_average", kl={"place": "none"}, baseline_decay=0.5)
+    objective = PolicyObjective(knobs, 8)
+    state, baselines = objective.initial_state(), []
+    for reward in (2.0, 4.0, 4.0):
+        step = moved(0, 0.0).with_rows(reward=torch.full((2,), reward))
+        prepared = objective.prepare(step, state)
+        baselines.append(reward - float(prepared.step.tokens["advantage"][0]))
+        state = prepared.state
+    assert baselines == pytest.approx([2.0, 2.0, (0.5 * 2 + 4) / 1.5])
+
+
+def test_bcos_shift_is_the_mean_of_all_steps() -> None:
+    objective = PreferenceObjective(PREFERENCE_ROWS["bco"].settings())
+    state, shifts = objective.initial_state(), []
+    for by in (1.0, 3.0):
+        columns = {"ref_logp": torch.zeros(2), "anchor": torch.full((2,), by)}
+        prepared = objective.prepare(Ragged(torch.tensor([1, 1]), {"label": torch.tensor([1.0, -1.0])}, columns), state)
+        state = prepared.state
+        shifts.append(prepared.metrics["shift"])
+    assert shifts == [1.0, 2.0]
+
+
+def test_ktos_shift_is_never_negative_and_0_without_mismatched_rows() -> None:
+    objective = PreferenceObjective(PREFERENCE_ROWS["kto"].settings())
+    for anchors, labels, expected in (
+        ((1.0, 4.0), (1.0, 0.0), 4.0),
+        ((1.0, -4.0), (1.0, 0.0), 0.0),
+        ((1.0, 1.0), (1.0, -1.0), 0.0),
+    ):
+        columns = {"ref_logp": torch.zeros(2), "anchor": torch.tensor(anchors)}
+        prepared = objective.prepare(Ragged(torch.tensor([1, 1]), {"label": torch.tensor(labels)}, columns), {})
+        assert prepared.metrics["z0"] == expected
+        assert len(prepared.step) == sum(label != 0 for label in labels)

@@ -1,0 +1,324 @@
+"""Our losses against TRL's own code, where the definitions agree, on the same random log-probs.
+
+TRL is no dependency of the project. To run these: install the extra `trl` (pip install -e '.[trl]'), or put a folder
+made by `pip install --no-deps --target FOLDER trl==1.16.0 accelerate` on PYTHONPATH; then `pytest -m oracle`.
+TRL's trainers are used without being started: their loss functions run unchanged on the log-probs given here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.functional import Result, policy_loss, preference_loss
+from posttrain.formulas import distill
+
+pytest.importorskip("trl", reason="TRL is not installed: pip install -e '.[trl]' (see the top of this file)")
+pytestmark = pytest.mark.oracle
+
+ROWS, LONGEST, GROUP = 8, 6, 4
+DRAW = torch.Generator().manual_seed(5)
+
+
+def draw(scale: float, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=DRAW, dtype=torch.float64) * scale
+
+
+LENGTHS = torch.tensor([6, 1, 3, 4, 2, 6, 5, 3])
+MASK = (torch.arange(LONGEST) < LENGTHS[:, None]).long()
+LOGP = -torch.rand(ROWS, LONGEST, generator=DRAW, dtype=torch.float64) * 2 - 0.05
+OLD = LOGP + draw(0.4, ROWS, LONGEST)
+REF = LOGP + draw(0.5, ROWS, LONGEST)
+SAMPLER = torch.rand(ROWS, LONGEST, generator=DRAW, dtype=torch.float64) + 0.5
+REWARD = torch.tensor([1.0, 0, 0, 1, 0.5, 1, 0, 0.25], dtype=torch.float64)
+
+
+def accelerator() -> Any:
+    from accelerate import Accelerator
+
+    return Accelerator(cpu=True)
+
+
+def bare(trainer: type[Any], **attributes: Any) -> Any:
+    """A trainer of TRL with nothing but the attributes that its loss reads."""
+    made = object.__new__(trainer)
+    common = {
+        "accelerator": accelerator(),
+        "model": torch.nn.Linear(1, 1),
+        "aux_loss_enabled": False,
+        "_metrics": {"train": defaultdict(list), "eval": defaultdict(list)},
+        "_total_train_tokens": 0,
+        "_tp_size": 1,
+    }
+    made.__dict__.update({**common, **attributes})
+    return made
+
+
+def agree(ours: Result, theirs: Tensor, logp: Tensor) -> None:
+    (gradient,) = torch.autograd.grad(theirs, [logp])
+    assert float(ours.loss.detach()) == pytest.approx(float(theirs.detach()), abs=1e-7)
+    assert float((ours.gradient - gradient * MASK).abs().max()) < 1e-7
+
+
+def zscores() -> Tensor:
+    """Advantages as TRL makes them (its code for them is inside a method that also samples)."""
+    groups = REWARD.view(-1, GROUP)
+    centred = REWARD - groups.mean(1).repeat_interleave(GROUP)
+    return centred / (groups.std(1).repeat_interleave(GROUP) + 1e-4)
+
+
+def grpo_of_trl(logp: Tensor, advantage: Tensor, **over: Any) -> Tensor:
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    class Given(GRPOTrainer):  # type: ignore[misc]
+        def _get_per_token_logps_and_entropies(self, *args: Any, **rest: Any) -> Any:
+            return logp, torch.zeros_like(logp), None
+
+    attributes = {
+        "top_entropy_quantile": 1.0,
+        "off_policy_mask_threshold": None,
+        "importance_sampling_level": "token",
+        "beta": 0.0,
+        "loss_type": "grpo",
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.2,
+        "use_vllm": False,
+        "vllm_importance_sampling_correction": False,
+        "current_gradient_accumulation_steps": 1,
+        "max_completion_length": 9,
+        "_entropy_bonus_enabled": False,
+        "args": SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=1),
+    }
+    made = bare(Given, **{**attributes, **over})
+    empty = torch.zeros(ROWS, 0, dtype=torch.long)
+    inputs = {
+        "prompt_ids": empty,
+        "prompt_mask": empty,
+        "completion_ids": torch.zeros_like(MASK),
+        "completion_mask": MASK,
+        "advantages": advantage,
+        "old_per_token_logps": OLD,
+        "ref_per_token_logps": REF,
+        "importance_sampling_ratio": SAMPLER.clamp(max=1.2),
+        "num_items_in_batch": MASK.sum(),
+    }
+    result: Tensor = made._compute_loss(None, inputs)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "trl", "advantage"),
+    [
+        ("grpo", {}, {"beta": 0.04}, "zscore"),
+        ("grpo", {"kl": {"place": "none"}}, {}, "zscore"),
+        ("dr_grpo", {}, {"loss_type": "dr_grpo"}, "centred"),
+        ("dapo", {}, {"loss_type": "dapo", "epsilon_high": 0.28}, "zscore"),
+        ("gspo", {}, {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4}, "zscore"),
+        ("cispo", {"clip": {"high": 0.1}}, {"loss_type": "cispo", "epsilon_high": 1.1}, "zscore"),
+        ("grpo_plus", {"truncated": "keep"}, {"epsilon_high": 0.4}, "zscore"),
+    ],
+)
+def test_policy_rows(name: str, settings: dict[str, Any], trl: dict[str, Any], advantage: str) -> None:
+    logp = LOGP.clone().requires_grad_()
+    centred = REWARD - REWARD.view(-1, GROUP).mean(1).repeat_interleave(GROUP)
+    theirs = grpo_of_trl(logp, zscores() if advantage == "zscore" else centred, **trl)
+    ours = policy_loss(
+        name,
+        logp=LOGP,
+        old_logp=OLD,
+        ref_logp=REF,
+        mask=MASK,
+        rewards=REWARD,
+        group_size=GROUP,
+        max_length=9,
+        settings=settings,
+    )
+    agree(ours, theirs, logp)
+
+
+def test_the_correction_of_a_foreign_sampler() -> None:
+    logp = LOGP.clone().requires_grad_()
+    theirs = grpo_of_trl(logp, zscores(), beta=0.04, use_vllm=True, vllm_importance_sampling_correction=True)
+    ours = policy_loss(
+        "grpo",
+        logp=LOGP,
+        old_logp=OLD - SAMPLER.log(),
+        ref_logp=REF,
+        mask=MASK,
+        rewards=REWARD,
+        group_size=GROUP,
+        columns={"recomputed_logp": OLD},
+        settings={"correction": 1.2},
+    )
+    agree(ours, theirs, logp)
+
+
+def test_rloo_on_its_own_samples() -> None:
+    """TRL clips the ratio of whole sequences; on the first update that is the score function's gradient."""
+    from trl.trainer.rloo_trainer import RLOOTrainer
+
+    logp = LOGP.clone().requires_grad_()
+
+    class Given(RLOOTrainer):  # type: ignore[misc]
+        def _get_per_token_logps_and_entropies(self, *args: Any, **rest: Any) -> Any:
+            return logp, torch.zeros_like(logp), None
+
+    charged = REWARD - 0.05 * ((LOGP - REF) * MASK).sum(1)
+    total = charged.view(-1, GROUP).sum(1).repeat_interleave(GROUP)
+    empty = torch.zeros(ROWS, 0, dtype=torch.long)
+    inputs = {
+        "prompt_ids": empty,
+        "prompt_mask": empty,
+        "completion_ids": torch.zeros_like(MASK),
+        "completion_mask": MASK,
+        "advantages": charged - (total - charged) / (GROUP - 1),
+        "old_logps": (LOGP * MASK).sum(1),
+    }
+    theirs = bare(Given, epsilon_low=0.2, epsilon_high=0.2)._compute_loss(None, inputs)
+    (gradient,) = torch.autograd.grad(theirs, [logp])
+    ours = policy_loss("rloo", logp=LOGP, ref_logp=REF, mask=MASK, rewards=REWARD, group_size=GROUP)
+    assert float((ours.gradient - gradient).abs().max()) < 1e-7
+
+
+def forward(logp: Tensor) -> Any:
+    """A model's outputs as TRL's fused head gives them: log-probs of completion tokens, 0 elsewhere."""
+    nothing = torch.zeros_like(logp)
+    outputs = SimpleNamespace(
+        log_probs=logp * MASK[: len(logp)], entropy=nothing, mean_logits=nothing, is_top1=nothing.bool()
+    )
+    return lambda **_: outputs
+
+
+def padded_mask() -> Tensor:
+    return torch.cat([torch.zeros(ROWS, 1, dtype=torch.long), MASK], dim=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "loss_type", "settings", "smoothing"),
+    [
+        ("dpo", "sigmoid", {}, 0.0),
+        ("robust_dpo", "robust", {}, 0.1),
+        ("exo", "exo_pair", {}, 1e-3),
+        ("ipo", "ipo", {}, 0.0),
+        ("apo_zero", "apo_zero", {}, 0.0),
+        ("apo_down", "apo_down", {}, 0.0),
+        ("slic", "hinge", {"reference": True, "delta": 10.0, "nll": 0.0}, 0.0),
+    ],
+)
+def test_preference_rows(name: str, loss_type: str, settings: dict[str, Any], smoothing: float) -> None:
+    from trl.trainer.dpo_trainer import DPOTrainer
+
+    logp = LOGP.clone().requires_grad_()
+    attributes = {
+        "ld_alpha": None,
+        "precompute_ref_logps": True,
+        "f_divergence_type": "reverse_kl",
+        "loss_types": [loss_type],
+        "loss_weights": [1.0],
+        "beta": 0.1,
+        "label_smoothing": smoothing,
+        "use_weighting": False,
+    }
+    sums = (REF * MASK).sum(1)
+    inputs = {
+        "input_ids": torch.zeros(ROWS, LONGEST + 1, dtype=torch.long),
+        "attention_mask": torch.ones(ROWS, LONGEST + 1, dtype=torch.long),
+        "completion_mask": padded_mask(),
+        "ref_chosen_logps": sums[: ROWS // 2],
+        "ref_rejected_logps": sums[ROWS // 2 :],
+    }
+    theirs = bare(DPOTrainer, **attributes)._compute_loss(forward(logp), inputs, return_outputs=False)
+    side = torch.tensor([1.0] * (ROWS // 2) + [-1.0] * (ROWS // 2))
+    ours = preference_loss(name, logp=LOGP, ref_logp=REF, mask=MASK, side=side, settings=settings)
+    if name == "slic":  # TRL's hinge is beta times ours with delta = 1 / beta
+        ours = Result(ours.loss * 0.1, ours.gradient * 0.1, {}, {})
+    agree(ours, theirs, logp)
+
+
+def test_kto() -> None:
+    from trl.trainer.kto_trainer import KTOTrainer
+
+    logp = LOGP.clone().requires_grad_()
+    label = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, 0.0, 0.0, 0.0])
+    kept, elsewhere = label != 0, label == 0
+    sums, mine = (REF * MASK).sum(1), (LOGP * MASK).sum(1)
+
+    class Given(KTOTrainer):  # type: ignore[misc]
+        def _compute_kl_logps(self, model: Any, batch: Any) -> Tensor:
+            return mine[elsewhere] + 3
+
+    attributes = {
+        "precompute_ref_logps": True,
+        "calculate_KL": True,
+        "loss_type": "kto",
+        "beta": 0.1,
+        "desirable_weight": 1.5,
+        "undesirable_weight": 0.5,
+    }
+    count = int(kept.sum())
+    inputs = {
+        "input_ids": torch.zeros(count, LONGEST + 1, dtype=torch.long),
+        "attention_mask": torch.ones(count, LONGEST + 1, dtype=torch.long),
+        "completion_mask": padded_mask()[kept],
+        "label": label[kept] > 0,
+        "ref_logps": sums[kept],
+        "ref_KL_logps": sums[elsewhere],
+    }
+    theirs = bare(Given, **attributes)._compute_loss(forward(logp[kept]), inputs, return_outputs=False)
+    shifted = LOGP + 3 * elsewhere[:, None] / LENGTHS[:, None]
+    ours = preference_loss(
+        "kto", logp=shifted, ref_logp=REF, mask=MASK, label=label, settings={"desirable": 1.5, "undesirable": 0.5}
+    )
+    assert ours.metrics["z0"] > 1
+    agree(ours, theirs, logp)
+
+
+def reference_free() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    logp = LOGP.clone().requires_grad_()
+    sums = (logp * MASK).sum(1)
+    return logp, sums, sums / LENGTHS, torch.tensor([1.0] * (ROWS // 2) + [-1.0] * (ROWS // 2))
+
+
+def test_cpo_and_simpo() -> None:
+    from trl.experimental.cpo.cpo_trainer import CPOTrainer
+
+    logp, sums, means, side = reference_free()
+    half = ROWS // 2
+    common = {"alpha": 0.0, "label_smoothing": 0.0, "simpo_gamma": 1.0}
+    cpo = bare(CPOTrainer, loss_type="sigmoid", beta=0.1, **common).cpo_loss(sums[:half], sums[half:])[0]
+    agree(preference_loss("cpo", logp=LOGP, mask=MASK, side=side, settings={"nll": 0.0}), cpo.mean(), logp)
+    logp, sums, means, side = reference_free()
+    simpo = bare(CPOTrainer, loss_type="simpo", beta=2.0, **common).cpo_loss(means[:half], means[half:])[0]
+    agree(preference_loss("simpo", logp=LOGP, mask=MASK, side=side), simpo.mean(), logp)
+
+
+def test_orpo() -> None:
+    from trl.experimental.orpo.orpo_trainer import ORPOTrainer
+
+    logp, _, means, side = reference_free()
+    half = ROWS // 2
+    losses = bare(ORPOTrainer, beta=0.1).odds_ratio_loss(means[:half], means[half:])[0]
+    theirs = -means[:half].mean() - losses.mean()  # the likelihood of each chosen answer first, then over answers
+    ours = preference_loss("orpo", logp=LOGP, mask=MASK, side=side)
+    (gradient,) = torch.autograd.grad(theirs, [logp])
+    assert float(ours.loss.detach()) == pytest.approx(float(theirs.detach()), abs=1e-6)  # TRL computes it in float32
+    assert float((ours.gradient - gradient).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+def test_gkd(beta: float) -> None:
+    from trl.experimental.gkd.gkd_trainer import GKDTrainer
+
+    student, teacher = draw(1.0, 1, 5, 7), draw(1.0, 1, 5, 7)
+    theirs = GKDTrainer.generalized_jsd_loss(student, teacher, beta=beta, temperature=1.5, reduction="sum")
+    ours = {
+        0.0: lambda: distill.forward_kl(student, teacher, 1.5),
+        1.0: lambda: distill.reverse_kl(student, teacher, 1.5),
+    }.get(beta, lambda: distill.jensen_shannon(student, teacher, beta, 1.5))()
+    assert math.isclose(float(ours.sum()), float(theirs), abs_tol=1e-10)

@@ -1,0 +1,70 @@
+"""What a person sees who made a mistake: one line that says what, where and how to mend it, and nothing half-written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.workspace import stage as run_stage
+
+STAGES = ("prepare", "base", "sft", "pairs", "reward", "preference", "online", "evaluate", "report")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_explains_itself(smoke_workspace: Path, stage: str) -> None:
+    done = run_stage(smoke_workspace, stage, "--help")
+    assert done.returncode == 0
+    assert f"python -m stages.{stage}" in done.stdout and "params.yaml" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("stage", "old", "new", "expected"),
+    [
+        ("sft", "epochs: 3.0", "epoch: 3.0", ["sft.epoch", "unknown key", "Did you mean 'epochs'?"]),
+        ("sft", "epochs: 3.0", "epochs: many", ["sft.epochs", "'many'", "valid number"]),
+        ("sft", "epochs: 3.0", "epochs: -1", ["sft.epochs", "-1", "greater than 0"]),
+        ("sft", "epochs: 3.0", "epochs: .nan", ["sft.epochs", "finite number"]),
+        ("sft", "epochs: 3.0", "epochs: 3.0\n  epochs: 4", ["params.yaml", "duplicate key"]),
+        ("online grpo", "group_size: 8", "group_size: 1", ["group_size = 1", "compares siblings", "reinforce"]),
+        ("online grpo", "algorithm: grpo", "algorithm: gropo", ["gropo", "Did you mean 'grpo'?"]),
+        ("online grpo", "beta: 0.02", "estimator: k1", ["k1 in the loss", "expectation 0", "k3"]),
+        ("online grpo", "{correct: 1.0", "{corect: 1.0", ["unknown reward 'corect'", "Did you mean 'correct'?"]),
+        ("online grpo", "start: sft\n      kl", "start: ../sft\n      kl", ["leaves models/"]),
+        ("preference dpo", "beta: 0.1", "desirable: 2.0", ["does not read desirable"]),
+        ("online grop", "", "", ["no section 'grop'", "Did you mean 'grpo'?"]),
+        ("evaluate ../../etc", "", "", ["cannot name a run"]),
+    ],
+)
+def test_a_wrong_parameter_stops_the_stage_before_any_work(
+    own_workspace: Path, stage: str, old: str, new: str, expected: list[str]
+) -> None:
+    params = own_workspace / "params.yaml"
+    text = params.read_text()
+    assert old in text
+    params.write_text(text.replace(old, new, 1))
+    before = _files(own_workspace)
+    done = run_stage(own_workspace, *stage.split())
+    assert done.returncode == 1, done.stdout
+    assert "Traceback" not in done.stdout
+    for words in expected:
+        assert words in done.stdout, done.stdout
+    assert _files(own_workspace) == before
+
+
+def test_a_damaged_table_is_named(own_workspace: Path) -> None:
+    table = own_workspace / "data/chat.parquet"
+    data = table.read_bytes()
+    table.unlink()
+    table.write_bytes(data[: len(data) // 2])
+    done = run_stage(own_workspace, "sft")
+    assert done.returncode == 1
+    assert "data/chat.parquet" in done.stdout and "Traceback" not in done.stdout
+
+
+def _files(workspace: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(workspace)): path.stat().st_mtime_ns
+        for path in workspace.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and ".dvc" not in path.parts and path.name != "params.yaml"
+    }

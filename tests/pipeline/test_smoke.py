@@ -1,0 +1,157 @@
+"""The whole pipeline by a real `dvc repro`: what it makes, what it learns, and what it runs again."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from safetensors.torch import load_file
+
+from posttrain.tables.store import check_disjoint, read_table
+from tests.workspace import dvc, stage
+
+pytestmark = pytest.mark.xdist_group("smoke")
+POLICIES = ("base", "sft", "preference/dpo", "online/grpo")
+
+
+def metrics(workspace: Path, policy: str) -> dict[str, float]:
+    found: dict[str, float] = json.loads((workspace / "results" / policy / "metrics.json").read_text())
+    return found
+
+
+def ran(output: str) -> set[str]:
+    """The stages that a repro really executed."""
+    return set(re.findall(r"Running stage '([^']+)'", output))
+
+
+def test_preference_and_online_training_beat_sft_on_held_out_problems(smoke_workspace: Path) -> None:
+    sft = metrics(smoke_workspace, "sft")
+    assert metrics(smoke_workspace, "base")["pass_at_1"] < sft["pass_at_1_low"]
+    for policy in ("preference/dpo", "online/grpo"):
+        assert metrics(smoke_workspace, policy)["pass_at_1_low"] > sft["pass_at_1_high"], policy
+
+
+def test_every_table_is_checked_and_no_problem_is_in_two_splits(smoke_workspace: Path) -> None:
+    data = smoke_workspace / "data"
+    tables = {kind: read_table(data / f"{kind}.parquet", kind) for kind in ("chat", "prompts", "pairs", "feedback")}
+    check_disjoint(tables)
+    assert read_table(data / "corpus.parquet", "corpus").height > 1000
+    for policy in POLICIES:
+        rollouts = read_table(smoke_workspace / "results" / policy / "rollouts.parquet", "rollouts")
+        test_ids = set(tables["prompts"].filter(split="test")["id"])
+        assert set(rollouts["prompt_id"]) <= test_ids
+
+
+def test_a_number_can_be_followed_back_to_its_rows(smoke_workspace: Path) -> None:
+    for policy in POLICIES:
+        rollouts = pl.read_parquet(smoke_workspace / "results" / policy / "rollouts.parquet")
+        mean = rollouts.filter(~pl.col("greedy"))["reward"].mean()
+        assert mean == pytest.approx(metrics(smoke_workspace, policy)["pass_at_1"], abs=1e-4)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_models_load_with_from_pretrained(smoke_workspace: Path, policy: str) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = smoke_workspace / "models" / policy
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    saved = load_file(folder / "model.safetensors")
+    assert set(saved) == set(json.loads((folder / "manifest.json").read_text()))
+    for name, tensor in saved.items():
+        assert model.state_dict()[name].equal(tensor), name
+    chat = [{"role": "user", "content": "Ann has 2 coins."}]
+    ids = AutoTokenizer.from_pretrained(folder).apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
+    assert len(ids) > 5
+
+
+def test_every_training_stage_logs_what_plots_draw(smoke_workspace: Path) -> None:
+    expected = {
+        "base": {"loss", "grad_norm", "lr"},
+        "sft": {"loss"},
+        "reward": {"loss", "accuracy"},
+        "preference/dpo": {"loss", "accuracy", "margin"},
+        "online/grpo": {"loss", "reward", "kl_k1", "kl_k2", "kl_k3", "entropy", "clip_fraction", "length"},
+    }
+    for stage, columns in expected.items():
+        log = pl.read_csv(smoke_workspace / "plots" / f"{stage}.csv")
+        assert columns <= set(log.columns), stage
+        assert log["step"].to_list() == list(range(log.height))
+        assert log.select(pl.col(pl.Float64).is_finite().all()).row(0) == (True,) * len(log.select(pl.col(pl.Float64)).columns)
+
+
+def test_dvc_shows_metrics_params_and_plots(smoke_workspace: Path) -> None:
+    shown = json.loads(_quiet(dvc(smoke_workspace, "metrics", "show", "--json")))
+    files = next(iter(shown.values()))["data"]
+    assert {"report/summary.json", "results/sft/metrics.json", "metrics/reward.json"} <= set(files)
+    plots = json.loads(_quiet(dvc(smoke_workspace, "plots", "show", "--json")))
+    assert any("online/grpo.csv" in name for name in plots["data"]), list(plots)
+
+
+def test_a_second_repro_runs_nothing(smoke_workspace: Path) -> None:
+    done = dvc(smoke_workspace, "repro")
+    assert done.returncode == 0, done.stdout
+    assert ran(done.stdout) == set()
+
+
+def test_one_knob_reruns_its_run_and_what_follows_and_its_undo_comes_from_the_cache(own_workspace: Path) -> None:
+    params = own_workspace / "params.yaml"
+    before = params.read_text()
+    lock = (own_workspace / "dvc.lock").read_text()
+    params.write_text(before.replace("kl: {beta: 0.02}", "kl: {beta: 0.05}").replace("rounds: 25", "rounds: 2"))
+    assert params.read_text() != before
+    changed = dvc(own_workspace, "repro")
+    assert ran(changed.stdout) == {"online@grpo", "evaluate_online@grpo", "report"}, changed.stdout
+    params.write_text(before)
+    back = dvc(own_workspace, "repro")
+    assert ran(back.stdout) == set(), back.stdout
+    assert (own_workspace / "dvc.lock").read_text() == lock
+
+
+def test_adding_a_run_adds_its_stages(own_workspace: Path) -> None:
+    params = own_workspace / "params.yaml"
+    extra = "    rloo_like: {algorithm: dapo, start: sft, rollout: {rounds: 1, prompts: 2, group_size: 2, minibatches: 1}}\n"
+    params.write_text(params.read_text().replace("\nevaluate:", f"{extra}\nevaluate:"))
+    listed = dvc(own_workspace, "stage", "list", "--name-only").stdout.split()
+    assert {"online@rloo_like", "evaluate_online@rloo_like"} <= set(listed)
+    stale = json.loads(_quiet(dvc(own_workspace, "status", "--json")))
+    assert set(stale) == {"online@rloo_like", "evaluate_online@rloo_like", "report"}
+
+
+def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(own_workspace: Path) -> None:
+    """SIGKILL of the stage after its first checkpoint; the next repro ends as if nothing had happened."""
+    import os
+    import signal
+    import subprocess
+    import sys
+    import time
+
+    from tests.workspace import environment
+
+    lock = (own_workspace / "dvc.lock").read_text()
+    manifest = (own_workspace / "models/sft/manifest.json").read_text()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stages.sft"], cwd=own_workspace, env=environment(), stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not list((own_workspace / "checkpoints/sft").glob("*/step-*")):
+        assert process.poll() is None and time.monotonic() < deadline, "the stage ended before its first checkpoint"
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    done = stage(own_workspace, "sft")
+    assert "goes on from the checkpoint" in done.stdout
+    assert (own_workspace / "models/sft/manifest.json").read_text() == manifest
+    again = dvc(own_workspace, "repro")
+    assert ran(again.stdout) == set(), again.stdout
+    assert (own_workspace / "dvc.lock").read_text() == lock
+
+
+def _quiet(done: Any) -> str:
+    """The JSON among what a command printed."""
+    text: str = done.stdout
+    assert done.returncode == 0, text
+    return text[text.index("{") :]

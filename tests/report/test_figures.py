@@ -1,0 +1,107 @@
+"""The figures of a report, by hand-computed numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from posttrain.report.curves import read_curve, thinned
+from posttrain.report.figure import smoothed
+from posttrain.report.lineage import differing, flattened
+from posttrain.report.policies import measured
+from posttrain.report.samples import lengths
+from posttrain.report.summary import gain, gains
+from tests.report import workspace
+
+
+def test_gain_splits_exactly() -> None:
+    # w .5 -> 1, a .8 -> .9, b (.45 - .5 * .8) / .5 = .1 -> a: .5 * ((.8 - .1) + (.9 - .9)) / 2 = .175
+    found = gain(
+        {"pass_at_1": 0.45, "working": 0.5, "right_given_working": 0.8},
+        {"pass_at_1": 0.9, "working": 1.0, "right_given_working": 0.9},
+    )
+    assert found.total == pytest.approx(0.45)
+    assert found.by_working == pytest.approx(0.175)
+    assert found.by_accuracy == pytest.approx(0.275)
+    assert found.share == pytest.approx(0.175 / 0.45)
+
+
+def test_gain_of_accuracy_alone_has_no_part_from_working() -> None:
+    before = {"pass_at_1": 0.3, "working": 0.5, "right_given_working": 0.6}
+    found = gain(before, {"pass_at_1": 0.4, "working": 0.5, "right_given_working": 0.8})
+    assert found.by_working == 0.0
+    assert found.by_accuracy == pytest.approx(0.1)
+
+
+def figures(pass_at_1: float, working: float, accuracy: float, kl: float) -> dict[str, float]:
+    bounds = {"pass_at_1": pass_at_1, "low": pass_at_1 - 0.02, "high": pass_at_1 + 0.02}
+    return {**bounds, "working": working, "right_given_working": accuracy, "kl": kl}
+
+
+def test_sentence_tells_gain_from_none_and_loss() -> None:
+    # without working never right: b = 0. up: (.9 - .5) * (.6 + .8) / 2 = .28 of .42
+    text = gains(
+        {
+            "base": figures(0.0, 0.9, 0.0, 40.0),
+            "sft": figures(0.3, 0.5, 0.6, 0.0),
+            "up": figures(0.72, 0.9, 0.8, 0.5),
+            "same": figures(0.31, 0.5, 0.62, 0.1),
+            "down": figures(0.1, 0.5, 0.2, 0.9),
+            "reward_model": {"accuracy": 0.9},
+        }
+    )
+    assert text.startswith("What the gain over sft consists of: up gained 0.42, of which +0.28 (67 %) by showing")
+    assert "0.50 → 0.90 of the completions" in text
+    assert "same is not clearly different (the intervals overlap)" in text
+    assert text.endswith("down lost 0.20.")
+
+
+def test_thinned_means_equally_many_steps() -> None:
+    columns, each = thinned({"step": [0, 1, 2, 3, 4], "loss": [1.0, 3.0, None, 5.0, None]}, points=3)
+    assert each == 2
+    assert columns == {"step": [0.5, 2.5, 4], "loss": [2.0, 5.0, None]}
+
+
+def test_curve_has_gaps_where_nothing_was_measured(tmp_path: Path) -> None:
+    file = tmp_path / "run.csv"
+    file.write_text("step,loss,reward\n0,1.5,\n1,nan,0.25\n2,0.5\n")
+    assert read_curve(file) == {"step": [0, 1, 2], "loss": [1.5, None, 0.5], "reward": [None, 0.25, None]}
+
+
+def test_smoothed_is_a_running_mean() -> None:
+    assert smoothed([0.0, None, 4.0]) == [2.0, 2.0, 2.0]
+    assert smoothed([float(n) for n in range(20)])[10] == 10.0
+    assert smoothed([None]) == [None]
+
+
+def test_lengths_are_those_of_samples(finished: Path) -> None:
+    # 30 prompts, 6 of each of the lengths 1..5 for the first sample and 2..6 for the second
+    from posttrain.params import read
+
+    found = lengths(measured(read())[0])
+    assert found["mean"] == 3.5
+    assert found["p5"] == 1
+    assert found["p95"] == 6
+
+
+def test_flattened_names_nested_settings() -> None:
+    assert flattened({"kl": {"beta": 0.02}, "start": "sft", "none": None, "empty": {}}) == {
+        "kl.beta": "0.02",
+        "start": "sft",
+        "none": "null",
+        "empty": "{}",
+    }
+
+
+def test_differing_separates_what_runs_share() -> None:
+    runs = {"a": {"algorithm": "grpo", "kl": {"beta": 0.1}}, "b": {"algorithm": "grpo", "lr": 1}}
+    found = differing({"online": {"runs": runs}})
+    assert found["runs"] == ["a", "b"]
+    assert found["differ"] == [{"key": "kl.beta", "values": ["0.1", None]}, {"key": "lr", "values": [None, "1"]}]
+    assert found["alike"] == [{"key": "algorithm", "values": ["grpo", "grpo"]}]
+
+
+def test_synthetic_workspace_has_the_hostile_texts() -> None:
+    texts = {row["completion"] for row in workspace.rollouts("online/grpo")}
+    assert set(workspace.HOSTILE) <= texts

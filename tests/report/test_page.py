@@ -1,0 +1,240 @@
+"""The report's page in a real browser: what is on it, what clicks and keys do, and what hostile texts do not do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from posttrain.report.build import PAGE, ReportParams, build_report
+from tests.report import browser, workspace
+from tests.report.browser import Page
+
+pytestmark = [
+    pytest.mark.skipif(
+        browser.program() is None,
+        reason=f"needs a browser ({', '.join(browser.NAMES)}); on Debian: apt-get install chromium",
+    ),
+    pytest.mark.xdist_group("browser"),
+]
+
+HOSTILE_SETTING = "<img src=x onerror=window.hacked=5>"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of the small workspace, with a hostile title and setting as well."""
+    params = workspace.PARAMS.replace("beta: 0.1", f"beta: 0.1, note: '{HOSTILE_SETTING}'")
+    folder = workspace.make(tmp_path_factory.mktemp("page") / "finished", params)
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        build_report(ReportParams(title="</title><script>window.hacked=6</script>"))
+    finally:
+        os.chdir(before)
+    return folder / PAGE
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with browser.started(tmp_path_factory.mktemp("chromium") / "profile") as found:
+        yield found
+
+
+@pytest.fixture
+def page(port: int, file: Path) -> Iterator[Page]:
+    """The page on a laptop; at the end nothing was logged and nothing but the file was asked for."""
+    with Page(port) as one:
+        one.open(file)
+        yield one
+        assert one.complaints == []
+        assert set(one.requests) == {file.as_uri()}
+
+
+def test_sections_and_figures_are_there(page: Page) -> None:
+    assert page.texts("h2") == [
+        "Results",
+        "Learning curves",
+        "Reward against KL",
+        "Length and entropy",
+        "Completions side by side",
+        "Settings that differ between runs",
+        "Data and model lineage",
+    ]
+    assert page.texts("#results-table tbody th") == ["base", "sft", "dpo", "grpo"]
+    assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "0.900 [0.850, 0.950]"
+    assert page.run("document.querySelectorAll('#results-table svg.whiskers').length") == 4
+    assert "0.875" in page.texts("#tiles b")
+    assert "grpo gained 0.60" in page.texts("#gain")[0]
+    assert "1,500" in page.texts("#lineage-body")[0]
+    assert "kl.beta" in page.texts("#settings-body tbody th")
+
+
+def test_whiskers_lie_where_the_interval_does(page: Page) -> None:
+    marks = "document.querySelector('#results-table tr[data-policy=sft] svg').querySelectorAll('line,circle')"
+    found = page.run(
+        f"[...{marks}].map((one) => one.getAttribute('cx') ?? one.getAttribute('x1') + ' ' + one.getAttribute('x2'))"
+    )
+    assert found[2] == "27.00% 36.20%", "0.25 to 0.35 on a scale that is 92 % wide and begins at 4 %"
+    assert found[-1] == "31.60%"
+
+
+def test_metric_is_chosen(page: Page) -> None:
+    assert page.texts("#curves-chart .legend button") == ["grpo"]
+    page.choose("#metric", "loss")
+    assert page.texts("#curves-chart .legend button") == ["base", "dpo", "grpo"]
+    assert page.run("document.querySelector('#curves-chart svg[role=img]').getAttribute('aria-label')").startswith(
+        "loss: base from"
+    )
+    page.choose("#across", "share")
+    assert "share of the run" in page.texts("#curves-chart svg text")
+
+
+def test_legend_switches_a_run_off_and_on(page: Page) -> None:
+    page.choose("#metric", "loss")
+    curves = "[...document.querySelectorAll('#curves-chart path.curve')].map((one) => one.dataset.series)"
+    button = "#curves-chart .legend button[data-series=base]"
+    pressed = f"document.querySelector('{button}').getAttribute('aria-pressed')"
+    assert (page.run(curves), page.run(pressed)) == (["base", "dpo", "grpo"], "true")
+    page.click(button)
+    assert (page.run(curves), page.run(pressed)) == (["dpo", "grpo"], "false")
+    assert page.run("document.activeElement.dataset.series") == "base", "the keyboard's place is kept"
+    page.click(button)
+    assert page.run(curves) == ["base", "dpo", "grpo"]
+
+
+ZOOM = "document.querySelector('#curves-chart .plot').dataset.zoom.split(' ').filter(Boolean).map(Number)"
+
+
+def test_dragging_zooms_and_reset_shows_everything(page: Page) -> None:
+    left, top, width, height = page.box("#curves-chart .plot")
+    inner = width - 56 - 16
+    middle = top + height / 2
+    page.drag((left + 56 + inner * 0.25, middle), (left + 56 + inner * 0.75, middle))
+    assert page.run(ZOOM) == pytest.approx([59 * 0.25, 59 * 0.75], abs=0.2)
+    page.click("#curves-chart figcaption button[aria-label='Show everything']")
+    assert page.run(ZOOM) == []
+
+
+def test_keys_zoom_read_values_and_reset(page: Page) -> None:
+    page.run("document.querySelector('#curves-chart .plot').focus()")
+    page.key("ArrowRight")
+    assert page.texts("#curves-chart [role=status]")[0].startswith("0: grpo 0.0")
+    page.key("ArrowRight")
+    assert page.texts("#curves-chart [role=status]")[0].startswith("1: grpo")
+    page.key("+")
+    low, high = page.run(ZOOM)
+    assert high - low == pytest.approx(29.5)
+    page.key("-")
+    assert page.run(ZOOM) == []
+    page.key("+")
+    page.key("Escape")
+    assert page.run(ZOOM) == []
+
+
+def test_pointer_shows_values(page: Page) -> None:
+    left, top, width, height = page.box("#curves-chart .plot")
+    page.hover(left + width / 2, top + height / 2)
+    assert not page.run("document.querySelector('#curves-chart .tip').hidden")
+    assert "grpo" in page.texts("#curves-chart .tip")[0]
+    page.hover(2, 2)
+    assert page.run("document.querySelector('#curves-chart .tip').hidden")
+
+
+def test_frontier_leaves_out_what_is_far_away_until_asked(page: Page) -> None:
+    points = "[...document.querySelectorAll('#frontier-chart circle.point')].map((one) => one.dataset.series)"
+    assert page.run(points) == ["sft", "dpo", "grpo"]
+    assert page.run("document.querySelectorAll('#frontier-chart .whisker').length") == 3
+    page.click("#frontier-chart .legend button[data-series=base]")
+    assert page.run(points) == ["base", "sft", "dpo", "grpo"]
+
+
+SHOWN = "[...document.querySelectorAll('#prompts > li')].map((one) => parseInt(one.dataset.prompt, 16))"
+
+
+def test_more_prompts_on_demand(page: Page) -> None:
+    assert page.run(SHOWN) == list(range(20))
+    page.click("#more")
+    assert page.run(SHOWN) == list(range(30))
+    assert page.run("document.querySelector('#more').hidden")
+    assert page.run("document.activeElement.dataset.prompt") == f"{20:016x}"
+
+
+def test_filter_by_who_got_it_right(page: Page) -> None:
+    page.choose("#who select[data-policy=sft]", "wrong")
+    page.choose("#who select[data-policy=grpo]", "right")
+    expected = [n for n in range(30) if not workspace.right("sft", n, 0) and workspace.right("online/grpo", n, 0)]
+    assert page.texts("#found") == [f"{len(expected)} of 30 prompts"]
+    assert page.run(SHOWN) == expected[:20]
+    page.click("#clear")
+    page.wait("document.querySelector('#found').textContent === '30 of 30 prompts'")
+
+
+def test_search_marks_what_it_finds(page: Page) -> None:
+    page.type("#search", "SAMPLE 0 of sft to 17")
+    assert page.run(SHOWN) == [17]
+    assert page.texts("mark") == ["sample 0 of sft to 17"]
+    page.choose("#which", "greedy")
+    assert page.texts("#found") == ["0 of 30 prompts"]
+
+
+def test_hostile_texts_are_shown_and_do_nothing(page: Page) -> None:
+    shown = page.texts("#prompts article[data-policy=grpo] pre")[: len(workspace.HOSTILE)]
+    assert shown == list(workspace.HOSTILE)
+    page.type("#search", "<img")
+    assert page.texts("mark")[0] == "<img"
+    assert HOSTILE_SETTING in page.texts("#settings-body td code")
+    assert page.texts("h1") == ["</title><script>window.hacked=6</script>"]
+    assert page.run("window.hacked") is None
+    assert page.run("document.images.length") == 0
+    assert page.run("document.scripts.length") == 2
+
+
+def test_the_policy_would_stop_what_slips_through(port: int, file: Path) -> None:
+    with Page(port) as page:
+        page.open(file)
+        image = "<img src='http://127.0.0.1:9/x.png' onerror='window.hacked=7'>"
+        page.run(f'document.body.insertAdjacentHTML("beforeend", "{image}")')
+        page.run("fetch('http://127.0.0.1:9/').catch(() => 0)")
+        page.run("new Promise((done) => setTimeout(done, 200))")
+        assert page.run("window.hacked") is None
+        refused = [text for text in page.complaints if "Content Security Policy" in text]
+        assert len(refused) >= 3, "the image, its handler and the request"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_fits_the_screen(port: int, file: Path, width: int, scheme: str) -> None:
+    with Page(port) as page:
+        page.open(file, width=width, scheme=scheme)
+        assert page.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert page.run("document.documentElement.dataset.theme") == scheme
+        ink, paper = page.run("((s) => [s.color, s.backgroundColor])(getComputedStyle(document.body))")
+        dark = sum(map(int, paper[4:-1].split(","))) < sum(map(int, ink[4:-1].split(",")))
+        assert dark == (scheme == "dark")
+        assert page.complaints == []
+
+
+def test_theme_button_goes_round(page: Page) -> None:
+    for theme, text in (("light", "Theme: light"), ("dark", "Theme: dark"), ("light", "Theme: auto")):
+        page.click("#theme")
+        assert page.run("document.documentElement.dataset.theme") == theme
+        assert page.texts("#theme") == [text]
+
+
+def test_everything_that_acts_has_a_name_and_is_reached_by_keys(page: Page) -> None:
+    nameless = page.run(
+        "[...document.querySelectorAll('button, select, input, a, [tabindex=\"0\"]')].filter((one) => !one.hidden && !("
+        "one.textContent.trim() || one.getAttribute('aria-label') || one.labels?.length)).map((one) => one.outerHTML)"
+    )
+    assert nameless == []
+    unreachable = page.run(
+        "[...document.querySelectorAll('button, select, input, a')].filter((one) => one.tabIndex < 0).length"
+    )
+    assert unreachable == 0
+    assert page.run("[...document.querySelectorAll('svg[role=img]')].every((one) => one.getAttribute('aria-label'))")
+    assert page.run("new Set([...document.querySelectorAll('[id]')].map((one) => one.id)).size") == page.run(
+        "document.querySelectorAll('[id]').length"
+    )

@@ -1,0 +1,103 @@
+"""The table on the terminal and the block in the README."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from posttrain.errors import DataError
+from posttrain.report.build import ReportParams, build_report
+from posttrain.report.results import BEGIN, END, FIGURE, readme_is_current, results_table, write_readme
+
+
+@pytest.fixture
+def reported(finished: Path) -> Path:
+    build_report(ReportParams())
+    Path("README.md").write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nThe end.\n", encoding="utf-8")
+    return finished
+
+
+def test_table_shows_every_policy_and_what_is_next(reported: Path) -> None:
+    lines = results_table().splitlines()
+    assert lines[0].split("  ")[0] == "policy"
+    rows = {line.split()[0]: line for line in lines if line}
+    assert rows["grpo"].split() == [
+        "grpo",
+        "0.900",
+        "[0.850,",
+        "0.950]",
+        "0.500",
+        "0.900",
+        "0.010",
+        "12.5",
+        "1.000",
+        "0.90",
+    ]
+    assert "Reward model: accuracy 0.875 on held-out pairs." in lines
+    assert any("report/report.html" in line for line in lines)
+    assert any("exp run -S 'online.runs.grpo.kl.beta=0.04'" in line for line in lines)
+    assert len({len(line) for line in lines[:6]}) == 1, "the columns do not line up"
+
+
+def test_table_without_a_run_says_how_to_mend(finished: Path) -> None:
+    with pytest.raises(DataError, match=r"report/summary\.json: there is no such file\. .*dvc repro"):
+        results_table()
+
+
+def test_readme_gets_the_table_and_keeps_the_rest(reported: Path) -> None:
+    assert not readme_is_current()
+    write_readme()
+    text = Path("README.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# Title\n\n{BEGIN}\n")
+    assert text.endswith(f"{END}\n\nThe end.\n")
+    assert "old" not in text
+    assert "| sft | 0.300 [0.250, 0.350] | 0.500 | 0.900 | 0.010 | 12.5 | 0.500 | 0.00 |" in text
+    assert "What the gain over sft consists of: dpo gained 0.34" in text
+    assert readme_is_current()
+
+
+def test_writing_again_changes_nothing(reported: Path) -> None:
+    write_readme()
+    before = [Path("README.md").read_bytes(), FIGURE.read_bytes()]
+    write_readme()
+    assert [Path("README.md").read_bytes(), FIGURE.read_bytes()] == before
+
+
+def test_readme_is_stale_after_a_new_run(reported: Path) -> None:
+    write_readme()
+    summary = Path("report/summary.json")
+    summary.write_text(summary.read_text().replace("0.85", "0.86"))
+    assert not readme_is_current()
+
+
+def test_a_plot_of_another_run_is_stale(reported: Path) -> None:
+    write_readme()
+    FIGURE.write_text("<svg></svg>")
+    assert not readme_is_current()
+
+
+def test_plot_shows_policies_and_learning(reported: Path) -> None:
+    write_readme()
+    svg = FIGURE.read_text(encoding="utf-8")
+    assert svg.startswith("<svg")
+    assert svg.endswith("</svg>\n")
+    for text in ("base", "sft", "dpo", "grpo", "0.90", "How the runs learn"):
+        assert f">{text}</text>" in svg
+
+
+def test_plot_without_curves_still_has_the_bars(reported: Path) -> None:
+    Path("plots/online/grpo.csv").unlink()
+    write_readme()
+    svg = FIGURE.read_text(encoding="utf-8")
+    assert "What each policy can do" in svg
+    assert "How the runs learn" not in svg
+
+
+@pytest.mark.parametrize("text", ["no marks", f"{BEGIN}", f"{END}{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
+def test_readme_without_its_marks_is_left_alone(reported: Path, text: str) -> None:
+    Path("README.md").write_text(text)
+    with pytest.raises(DataError, match="marks of the results are missing or doubled"):
+        write_readme()
+    assert Path("README.md").read_text() == text
+    assert not FIGURE.exists()

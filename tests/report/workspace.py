@@ -1,0 +1,142 @@
+"""A small finished workspace: real tables and files as the stages before `report` leave them, with known figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from posttrain.tables.identity import from_rows
+from posttrain.tables.store import write_table
+
+POLICIES = ("base", "sft", "preference/dpo", "online/grpo")
+PROMPTS, SAMPLES = 30, 2
+
+PARAMS = """
+prepare: {source: two_step}
+base: {model: scratch, steps: 40}
+sft: {epochs: 3.0}
+preference:
+  runs:
+    dpo: {algorithm: dpo, start: sft, beta: 0.1}
+online:
+  runs:
+    grpo: {algorithm: grpo, start: sft, kl: {beta: 0.02}}
+evaluate: {prompts: 30, samples: 2}
+report: {}
+"""
+
+HOSTILE = (
+    "<script>window.hacked=1</script>",
+    "</script><script>window.hacked=2</script>",
+    "<img src=x onerror=window.hacked=3>",
+    "<!-- <script> {{script}} \u2028 & &amp; </style><svg onload=window.hacked=4>",
+)
+"""What a policy may write, and what must come to nothing."""
+
+FIGURES = {
+    "base": {"pass_at_1": 0.0, "low": 0.0, "high": 0.0, "working": 0.9, "right_given_working": 0.0, "kl_k1": 40.0},
+    "sft": {"pass_at_1": 0.3, "low": 0.25, "high": 0.35, "working": 0.5, "right_given_working": 0.6},
+    "preference/dpo": {
+        "pass_at_1": 0.64,
+        "low": 0.6,
+        "high": 0.7,
+        "working": 0.8,
+        "right_given_working": 0.8,
+        "kl_k1": 0.5,
+    },
+    "online/grpo": {
+        "pass_at_1": 0.9,
+        "low": 0.85,
+        "high": 0.95,
+        "working": 1.0,
+        "right_given_working": 0.9,
+        "kl_k1": 0.9,
+    },
+}
+
+
+def right(policy: str, prompt: int, sample: int) -> bool:
+    """Base never, SFT every third prompt, DPO every second, GRPO all but the first; a later sample is always wrong."""
+    return sample == 0 and {"base": False, "sft": prompt % 3 == 0, "preference/dpo": prompt % 2 == 0}.get(
+        policy, prompt > 0
+    )
+
+
+def completion(policy: str, prompt: int, sample: int, *, greedy: bool) -> str:
+    if policy == "online/grpo" and prompt < len(HOSTILE):
+        return HOSTILE[prompt]
+    return f"{'likeliest' if greedy else 'sample'} {sample} of {policy} to {prompt}\n#### {prompt + 1}"
+
+
+def rollouts(policy: str, *, first_prompt: int = 0) -> list[dict[str, Any]]:
+    kinds = [(sample, False) for sample in range(SAMPLES)] + [(0, True)]
+    return [
+        {
+            "prompt_id": f"{prompt:016x}",
+            "problem": f"p{prompt}",
+            "policy": policy,
+            "sample": sample,
+            "greedy": greedy,
+            "prompt": [{"role": "user", "content": f"What is {prompt}+1? {HOSTILE[prompt] if prompt < 2 else ''}"}],
+            "answer": str(prompt + 1),
+            "completion": completion(policy, prompt, sample, greedy=greedy),
+            "completion_ids": list(range(prompt % 5 + sample + 1)),
+            "logps": [-0.5] * (prompt % 5 + sample + 1),
+            "truncated": False,
+            "reward": float(right(policy, prompt, sample)),
+        }
+        for prompt in range(first_prompt, first_prompt + PROMPTS)
+        for sample, greedy in kinds
+    ]
+
+
+def metrics(policy: str) -> dict[str, float]:
+    """As the stage `evaluate` writes them."""
+    one = dict(FIGURES[policy])
+    bounds = {"pass_at_1_low": one.pop("low"), "pass_at_1_high": one.pop("high")}
+    fixed = {"pass_at_2": one["pass_at_1"], "greedy": 0.5, "format": 0.9, "truncated": 0.01, "length": 12.5}
+    return {**one, **bounds, **fixed}
+
+
+def make(folder: Path, params: str = PARAMS) -> Path:
+    """Write the whole workspace into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "params.yaml").write_text(params, encoding="utf-8")
+    for policy in POLICIES:
+        put_policy(folder, policy, rollouts(policy))
+    put_json(folder / "metrics/sft.json", {"steps": 50, "rows": 1500, "tokens": 18484, "heldout_loss": 0.31})
+    put_json(folder / "metrics/reward.json", {"steps": 9, "pairs": 858, "heldout_accuracy": 0.875})
+    put_json(folder / "metrics/online/grpo.json", {"algorithm": "grpo", "steps": 60, "reward": 0.9})
+    put_curve(folder / "plots/base.csv", {"loss": [6 / (1 + step) for step in range(40)]})
+    put_curve(folder / "plots/preference/dpo.csv", {"loss": [0.7 - step / 100 for step in range(20)]})
+    grpo = {
+        "loss": [0.1 for _ in range(60)],
+        "reward": [step / 60 for step in range(60)],
+        "kl_k3": [step / 300 for step in range(60)],
+        "entropy": [1 - step / 100 for step in range(60)],
+        "length": [10 + step / 6 for step in range(60)],
+    }
+    put_curve(folder / "plots/online/grpo.csv", grpo)
+    return folder
+
+
+def put_policy(folder: Path, policy: str, rows: list[dict[str, Any]]) -> None:
+    put_json(folder / "results" / policy / "metrics.json", metrics(policy))
+    write_table(from_rows(rows, "rollouts"), folder / "results" / policy / "rollouts.parquet", "rollouts")
+
+
+def put_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+
+def put_curve(path: Path, columns: Mapping[str, list[float]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [",".join(["step", *columns])]
+    rows += [
+        ",".join(str(value) for value in (step, *values))
+        for step, values in enumerate(zip(*columns.values(), strict=True))
+    ]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
