@@ -19,7 +19,7 @@ class DeviceParams(Params):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 where the device is built for it"
     )
-    threads: int = Field(2, ge=1, le=256, description="CPU threads; results are repeatable per number of threads")
+    threads: int = Field(1, ge=1, le=256, description="CPU threads; results are repeatable per number of threads")
 
 
 class Device:

@@ -16,7 +16,7 @@ from posttrain.report.lineage import SINGLE, differing, made_from
 from posttrain.report.page import page
 from posttrain.report.policies import Policy, Settings, labels, measured, read_json, reference, runs
 from posttrain.report.samples import for_page, lengths, samples, side_by_side
-from posttrain.report.summary import REWARD_MODEL, SUMMARY, gains, summarize
+from posttrain.report.summary import REWARD_MODEL, SUMMARY, gain_parts, summarize
 from posttrain.tables.parquet import write_parquet
 from posttrain.workspace import metrics_path, write_json
 
@@ -59,7 +59,7 @@ def page_data(
         "title": params.title,
         "reference": reference(policies),
         "reward_model": summary.get(REWARD_MODEL),
-        "gain": gains(summary),
+        "gain": gain_parts(summary),
         "policies": [
             {
                 "label": one.label,

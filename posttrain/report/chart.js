@@ -78,7 +78,8 @@ class Chart {
     if (!width || !this.options.series) return;
     const scale = scales(width, height, ...this.domains()), clip = `clip-${this.options.id}`;
     this.scale = scale;
-    const marks = this.visible().flatMap((series) => (series.points.length === 1 ? drawPoint(scale, series, width) : drawLine(scale, series)));
+    const labelled = [];
+    const marks = this.visible().flatMap((series) => (series.points.length === 1 ? drawPoint(scale, series, width, labelled) : drawLine(scale, series)));
     const area = { x: MARGIN.left, y: MARGIN.top - 6, width: scale.inner.w + 12, height: scale.inner.h + 12 };
     this.brush = shape("rect", { class: "brush", y: MARGIN.top, height: scale.inner.h, width: 0 });
     this.line = shape("line", { class: "cursor", y1: MARGIN.top, y2: height - MARGIN.bottom, visibility: "hidden" });

@@ -41,9 +41,9 @@ function startCurves() {
     chart.show({ title: words(chosen.value), yLabel: words(chosen.value), xLabel, series: seriesOf(chosen.value, across, reach) });
   };
   for (const id of ["metric", "across", "smoothing"]) byId(id).addEventListener("input", show);
-  const averaged = DATA.curves.filter((one) => one.each > 1).map((one) => `${one.label}: mean of ${one.each} steps`);
+  const each = Math.max(...DATA.curves.map((one) => one.each));
   byId("curves-note").textContent = "Drag across the chart to zoom, double-click to see everything; the names switch runs off and on."
-    + (averaged.length ? ` One point is, for ${averaged.join(", ")}.` : "");
+    + (each > 1 ? ` Of long runs a point is the mean of up to ${each} steps.` : "");
   show();
 }
 

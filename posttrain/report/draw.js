@@ -48,7 +48,7 @@ function drawLine(scale, series) {
   return parts;
 }
 
-function drawPoint(scale, series, width) {
+function drawPoint(scale, series, width, labelled) {
   const style = look(series.look), p = series.points[0], x = scale.x(p.x), parts = [];
   const stroke = { "stroke-width": 2, paint: { stroke: style.colour } };
   if (isNumber(p.low)) {
@@ -58,7 +58,11 @@ function drawPoint(scale, series, width) {
   }
   parts.push(shape("circle", { class: "point", "data-series": series.name, cx: x, cy: scale.y(p.y), r: 5, paint: { fill: style.colour } }));
   const room = x + 12 + series.name.length * 7 < width - 4;
-  parts.push(shape("text", { class: "strong", x: room ? x + 10 : x - 10, y: scale.y(p.y) + 4, "text-anchor": room ? "start" : "end" }, series.name));
+  // A name that would lie on another one is left out; the legend and the cursor tell it.
+  const wide = series.name.length * 7, left = room ? x + 10 : x - 10 - wide, box = { left, right: left + wide, y: scale.y(p.y) };
+  if (labelled.some((other) => box.left < other.right && other.left < box.right && Math.abs(box.y - other.y) < 14)) return parts;
+  labelled.push(box);
+  parts.push(shape("text", { class: "strong", x: room ? x + 10 : x - 10, y: box.y + 4, "text-anchor": room ? "start" : "end" }, series.name));
   return parts;
 }
 

@@ -16,13 +16,16 @@ function resultColumns(policies) {
   ];
 }
 
+// With more policies than this the table alone says it better.
+const TILES = 6;
+
 function startResults() {
   const policies = DATA.policies, columns = resultColumns(policies);
   const count = DATA.stages.at(-1).numbers;
   byId("results-note").textContent = `${figure(count.prompts)} held-out prompts, the same for every policy. Whiskers are 95 % intervals.`;
-  byId("gain").textContent = DATA.gain;
+  if (DATA.gain.length) byId("gain").append(`What the gain over ${DATA.reference} consists of:`, el("ul", {}, DATA.gain.map((part) => el("li", {}, part))));
   const tile = (value, text) => el("li", {}, el("b", {}, value), el("span", {}, text));
-  byId("tiles").append(...policies.map((one) => tile(fixed(one.metrics.pass_at_1, 3), `pass@1 of ${one.label}`)),
+  byId("tiles").append(...(policies.length > TILES ? [] : policies).map((one) => tile(fixed(one.metrics.pass_at_1, 3), `pass@1 of ${one.label}`)),
     DATA.reward_model ? tile(fixed(DATA.reward_model.accuracy, 3), "accuracy of the reward model on held-out pairs") : "");
   const rows = policies.map((one, nth) => {
     const m = one.metrics, label = `${one.label}: ${columns[0].value(m)}`;

@@ -72,13 +72,17 @@ def reference_of(summary: Mapping[str, Figures]) -> str:
 
 def gains(summary: Mapping[str, Figures]) -> str:
     """One sentence: how far each run's gain over the reference is more working, how far better answers."""
+    parts = gain_parts(summary)
+    return f"What the gain over {reference_of(summary)} consists of: {'; '.join(parts)}." if parts else ""
+
+
+def gain_parts(summary: Mapping[str, Figures]) -> list[str]:
+    """The same, one part for each policy that comes after the reference."""
     policies, base = policy_figures(summary), reference_of(summary)
     names = list(policies)
     if base not in names or not {"working", "right_given_working"} <= policies[base].keys():
-        return ""
-    after = names[names.index(base) + 1 :]
-    parts = [_sentence_part(name, policies[base], policies[name]) for name in after]
-    return f"What the gain over {base} consists of: {'; '.join(parts)}." if parts else ""
+        return []
+    return [_sentence_part(name, policies[base], policies[name]) for name in names[names.index(base) + 1 :]]
 
 
 def _sentence_part(name: str, before: Figures, after: Figures) -> str:

@@ -67,7 +67,7 @@ def test_sections_and_figures_are_there(page: Page) -> None:
     assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "0.900 [0.850, 0.950]"
     assert page.run("document.querySelectorAll('#results-table svg.whiskers').length") == 4
     assert "0.875" in page.texts("#tiles b")
-    assert "grpo gained 0.60" in page.texts("#gain")[0]
+    assert page.texts("#gain li")[1].startswith("grpo gained 0.60, of which")
     assert "1,500" in page.texts("#lineage-body")[0]
     assert "kl.beta" in page.texts("#settings-body tbody th")
 

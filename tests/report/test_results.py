@@ -8,7 +8,8 @@ import pytest
 
 from posttrain.errors import DataError
 from posttrain.report.build import ReportParams, build_report
-from posttrain.report.results import BEGIN, END, FIGURE, readme_is_current, results_table, write_readme
+from posttrain.report.results import BEGIN, END, FIGURE, read_summary, readme_is_current, results_table, write_readme
+from tests.workspace import ROOT
 
 
 @pytest.fixture
@@ -101,3 +102,16 @@ def test_readme_without_its_marks_is_left_alone(reported: Path, text: str) -> No
         write_readme()
     assert Path("README.md").read_text() == text
     assert not FIGURE.exists()
+
+
+def test_docs_name_every_setting_with_its_default() -> None:
+    text = (ROOT / "docs/report.md").read_text(encoding="utf-8")
+    for name, field in ReportParams.model_fields.items():
+        default = f"`{field.default}`" if isinstance(field.default, str) else str(field.default)
+        assert f"| `{name}` | {default} | {field.description} |" in text
+
+
+def test_docs_name_every_figure(reported: Path) -> None:
+    text = (ROOT / "docs/report.md").read_text(encoding="utf-8")
+    for name in read_summary()["grpo"]:
+        assert f"`{name}`" in text
