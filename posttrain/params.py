@@ -124,7 +124,7 @@ def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
         for owner in found:
             if part in owner.model_fields:
                 inner += _models_in(owner.model_fields[part].annotation)
-            elif issubclass(owner, BaseModel) and part == owner.__name__:
+            elif part == owner.__name__:
                 inner.append(owner)
         found = inner or found
     return sorted({name for owner in found for name in owner.model_fields})

@@ -1,4 +1,4 @@
-"""The sections of params.yaml and the models that type them: for `python -m posttrain params` and for checking a file."""
+"""The sections of params.yaml and the models that type them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from posttrain.algorithms.policy import POLICY_ROWS
 from posttrain.algorithms.preference import PREFERENCE_ROWS
 from posttrain.errors import ParamsError
 from posttrain.evaluate.policy import EvaluateParams
+from posttrain.online.run import OnlineRun
 from posttrain.params import PARAMS_FILE, check, did_you_mean, read
 from posttrain.report.build import ReportParams
 from posttrain.rollout.pairs import PairsParams
 from posttrain.tables.sources import PrepareParams
 from posttrain.train.named import load_run
-from posttrain.train.online import OnlineRun
 from posttrain.train.preferences import PreferenceRun, RewardParams
 from posttrain.train.supervised import BaseParams, SftParams
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from posttrain.online.run import train_online
 from posttrain.stage import run_named_stage
-from posttrain.train.online import train_online
 
 
 def main(run: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from posttrain.params import load
-from posttrain.stage import run_stage
 from posttrain.rollout.pairs import PairsParams, make_pairs
+from posttrain.stage import run_stage
 
 
 def main() -> None:

@@ -124,7 +124,7 @@ def _divergence(
     params: EvaluateParams,
     device: Device,
 ) -> dict[str, float]:
-    """KL(policy || reference) per completion from the policy's own samples: mean of k1 and of k3, summed over tokens."""
+    """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3."""
     other = load_model(reference).to(device.torch)
     each = len(drawn.ids) // len(encoded)
     prompts = [encoded[k // each] for k in range(len(drawn.ids))]

@@ -1,7 +1,7 @@
 """One attention function for every transformers model, which asks the layout it is given.
 
 transformers' models look their attention up by name and hand extra keyword arguments down to it. `posttrain` is
-registered once; training passes a packed layout, decoding a preallocated cache, and the model's own code stays as it is.
+registered once; training passes a packed layout, decoding a preallocated cache, and the model's own code stays.
 """
 
 from __future__ import annotations
@@ -39,8 +39,14 @@ class PackedAttention:
         query_N, key_N, value_N = (part[0].transpose(0, 1) for part in (query, key, value))
         outputs = []
         for gather in self._layout.gathers:
-            parts = [_rows(part, gather) for part in (query_N, key_N, value_N)]
-            out = scaled_dot_product_attention(*parts, is_causal=True, scale=scale, enable_gqa=_grouped(query, key))
+            out = scaled_dot_product_attention(
+                _rows(query_N, gather),
+                _rows(key_N, gather),
+                _rows(value_N, gather),
+                is_causal=True,
+                scale=scale,
+                enable_gqa=_grouped(query, key),
+            )
             outputs.append(out.transpose(1, 2).flatten(0, 1))
         return torch.cat(outputs).index_select(0, self._layout.take_N)[None]
 
@@ -52,7 +58,7 @@ class CachedAttention:
     """
 
     def __init__(self, layout: Layout, prompts_R: Tensor, room: int) -> None:
-        """`layout`: the distinct prompts, packed; `prompts_R`: which prompt each row answers; `room`: tokens to come."""
+        """`layout`: the distinct prompts; `prompts_R`: which of them each row answers; `room`: tokens to come."""
         self._packed = PackedAttention(layout)
         self._layout: Layout | None = layout
         self._prompts_R = prompts_R

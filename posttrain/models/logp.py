@@ -18,7 +18,7 @@ TILE_BYTES = 16 * 2**20
 
 class _TokenLogp(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, target_M: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
         logp_M = hidden_MD.new_empty(target_M.shape, dtype=torch.promote_types(hidden_MD.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""Model folders: what `from_pretrained` and vLLM load, plus a manifest of every tensor; checked on the way in and out."""
+"""Model folders: what `from_pretrained` and vLLM load, plus a manifest of every tensor; checked both ways."""
 
 from __future__ import annotations
 

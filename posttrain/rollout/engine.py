@@ -1,4 +1,4 @@
-"""The decoding loop: prompts prefilled once, a preallocated cache, finished rows dropped, log-probs kept as they fall."""
+"""The decoding loop: prompts prefilled once, a preallocated cache, finished rows dropped, log-probs kept."""
 
 from __future__ import annotations
 

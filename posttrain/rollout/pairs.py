@@ -25,8 +25,8 @@ from posttrain.progress import Progress
 from posttrain.rewards.blend import make_blend
 from posttrain.rewards.verifiable import Sampled
 from posttrain.rollout.engine import SamplingParams, sample
+from posttrain.tables.given import GivenParams, load_feedback, load_pairs
 from posttrain.tables.identity import with_ids
-from posttrain.tables.sources import GivenParams, load_feedback, load_pairs
 from posttrain.tables.store import check_disjoint, read_table, write_table
 from posttrain.text.chat import ChatText
 from posttrain.workspace import metrics_path, model_path, rounded, write_json

@@ -8,7 +8,7 @@ right (where a causal mask hides it), and each packed token takes its output fro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,13 +40,9 @@ class Layout:
         """The same layout on a device, copied without waiting."""
         if device.type == "cpu":
             return self
-        moved = {
-            name: tuple(part.to(device, non_blocking=True) for part in value)
-            if isinstance(value, tuple)
-            else value.to(device, non_blocking=True)
-            for name, value in vars(self).items()
-        }
-        return Layout(**moved)
+        one = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved = {name: value.to(device, non_blocking=True) for name, value in one.items()}
+        return replace(self, gathers=tuple(part.to(device, non_blocking=True) for part in self.gathers), **moved)
 
 
 def pack(prompts: Sequence[Ids], completions: Sequence[Ids]) -> Layout:

@@ -50,7 +50,7 @@ class Batch:
         """The batch that `tensors` saved."""
         sides = []
         for name in ("prompt", "completion"):
-            parts = saved[f"{name}.ids"].split(saved[f"{name}.lengths"].tolist())
+            parts = torch.split(saved[f"{name}.ids"], saved[f"{name}.lengths"].tolist())
             sides.append([part.tolist() for part in parts])
         columns = Ragged(
             lengths_B=saved["lengths"],

@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ from posttrain.train.checkpoint import Checkpoints, Saved
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.modules import Modules, rows_of
 from posttrain.train.optimizer import Update
-from posttrain.train.trpo import FisherProblem
 
 
 @dataclass(frozen=True)
@@ -87,10 +85,10 @@ def train(run: Run) -> MetricsLog:
     return log
 
 
-def _problem(run: Run, batch: Batch) -> Any:
+def _problem(run: Run, batch: Batch) -> GradientProblem:
     numbered = batch.columns.with_rows(row=torch.arange(len(batch)))
     batch = batch.with_columns(numbered)
-    return FisherProblem(GradientProblem(run.objective, run.modules, batch))
+    return GradientProblem(run.objective, run.modules, batch)
 
 
 def _saved(run: Run, step: int, state: State, log: MetricsLog) -> Saved:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from posttrain.errors import ParamsError
-from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, merge, read
+from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
 from posttrain.workspace import model_path
 
 P = TypeVar("P", bound=Params)
@@ -16,8 +16,7 @@ P = TypeVar("P", bound=Params)
 class Row(Protocol):
     """What every algorithm table holds."""
 
-    @property
-    def knobs(self) -> Mapping[str, Any]: ...
+    def laid(self, over: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
 def load_run(model: type[P], section: str, rows: Mapping[str, Row]) -> P:
@@ -29,7 +28,7 @@ def load_run(model: type[P], section: str, rows: Mapping[str, Row]) -> P:
     if own["algorithm"] not in rows:
         mend = did_you_mean(own["algorithm"], list(rows))
         raise ParamsError(what=f"{section}.algorithm = '{own['algorithm']}' is unknown", where=PARAMS_FILE, mend=mend)
-    return check(model, merge(rows[own["algorithm"]].knobs, own), where=section)
+    return check(model, rows[own["algorithm"]].laid(own), where=section)
 
 
 def start_path(start: str, section: str) -> Path:

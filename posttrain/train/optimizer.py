@@ -10,7 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from posttrain.algorithms.objective import Objective
 from posttrain.params import Params
+from posttrain.train.batch import Batch
+from posttrain.train.modules import Modules
 
 
 class OptimizerParams(Params):
@@ -29,18 +32,19 @@ class OptimizerParams(Params):
 
 
 class Problem(Protocol):
-    """One optimizer step as an update rule sees it."""
+    """One optimizer step as an update rule sees it: losses of micro-batches that add up."""
+
+    @property
+    def objective(self) -> Objective: ...
+
+    @property
+    def modules(self) -> Modules: ...
+
+    @property
+    def batch(self) -> Batch: ...
 
     def backward(self) -> dict[str, float]:
         """Add the step's gradient to the parameters; returns the step's metrics."""
-        ...
-
-    def evaluate(self) -> tuple[float, float]:
-        """(loss, mean KL(old || new)) at the current weights, without gradient."""
-        ...
-
-    def kl_gradient_product(self, vector: list[Tensor]) -> list[Tensor]:
-        """The Fisher information at the current weights times a vector."""
         ...
 
 

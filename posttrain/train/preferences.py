@@ -92,7 +92,7 @@ def train_preference(run: str) -> None:
     watch = ("loss", "accuracy")
     log, checkpoints = run_training(name, params, [folder, table], objective, source, modules, update, watch)
     save_model(modules.policy, model_path(name), folder)
-    shown = {key: log.tail(key, 10) for key in ("loss", "accuracy") if key in log.rows[-1]}
+    shown: dict[str, float] = {key: log.tail(key, 10) for key in ("loss", "accuracy") if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
     checkpoints.clear()
 

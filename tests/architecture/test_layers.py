@@ -10,6 +10,7 @@ LAYERS = (
     {"flows"},
     {"stages", "posttrain.__main__"},
     {"posttrain.stage", "posttrain.sections"},
+    {"posttrain.online"},
     {"posttrain.train", "posttrain.evaluate", "posttrain.report"},
     {"posttrain.rollout"},
     {"posttrain.algorithms", "posttrain.rewards"},

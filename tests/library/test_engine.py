@@ -15,7 +15,7 @@ from tests.library.models import random_rows, tiny_model
 STOP = 2
 DEVICE = Device(DeviceParams(threads=1))
 PARAMS = SamplingParams(max_tokens=12)
-PROMPTS = [ids + [i] for i, ids in enumerate(random_rows(7, seed=1)[0])]
+PROMPTS = [[*ids, i] for i, ids in enumerate(random_rows(7, seed=1)[0])]
 NAMES = [f"prompt-{i}" for i in range(len(PROMPTS))]
 
 
@@ -89,7 +89,7 @@ def test_sampled_frequencies_are_the_models_probabilities() -> None:
 def test_uniform_numbers_are_uniform_and_apart() -> None:
     keys = row_keys(0, [str(i) for i in range(4000)])
     values = torch.stack([uniform(keys, t) for t in range(40)])
-    assert 0 <= float(values.min()) and float(values.max()) < 1
+    assert float(values.min()) >= 0 and float(values.max()) < 1
     counts = torch.histc(values.float(), bins=20, min=0, max=1) / values.numel()
     assert float((counts - 0.05).abs().max()) < 0.002
     correlation = torch.corrcoef(values[:6]) - torch.eye(6)

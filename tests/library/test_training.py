@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
+from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective, TrpoKnobs
 from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import TrainingError
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
+from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts
+from posttrain.online.trpo import Trpo
 from posttrain.rewards.blend import Blend
 from posttrain.rewards.verifiable import Sampled
 from posttrain.rollout.engine import SamplingParams
@@ -26,15 +28,13 @@ from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.modules import Modules
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
-from posttrain.train.rollouts import Prompt, RolloutParams, Rollouts
-from posttrain.train.trpo import Trpo, TrpoParams
 from tests.library.models import tiny_folder
 
 DEVICE = Device(DeviceParams(threads=1))
 OPTIMIZER = OptimizerParams(lr=3e-3)
 
 
-class Cut(Exception):
+class CutError(Exception):
     """Stands for the moment at which a run ends by force."""
 
 
@@ -49,7 +49,7 @@ class CutSource:
 
     def batch(self, step: int) -> Batch:
         if step >= self._last:
-            raise Cut
+            raise CutError
         return self._inner.batch(step)
 
 
@@ -101,7 +101,7 @@ def make_run(folder: Path, name: str, place: Path) -> Run:
     trained = [(module, OPTIMIZER.lr) for module in modules.trained.values()]
     update = AdamW(trained, OPTIMIZER, source.steps)
     if name == "trpo":
-        update = Trpo(policy, TrpoParams(delta=0.02, iterations=4))
+        update = Trpo(policy, TrpoKnobs(delta=0.02, iterations=4))
     return Run(name, objective, source, modules, update, Checkpoints(name, "mark"), place / f"{name}.csv", 1)
 
 
@@ -133,7 +133,7 @@ def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(
     for last in (3, 4):
         cut = make_run(folder, name, tmp_path)
         object.__setattr__(cut, "source", CutSource(cut.source, last))
-        with pytest.raises(Cut):
+        with pytest.raises(CutError):
             train(cut)
     again = make_run(folder, name, tmp_path)
     train(again)
@@ -170,7 +170,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
     run = make_run(folder, "sft", tmp_path)
     cut = make_run(folder, "sft", tmp_path)
     object.__setattr__(cut, "source", CutSource(cut.source, 2))
-    with pytest.raises(Cut):
+    with pytest.raises(CutError):
         train(cut)
     monkeypatch.setattr(LikelihoodObjective, "loss", _broken(LikelihoodObjective.loss))
     with pytest.raises(TrainingError, match="loss and grad_norm not finite at step 2"):

@@ -1,4 +1,4 @@
-"""What a person sees who made a mistake: one line that says what, where and how to mend it, and nothing half-written."""
+"""What a person sees who made a mistake: what, where and how to mend it, and nothing half-written."""
 
 from __future__ import annotations
 
@@ -66,5 +66,8 @@ def _files(workspace: Path) -> dict[str, int]:
     return {
         str(path.relative_to(workspace)): path.stat().st_mtime_ns
         for path in workspace.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and ".dvc" not in path.parts and path.name != "params.yaml"
+        if path.is_file()
+        and "__pycache__" not in path.parts
+        and ".dvc" not in path.parts
+        and path.name != "params.yaml"
     }

@@ -76,11 +76,13 @@ def test_every_training_stage_logs_what_plots_draw(smoke_workspace: Path) -> Non
         "preference/dpo": {"loss", "accuracy", "margin"},
         "online/grpo": {"loss", "reward", "kl_k1", "kl_k2", "kl_k3", "entropy", "clip_fraction", "length"},
     }
-    for stage, columns in expected.items():
-        log = pl.read_csv(smoke_workspace / "plots" / f"{stage}.csv")
-        assert columns <= set(log.columns), stage
+    for name, columns in expected.items():
+        log = pl.read_csv(smoke_workspace / "plots" / f"{name}.csv")
+        assert columns <= set(log.columns), name
         assert log["step"].to_list() == list(range(log.height))
-        assert log.select(pl.col(pl.Float64).is_finite().all()).row(0) == (True,) * len(log.select(pl.col(pl.Float64)).columns)
+        assert log.select(pl.col(pl.Float64).is_finite().all()).row(0) == (True,) * len(
+            log.select(pl.col(pl.Float64)).columns
+        )
 
 
 def test_dvc_shows_metrics_params_and_plots(smoke_workspace: Path) -> None:
@@ -113,12 +115,12 @@ def test_one_knob_reruns_its_run_and_what_follows_and_its_undo_comes_from_the_ca
 
 def test_adding_a_run_adds_its_stages(own_workspace: Path) -> None:
     params = own_workspace / "params.yaml"
-    extra = "    rloo_like: {algorithm: dapo, start: sft, rollout: {rounds: 1, prompts: 2, group_size: 2, minibatches: 1}}\n"
+    extra = "    mine: {algorithm: dapo, start: sft, rollout: {rounds: 1, prompts: 2, minibatches: 1}}\n"
     params.write_text(params.read_text().replace("\nevaluate:", f"{extra}\nevaluate:"))
     listed = dvc(own_workspace, "stage", "list", "--name-only").stdout.split()
-    assert {"online@rloo_like", "evaluate_online@rloo_like"} <= set(listed)
+    assert {"online@mine", "evaluate_online@mine"} <= set(listed)
     stale = json.loads(_quiet(dvc(own_workspace, "status", "--json")))
-    assert set(stale) == {"online@rloo_like", "evaluate_online@rloo_like", "report"}
+    assert set(stale) == {"online@mine", "evaluate_online@mine", "report"}
 
 
 def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(own_workspace: Path) -> None:

@@ -7,18 +7,18 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from posttrain.algorithms.policy import GROUPED, POLICY_ROWS, PolicyKnobs, PolicyObjective
+from posttrain.algorithms.policy import POLICY_ROWS, PolicyKnobs, PolicyObjective, group_refusal, reuse_refusal
 from posttrain.models.device import Device
 from posttrain.models.store import load_model, load_scorer, load_tokenizer, save_model
+from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts
+from posttrain.online.trpo import Trpo
 from posttrain.rewards.blend import make_blend
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.modules import Modules
 from posttrain.train.named import load_run, start_path
 from posttrain.train.optimizer import Update
-from posttrain.train.rollouts import Prompt, RolloutParams, Rollouts
 from posttrain.train.settings import TrainingParams, adamw, run_training
-from posttrain.train.trpo import Trpo, TrpoParams
 from posttrain.workspace import metrics_path, model_path, rounded, write_json
 
 PROMPTS = Path("data/prompts.parquet")
@@ -31,15 +31,12 @@ class OnlineRun(TrainingParams, PolicyKnobs):
     start: str = Field("sft", description="the model it starts from, a folder under models/")
     reward: dict[str, float] = Field({"correct": 1.0, "format": 0.2}, description="weight of each reward by name")
     rollout: RolloutParams = Field(default_factory=RolloutParams)
-    trust_region: TrpoParams = Field(default_factory=TrpoParams, description="read when update is trpo")
 
     @model_validator(mode="after")
-    def _siblings(self) -> OnlineRun:
-        if self.advantage in GROUPED and self.rollout.group_size < 2:
-            raise ValueError(
-                f"rollout.group_size = 1: '{self.algorithm}' compares siblings, so every advantage would be 0. "
-                "Use group_size >= 2, or algorithm 'reinforce'"
-            )
+    def _fits_the_rollout(self) -> OnlineRun:
+        refused = group_refusal(self, self.rollout.group_size) or reuse_refusal(self, self.rollout.epochs)
+        if refused and not self.experimental:
+            raise ValueError(f"{refused}, or experimental: true")
         if self.overlong is not None and self.overlong >= self.rollout.sampling.max_tokens:
             raise ValueError("overlong must be below rollout.sampling.max_tokens. Lower it")
         return self
@@ -70,7 +67,9 @@ def train_online(run: str) -> None:
     watch = ("reward", "length", "kl_k3", "loss")
     log, checkpoints = run_training(name, params, inputs, objective, source, modules, update, watch)
     save_model(modules.policy, model_path(name), folder)
-    shown = {key: log.tail(key, 10) for key in ("reward", "length", "entropy", "kl_k3") if key in log.rows[-1]}
+    shown: dict[str, float] = {
+        key: log.tail(key, 10) for key in ("reward", "length", "entropy", "kl_k3") if key in log.rows[-1]
+    }
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
     checkpoints.clear()
 
@@ -93,7 +92,7 @@ def _update(params: OnlineRun, modules: Modules, steps: int) -> Update:
     critic: Any = None
     if modules.critic is not None:
         critic = adamw(Modules(modules.critic, modules.device), params, steps)
-    return Trpo(modules.policy, params.trust_region, critic)
+    return Trpo(modules.policy, params.trpo, critic)
 
 
 def _prompts(text: ChatText) -> list[Prompt]:

@@ -11,48 +11,29 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from posttrain.algorithms.policy_knobs import TrpoKnobs
 from posttrain.models.forward import head_weight, packed_states
 from posttrain.models.logp import exact_kl
-from posttrain.params import Params
 from posttrain.text.layout import Layout, pack
 from posttrain.train.optimizer import Problem
 
 
-class TrpoParams(Params):
-    """The trust region."""
-
-    delta: float = Field(0.01, gt=0, description="largest mean KL(old || new) per token of one step")
-    iterations: int = Field(10, ge=1, description="conjugate gradient iterations")
-    damping: float = Field(0.1, ge=0, description="added to the Fisher matrix's diagonal")
-    backtracks: int = Field(10, ge=1, description="halvings of the step before it is given up")
-
-
 class FisherProblem:
-    """A gradient problem that can also measure its loss and its distance from where the step began."""
+    """What else a problem can tell: its loss, its distance from where the step began, and how that distance bends."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Problem) -> None:
+        """Keeps the distribution of the policy as it is now."""
         self._inner = inner
-        self._old: list[tuple[Layout, Tensor]] | None = None
-        self._old_head: Tensor | None = None
-
-    def backward(self) -> dict[str, float]:
-        """The inner problem's gradient and metrics."""
-        metrics: dict[str, float] = self._inner.backward()
-        return metrics
-
-    def remember(self) -> None:
-        """Keep the distribution of the policy as it is now."""
-        modules = self._inner.modules
+        modules = inner.modules
         with torch.no_grad(), modules.device.autocast():
-            self._old = []
+            self._old: list[tuple[Layout, Tensor]] = []
             for micro in modules.micros(self._inner.batch):
                 layout = pack(micro.prompts, micro.completions).to(modules.device.torch)
                 self._old.append((layout, packed_states(modules.policy, layout)[layout.source_M].clone()))
-            self._old_head = head_weight(modules.policy).clone()
+            self._old_head: Tensor = head_weight(modules.policy).clone()
 
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float]:
@@ -79,7 +60,6 @@ class FisherProblem:
     def _kls(self) -> Any:
         """Each micro-batch's share of the mean KL(old || new) per token."""
         modules = self._inner.modules
-        assert self._old is not None and self._old_head is not None
         tokens = sum(layout.target_M.numel() for layout, _ in self._old)
         for layout, old in self._old:
             new = packed_states(modules.policy, layout)[layout.source_M]
@@ -90,14 +70,13 @@ class FisherProblem:
 class Trpo:
     """The natural gradient step within the trust region; a critic, if there is one, has an optimizer of its own."""
 
-    def __init__(self, policy: Any, params: TrpoParams, critic: Any | None = None) -> None:
+    def __init__(self, policy: Any, params: TrpoKnobs, critic: Any | None = None) -> None:
         self._parameters = [p for p in policy.parameters() if p.requires_grad]
         self._params, self._critic = params, critic
 
     def step(self, problem: Problem, progress: float) -> dict[str, float]:
         """One natural gradient step, kept within the region or not taken."""
-        assert isinstance(problem, FisherProblem)
-        problem.remember()
+        fisher = FisherProblem(problem)
         metrics = self._critic.step(problem, progress) if self._critic else problem.backward()
         gradient = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._parameters]
         for parameter in self._parameters:
@@ -105,10 +84,10 @@ class Trpo:
         metrics["grad_norm"] = float(_dot(gradient, gradient).sqrt())
         if metrics["grad_norm"] == 0:
             return metrics | {"trust_kl": 0.0, "step_share": 0.0}
-        direction = self._solve(problem, gradient)
-        curvature = _dot(direction, self._damped(problem, direction))
+        direction = self._solve(fisher, gradient)
+        curvature = _dot(direction, self._damped(fisher, direction))
         scale = float((2 * self._params.delta / curvature.clamp(min=1e-12)).sqrt())
-        return metrics | self._search(problem, [scale * d for d in direction])
+        return metrics | self._search(fisher, [scale * d for d in direction])
 
     def tensors(self) -> dict[str, Tensor]:
         """The critic's optimizer; the policy's step has no memory."""
@@ -120,11 +99,11 @@ class Trpo:
         if self._critic:
             self._critic.load(tensors)
 
-    def _damped(self, problem: Problem, vector: list[Tensor]) -> list[Tensor]:
+    def _damped(self, problem: FisherProblem, vector: list[Tensor]) -> list[Tensor]:
         product = problem.kl_gradient_product(vector)
         return [f + self._params.damping * v for f, v in zip(product, vector, strict=True)]
 
-    def _solve(self, problem: Problem, gradient: list[Tensor]) -> list[Tensor]:
+    def _solve(self, problem: FisherProblem, gradient: list[Tensor]) -> list[Tensor]:
         """Conjugate gradient for (F + damping) x = g."""
         x = [torch.zeros_like(g) for g in gradient]
         residual = [g.clone() for g in gradient]
@@ -143,11 +122,11 @@ class Trpo:
         return x
 
     @torch.no_grad()
-    def _search(self, problem: Problem, full: list[Tensor]) -> dict[str, float]:
+    def _search(self, problem: FisherProblem, full: list[Tensor]) -> dict[str, float]:
         before = [p.clone() for p in self._parameters]
         start, _ = problem.evaluate()
         share = 1.0
-        for _ in range(self._params.backtracks):
+        for _ in range(self._params.backtracks + 1):
             for parameter, old, change in zip(self._parameters, before, full, strict=True):
                 parameter.copy_(old - share * change)
             loss, kl = problem.evaluate()
