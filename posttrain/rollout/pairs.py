@@ -51,7 +51,7 @@ class PairsParams(Params):
     heldout_prompts: int = Field(150, ge=2, description="held-out prompts that are sampled")
     samples: int = Field(6, ge=2, description="samples of each prompt")
     per_prompt: int = Field(2, ge=1, description="most pairs of one prompt")
-    noise: float = Field(0.35, ge=0, description="the annotator's temperature; 0 never errs")
+    noise: float = Field(0.25, ge=0, description="the annotator's temperature; 0 never errs")
     reward: dict[str, float] = Field({"correct": 1.0, "format": 0.2}, description="what the annotator values")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     device: DeviceParams = Field(default_factory=DeviceParams)

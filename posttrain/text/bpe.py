@@ -10,15 +10,15 @@ from pydantic import Field
 
 from posttrain.params import Params
 
-END_OF_TEXT = "<|endoftext|>"
-START_OF_TURN = "<|im_start|>"
-END_OF_TURN = "<|im_end|>"
+PADDING = "<|pad|>"
+END_OF_TURN = "<|end|>"
+ROLES = ("system", "user", "assistant", "tool")
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""ChatML, the layout that Qwen and many others use."""
+"""One token for each role, so that a turn costs two tokens beside its text."""
 
 
 class BpeParams(Params):
@@ -40,7 +40,7 @@ def train_tokenizer(texts: Iterable[str], params: BpeParams, path: Path) -> None
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=params.vocabulary,
-        special_tokens=[END_OF_TEXT, START_OF_TURN, END_OF_TURN],
+        special_tokens=[PADDING, END_OF_TURN, *(f"<|{role}|>" for role in ROLES)],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -50,7 +50,7 @@ def train_tokenizer(texts: Iterable[str], params: BpeParams, path: Path) -> None
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": END_OF_TURN,
-        "pad_token": END_OF_TEXT,
+        "pad_token": PADDING,
         "model_max_length": 1_000_000,
         "clean_up_tokenization_spaces": False,
         "chat_template": CHAT_TEMPLATE,
