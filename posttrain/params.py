@@ -76,8 +76,8 @@ def check(model: type[M], value: Any, *, where: str, file: str = PARAMS_FILE) ->
         return model.model_validate(value)
     except ValidationError as error:
         lines = [_line(model, failure, where) for failure in error.errors(include_url=False)]
-        mends = "Mend the value" if len(lines) == 1 else f"Mend these {len(lines)} values"
-        raise ParamsError(what="; ".join(lines), where=file, mend=mends) from error
+        mend = "`python -m posttrain params` explains every key"
+        raise ParamsError(what="; ".join(lines), where=file, mend=mend) from error
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

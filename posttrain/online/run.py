@@ -34,7 +34,9 @@ class OnlineRun(TrainingParams, PolicyKnobs):
 
     @model_validator(mode="after")
     def _fits_the_rollout(self) -> OnlineRun:
-        refused = group_refusal(self, self.rollout.group_size) or reuse_refusal(self, self.rollout.epochs)
+        size, epochs = self.rollout.group_size, self.rollout.epochs
+        alone, stale = group_refusal(self, size), reuse_refusal(self, epochs)
+        refused = f"rollout.group_size = {size}: {alone}" if alone else stale and f"rollout.epochs = {epochs}: {stale}"
         if refused and not self.experimental:
             raise ValueError(f"{refused}, or experimental: true")
         if self.overlong is not None and self.overlong >= self.rollout.sampling.max_tokens:
