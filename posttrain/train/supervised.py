@@ -12,7 +12,7 @@ from pydantic import Field
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import Device
-from posttrain.models.store import check_fits, load_model, load_tokenizer, new_model, save_model
+from posttrain.models.store import load_model, load_tokenizer, new_model, save_model
 from posttrain.params import Params
 from posttrain.tables.store import read_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
@@ -85,7 +85,6 @@ def finetune(params: SftParams) -> None:
     folder = model_path("base")
     text = ChatText(load_tokenizer(folder), str(folder))
     model = load_model(folder)
-    check_fits(model, text.tokenizer, str(folder))
     frame = read_table(CHAT, "chat")
     items, heldout = (
         demonstrations(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(CHAT))
