@@ -69,6 +69,8 @@ def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
     metrics = _measured(params, sampled, best)
     if "/" in name:  # a run, not one of the models that runs start from
         metrics |= _divergence(model, Path("models") / params.reference, encoded, drawn, params, device)
+    elif name == params.reference:
+        metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
     folder = Path("results") / name
     frame = pl.concat([_table(name, rows, sampled, params.samples), _table(name, rows, best, 0)])
     write_table(with_ids(frame, "rollouts"), folder / "rollouts.parquet", "rollouts")

@@ -47,19 +47,20 @@ function startCurves() {
   show();
 }
 
-// A policy that lies far beyond the others, as a base model does, is switched off at first: it would press them into a corner.
+// A policy that lies far beyond the others is switched off at first: it would press them into a corner.
 function farAway(policies) {
-  const kls = policies.map((one) => one.metrics.kl_k1 ?? 0);
+  const kls = policies.map((one) => one.metrics.kl_k1);
   return policies.map((one, nth) => kls[nth] > 1 && kls[nth] > 5 * Math.max(0, ...kls.filter((_, other) => other !== nth)));
 }
 
 function startFrontier() {
-  const away = farAway(DATA.policies), names = DATA.policies.filter((_, nth) => away[nth]).map((one) => one.label);
+  const measured = DATA.policies.map((one, look) => ({ ...one, look })).filter((one) => isNumber(one.metrics.kl_k1));
+  const away = farAway(measured), names = measured.filter((_, nth) => away[nth]).map((one) => one.label);
   const chart = new Chart(byId("frontier-chart"), { id: "frontier", kind: "points" });
   chart.show({
     title: "Policies: pass@1 against KL", xLabel: `KL to ${DATA.reference}, nats per completion`, yLabel: "pass@1",
-    series: DATA.policies.map((one, nth) => ({ name: one.label, look: nth, away: away[nth],
-      points: [{ x: one.metrics.kl_k1 ?? 0, y: one.metrics.pass_at_1, low: one.metrics.pass_at_1_low, high: one.metrics.pass_at_1_high }] })),
+    series: measured.map((one, nth) => ({ name: one.label, look: one.look, away: away[nth],
+      points: [{ x: one.metrics.kl_k1, y: one.metrics.pass_at_1, low: one.metrics.pass_at_1_low, high: one.metrics.pass_at_1_high }] })),
   });
   byId("frontier-note").textContent = "Up is better, left is nearer to the reference: a run above and to the left of another got more for less."
     + (names.length ? ` ${names.join(", ")} lies far to the right and is off at first.` : "");

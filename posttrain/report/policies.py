@@ -78,8 +78,8 @@ def prompt_ids(policy: Policy) -> list[str]:
 
 
 def reference(policies: Iterable[Policy]) -> str:
-    """The label of the policy that KL was measured against: the one that has no KL itself."""
-    return next((policy.label for policy in policies if "kl_k1" not in policy.metrics), "sft")
+    """The label of the policy that KL was measured against: its own is 0."""
+    return next((policy.label for policy in policies if policy.metrics.get("kl_k1") == 0.0), "sft")
 
 
 def read_json(path: Path) -> dict[str, Any]:

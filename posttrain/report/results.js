@@ -12,7 +12,7 @@ function resultColumns(policies) {
     { text: "length", about: "mean tokens of a completion", value: (m) => fixed(m.length, 1) },
     share("working", "with working", "share of completions that show a calculation"),
     share("right_given_working", "right if working", "share of those that are right"),
-    { text: `KL to ${DATA.reference}`, about: "nats per completion, from the policy's own samples", value: (m) => fixed(m.kl_k1 ?? 0, 2) },
+    { text: `KL to ${DATA.reference}`, about: "nats per completion, from the policy's own samples", value: (m) => fixed(m.kl_k1, 2) },
   ];
 }
 

@@ -107,5 +107,4 @@ def _parts(figures: Figures) -> tuple[float, float, float]:
 
 
 def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
-    found = {column: float(metrics[key]) for column, key in _COLUMNS.items() if key in metrics}
-    return {**found, "kl": found.get("kl", 0.0)}
+    return {column: float(metrics[key]) for column, key in _COLUMNS.items() if key in metrics}

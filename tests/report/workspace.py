@@ -37,7 +37,7 @@ HOSTILE = (
 
 FIGURES = {
     "base": {"pass_at_1": 0.0, "low": 0.0, "high": 0.0, "working": 0.9, "right_given_working": 0.0, "kl_k1": 40.0},
-    "sft": {"pass_at_1": 0.3, "low": 0.25, "high": 0.35, "working": 0.5, "right_given_working": 0.6},
+    "sft": {"pass_at_1": 0.3, "low": 0.25, "high": 0.35, "working": 0.5, "right_given_working": 0.6, "kl_k1": 0.0},
     "preference/dpo": {
         "pass_at_1": 0.64,
         "low": 0.6,
