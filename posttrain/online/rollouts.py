@@ -89,7 +89,8 @@ class Rollouts:
         order = torch.randperm(groups, generator=generator)
         mine = order.tensor_split(self._params.minibatches)[part].tolist()
         size = self._params.group_size
-        return self._buffer.part([group * size + i for group in mine for i in range(size)])
+        batch = self._buffer.part([group * size + i for group in mine for i in range(size)])
+        return batch.with_columns(batch.columns.with_rows(age=torch.full((len(batch),), place)))
 
     def seen(self) -> dict[str, float]:
         """The parts of the reward, and how the round's groups were found."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import TemplateError
+
 from posttrain.errors import DataError
 
 Message = Mapping[str, str]
@@ -106,9 +108,7 @@ class ChatText:
                 return text, []
             marked = [{**turn, "content": _MARK.format(i)} for i, turn in enumerate(turns)]
             frame: str = self.tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=generation)
-        except Exception as error:
-            if type(error).__module__.split(".")[0] != "jinja2":
-                raise
+        except TemplateError as error:
             raise DataError(
                 what=f"the chat template fails: {error}", where=self._where, mend="Mend the data"
             ) from error

@@ -15,7 +15,7 @@ from posttrain.models.forward import score_rows, score_tokens, value_tokens
 from posttrain.text.layout import micro_batches, pack
 from posttrain.train.batch import Batch
 
-FIXED = ("ref_logp", "anchor", "old_value")
+FIXED = ("ref_logp", "anchor", "old_value", "recomputed_logp")
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def train_preference(run: str) -> None:
     rows = (feedback if table is FEEDBACK else comparisons)(
         text, frame.iter_rows(named=True), params.max_tokens, str(table)
     )
-    kind = UnpairedEpochs if table is FEEDBACK else Epochs
+    kind = UnpairedEpochs if objective.mismatched else Epochs
     source = kind(rows, params.batch, params.epochs, params.seed)
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
