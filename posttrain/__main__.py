@@ -16,6 +16,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("results", help="the table of results of the last run, and what to look at next")
     commands.add_parser("readme", help="write the last run's results into README.md and draw its plot")
+    commands.add_parser("check", help="check every section and run of params.yaml without running anything")
     shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
     shown.add_argument("section", nargs="?", help="one section, e.g. online")
     algorithms = commands.add_parser("algorithms", help="every algorithm, or one with its formula and knobs")
@@ -43,6 +44,10 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.report.results import write_readme
 
             return write_readme()
+        case "check":
+            from posttrain.sections import check_params
+
+            return f"params.yaml: {check_params()} sections and runs are right"
         case "params":
             from posttrain.sections import describe_params
 

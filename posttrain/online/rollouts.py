@@ -100,7 +100,8 @@ class Rollouts:
         """The round in hand and the place in the prompts."""
         kept = {} if self._buffer is None else {f"buffer.{k}": v for k, v in self._buffer.tensors().items()}
         seen = {f"seen.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._seen.items()}
-        return {"place": torch.tensor([self._cursor, self._round]), **kept, **seen}
+        old = {} if self._modules.old is None else dict(self._modules.old.named_parameters(prefix="old"))
+        return {"place": torch.tensor([self._cursor, self._round]), **kept, **seen, **old}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Take up the round in hand."""
@@ -108,9 +109,15 @@ class Rollouts:
         parts = {name[7:]: part for name, part in tensors.items() if name.startswith("buffer.")}
         self._buffer = Batch.from_tensors(parts) if parts else None
         self._seen = {name[5:]: float(part) for name, part in tensors.items() if name.startswith("seen.")}
+        if self._modules.old is not None:
+            with torch.no_grad():
+                for name, parameter in self._modules.old.named_parameters(prefix="old"):
+                    parameter.copy_(tensors[name])
 
     def _sample_round(self, number: int) -> Batch:
         """Groups until the round is full, groups that agree replaced for as many tries as the row allows."""
+        if self._modules.old is not None:
+            self._modules.copy_policy(self._modules.old)
         kept: list[Batch] = []
         spare: list[Batch] = []
         parts: dict[str, list[float]] = {}

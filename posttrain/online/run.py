@@ -83,6 +83,7 @@ def _modules(params: OnlineRun, needs: frozenset[str], folder: Path, device: Dev
         device,
         reference=load_model(folder).to(device.torch) if "ref_logp" in needs else None,
         critic=load_scorer(folder, params.seed).to(device.torch) if "value" in needs else None,
+        old=load_model(folder).to(device.torch) if "kl_old" in needs else None,
         temperature=params.rollout.sampling.temperature,
         micro_tokens=params.micro_tokens,
     )

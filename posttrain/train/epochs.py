@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from posttrain.text.layout import Ids
 from posttrain.train.batch import Batch, make_batch
+from posttrain.train.modules import Modules
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,51 @@ class UnpairedEpochs(Epochs):
         others = [batch.completions[(i + 1) % count] for i in range(count)] if count > 1 else []
         prompts = [*batch.prompts, *(batch.prompts if count > 1 else [])]
         return make_batch(prompts, [*batch.completions, *others], {"label": labels})
+
+
+class PartedEpochs:
+    """The data in parts, one after the other; each part's reference is the policy before it (sDPO, Kim 2024)."""
+
+    def __init__(
+        self, items: Sequence[Item], batch_size: int, epochs: float, seed: int, *, parts: int, modules: Modules
+    ) -> None:
+        if parts > len(items):
+            raise ValueError(f"{len(items)} items cannot be cut into {parts} parts")
+        order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed)).tensor_split(parts)
+        self._parts = [Epochs([items[i] for i in part.tolist()], batch_size, epochs, seed) for part in order]
+        self._modules = modules
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in the whole run."""
+        return sum(part.steps for part in self._parts)
+
+    def batch(self, step: int) -> Batch:
+        """The items of one step; the first step of a part renews the reference."""
+        place = step
+        for part in self._parts:
+            if place < part.steps:
+                if place == 0:
+                    self._modules.copy_policy(self._modules.reference)
+                return part.batch(place)
+            place -= part.steps
+        raise IndexError(f"there is no step {step}")
+
+    def seen(self) -> dict[str, float]:
+        """Nothing beyond what the objective sees."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The reference of the part in hand."""
+        reference: Any = self._modules.reference
+        return dict(reference.named_parameters())
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take up the reference of the part in hand."""
+        reference: Any = self._modules.reference
+        with torch.no_grad():
+            for name, parameter in reference.named_parameters():
+                parameter.copy_(tensors[name])
 
 
 def stack(items: Sequence[Item]) -> Batch:

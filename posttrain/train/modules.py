@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posttrain.formulas.distill import Divergence, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.models.device import Device
-from posttrain.models.forward import score_rows, score_tokens, value_tokens
-from posttrain.text.layout import micro_batches, pack
+from posttrain.models.forward import head_weight, packed_states, score_rows, score_tokens, value_tokens
+from posttrain.models.logp import exact_kl
+from posttrain.text.layout import Layout, micro_batches, pack
 from posttrain.train.batch import Batch
 
 FIXED = ("ref_logp", "anchor", "old_value", "recomputed_logp")
@@ -26,6 +28,9 @@ class Modules:
     device: Device
     reference: Any | None = None
     critic: Any | None = None
+    old: Any | None = None
+    teacher: Any | None = None
+    divergence: Divergence | None = None
     temperature: float = 1.0
     micro_tokens: int = 16_384
 
@@ -51,7 +56,34 @@ class Modules:
             columns = columns.with_tokens(logp=logp, entropy=entropy)
             if "value" in needs:
                 columns = columns.with_tokens(value=value_tokens(self.critic, layout))
+            if "kl_old" in needs:
+                columns = columns.with_tokens(kl_old=self._moved(layout))
+            if "teacher_kl" in needs:
+                columns = columns.with_tokens(teacher_kl=self._apart(layout))
         return columns
+
+    @torch.no_grad()
+    def copy_policy(self, model: Any) -> None:
+        """Make a model that only looks on (the reference, the old policy) equal to the policy as it is now."""
+        for mine, theirs in zip(model.parameters(), self.policy.parameters(), strict=True):
+            mine.copy_(theirs)
+
+    def _moved(self, layout: Layout) -> Tensor:
+        """KL(old || policy) over the vocabulary at each token."""
+        with torch.no_grad():
+            before = packed_states(self.old, layout)[layout.source_M]
+        now = packed_states(self.policy, layout)[layout.source_M]
+        old_head = head_weight(self.old).detach()
+        return exact_kl(before, old_head, now, head_weight(self.policy), self.temperature)
+
+    def _apart(self, layout: Layout) -> Tensor:
+        """The divergence from the teacher over the vocabulary at each token."""
+        if self.divergence is None:
+            raise ValueError("a teacher was asked for without a divergence")
+        with torch.no_grad():
+            theirs = packed_states(self.teacher, layout)[layout.source_M]
+        mine = packed_states(self.policy, layout)[layout.source_M]
+        return tiled(self.divergence, mine, head_weight(self.policy), theirs, head_weight(self.teacher).detach())
 
     @torch.no_grad()
     def fill(self, batch: Batch, needs: frozenset[str]) -> Batch:

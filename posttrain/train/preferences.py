@@ -20,7 +20,8 @@ from posttrain.models.store import load_model, load_scorer, load_tokenizer, save
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import pack
-from posttrain.train.epochs import Epochs, Item, UnpairedEpochs, stack
+from posttrain.train.batch import Source
+from posttrain.train.epochs import Epochs, Item, PartedEpochs, UnpairedEpochs, stack
 from posttrain.train.modules import Modules
 from posttrain.train.named import load_run, start_path
 from posttrain.train.rows import comparisons, feedback
@@ -86,8 +87,7 @@ def train_preference(run: str) -> None:
     rows = (feedback if table is FEEDBACK else comparisons)(
         text, frame.iter_rows(named=True), params.max_tokens, str(table)
     )
-    kind = UnpairedEpochs if objective.mismatched else Epochs
-    source = kind(rows, params.batch, params.epochs, params.seed)
+    source = preference_source(objective, rows, params.batch, params.epochs, params.seed, modules)
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
     log, checkpoints = run_training(name, params, [folder, table], objective, source, modules, update, watch)
@@ -95,6 +95,15 @@ def train_preference(run: str) -> None:
     shown: dict[str, float] = {key: log.tail(key, 10) for key in ("loss", "accuracy") if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
     checkpoints.clear()
+
+
+def preference_source(
+    objective: PreferenceObjective, rows: list[Item], batch: int, epochs: float, seed: int, modules: Modules
+) -> Source:
+    """The rows in the order and company that the objective asks for."""
+    if objective.knobs.parts > 1:
+        return PartedEpochs(rows, batch, epochs, seed, parts=objective.knobs.parts, modules=modules)
+    return (UnpairedEpochs if objective.mismatched else Epochs)(rows, batch, epochs, seed)
 
 
 def _set_knobs(params: PreferenceRun) -> set[str]:

@@ -11,11 +11,12 @@ import torch
 
 from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective, TrpoKnobs
 from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import TrainingError
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
 from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts
+from posttrain.online.selected import Choose, Selected, best, best_pairs, reaching, rising, telling_pairs
 from posttrain.online.trpo import Trpo
 from posttrain.rewards.blend import Blend
 from posttrain.rewards.verifiable import Sampled
@@ -23,15 +24,34 @@ from posttrain.rollout.engine import SamplingParams
 from posttrain.text.chat import ChatText
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
-from posttrain.train.epochs import Epochs, Item, UnpairedEpochs
+from posttrain.train.epochs import Epochs, Item
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.modules import Modules
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
+from posttrain.train.preferences import preference_source
 from tests.library.models import tiny_folder
 
 DEVICE = Device(DeviceParams(threads=1))
 OPTIMIZER = OptimizerParams(lr=3e-3)
+
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dapo": ("dapo", {"overlong": 3}),
+    "exact_penalty": ("ppo_penalty", {"penalty": {"kind": "exact", "target": 1e-5}}),
+    "corrected": ("cispo", {"correction": 2.0}),
+}
+"""Policy rows with some knobs set: what they need besides is supplied by the same run."""
+
+SEAMS: dict[str, tuple[Any, Choose | None]] = {
+    "online_dpo": (PreferenceObjective(PREFERENCE_ROWS["dpo"].settings()), best_pairs()),
+    "online_ipo": (PreferenceObjective(PREFERENCE_ROWS["ipo"].settings()), telling_pairs(0.501)),
+    "raft": (LikelihoodObjective(LikelihoodKnobs()), best()),
+    "rest": (LikelihoodObjective(LikelihoodKnobs()), rising((0.2, 0.5, 0.8), 2)),
+    "rest_em": (LikelihoodObjective(LikelihoodKnobs()), reaching(0.5)),
+    "gkd": (DistillObjective(DistillKnobs(divergence="jensen_shannon")), None),
+}
+"""Objectives of other tables, trained on the policy's own samples."""
 
 
 class CutError(Exception):
@@ -72,6 +92,14 @@ def items(folder: Path, kind: str) -> list[Item]:
     return made
 
 
+def groups(folder: Path, modules: Modules, needs: frozenset[str], resample: int, overlong: int | None) -> Rollouts:
+    text = ChatText(load_tokenizer(folder))
+    prompts = [Prompt(f"p{i}", text.prompt([{"role": "user", "content": f"{i}+1"}]), "1") for i in range(5)]
+    params = RolloutParams(rounds=3, prompts=4, group_size=3, minibatches=2, sampling=SamplingParams(max_tokens=8))
+    blend = Blend({"few": (1.0, few_numbers)})
+    return Rollouts(prompts, blend, modules, needs, params, text=text, seed=0, resample=resample, overlong=overlong)
+
+
 def make_run(folder: Path, name: str, place: Path) -> Run:
     """One small run of each kind, everything made anew as a fresh process would."""
     policy = load_model(folder)
@@ -84,20 +112,25 @@ def make_run(folder: Path, name: str, place: Path) -> Run:
     elif name in PREFERENCE_ROWS:
         objective = PreferenceObjective(PREFERENCE_ROWS[name].settings())
         modules = Modules(policy, DEVICE, load_model(folder))
-        kind = UnpairedEpochs if "label" in objective.needs else Epochs
-        source = kind(items(folder, "feedback" if kind is UnpairedEpochs else "pairs"), 4, 2, 0)
-    else:
-        over: dict[str, Any] = {"overlong": 3} if name == "dapo" else {}
-        objective = PolicyObjective(POLICY_ROWS[name].settings(**over), 8)
-        critic = load_scorer(folder, 0) if "value" in objective.needs else None
-        modules = Modules(policy, DEVICE, load_model(folder), critic)
-        text = ChatText(load_tokenizer(folder))
-        prompts = [Prompt(f"p{i}", text.prompt([{"role": "user", "content": f"{i}+1"}]), "1") for i in range(5)]
-        params = RolloutParams(rounds=3, prompts=4, group_size=3, minibatches=2, sampling=SamplingParams(max_tokens=8))
-        source = Rollouts(
-            prompts, Blend({"few": (1.0, few_numbers)}), modules, objective.needs, params, text=text, seed=0,
-            resample=objective.knobs.resample, overlong=objective.knobs.overlong,
+        kind = "feedback" if "label" in objective.needs else "pairs"
+        source = preference_source(objective, items(folder, kind), 4, 2, 0, modules)
+    elif name in SEAMS:
+        objective, choose = SEAMS[name]
+        teacher = tiny_folder(place / "teacher", seed=3) if "teacher_kl" in objective.needs else None
+        modules = Modules(
+            policy, DEVICE, load_model(folder),
+            teacher=None if teacher is None else load_model(teacher),
+            divergence=None if teacher is None else objective.knobs.formula(),
         )  # fmt: skip
+        source = groups(folder, modules, objective.needs, 0, None)
+        source = source if choose is None else Selected(source, choose)
+    else:
+        row, over = VARIANTS.get(name, (name, {}))
+        objective = PolicyObjective(POLICY_ROWS[row].settings(**over), 8)
+        critic = load_scorer(folder, 0) if "value" in objective.needs else None
+        old = load_model(folder) if "kl_old" in objective.needs else None
+        modules = Modules(policy, DEVICE, load_model(folder), critic, old)
+        source = groups(folder, modules, objective.needs, objective.knobs.resample, objective.knobs.overlong)
     trained = [(module, OPTIMIZER.lr) for module in modules.trained.values()]
     update = AdamW(trained, OPTIMIZER, source.steps)
     if name == "trpo":
@@ -118,7 +151,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_folder(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.mark.parametrize("name", ["sft", "dpo", "kto", "grpo", "dapo", "ppo", "trpo"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sft",
+        "dpo",
+        "kto",
+        "bco",
+        "sdpo",
+        "grpo",
+        "dapo",
+        "ppo",
+        "ppo_penalty",
+        "exact_penalty",
+        "corrected",
+        "trpo",
+        *SEAMS,
+    ],
+)
 def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +189,43 @@ def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(
     train(again)
     assert digest(again) == expected
     assert (tmp_path / f"{name}.csv").read_text() == log
+
+
+def test_groups_that_agree_make_a_step_that_teaches_nothing(folder: Path) -> None:
+    from posttrain.train.loop import GradientProblem
+
+    policy = load_model(folder)
+    modules = Modules(policy, DEVICE, tiny_other(folder))
+    objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
+    batch = groups(folder, modules, objective.needs, 0, None).batch(0)
+    flat = batch.with_columns(batch.columns.with_rows(reward=torch.zeros(len(batch))))
+    chosen = best_pairs()(flat, 0)
+    prepared = objective.prepare(chosen.columns, {})
+    GradientProblem(objective, modules, chosen.with_columns(prepared.step)).backward()
+    assert len(chosen) == 2
+    assert max(float(p.grad.abs().max()) for p in policy.parameters()) < 1e-6
+
+
+def tiny_other(folder: Path) -> Any:
+    """The same model moved a little, so that the reference is not the policy."""
+    model = load_model(folder)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.05)
+    return model
+
+
+def test_a_sampled_pair_is_the_best_of_its_group_against_the_worst(folder: Path) -> None:
+    modules = Modules(load_model(folder), DEVICE)
+    batch = groups(folder, modules, frozenset(), 0, None).batch(0)
+    chosen = best_pairs()(batch, 0)
+    reward, group = chosen.columns.rows["reward"], chosen.columns.rows["group"]
+    all_reward, all_group = batch.columns.rows["reward"], batch.columns.rows["group"]
+    assert len(chosen) >= 2, "no group differs, so the test would prove nothing"
+    for good, bad, of in zip(reward[0::2], reward[1::2], group[0::2], strict=True):
+        mine = all_reward[all_group == of]
+        assert good == mine.max() > mine.min() == bad
+    assert chosen.columns.items.tolist() == [i // 2 for i in range(len(chosen))]
 
 
 def test_trpo_never_leaves_its_region(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

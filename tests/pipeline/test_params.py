@@ -1,0 +1,53 @@
+"""Every params file that we ship is right, and a wrong one is told without running anything."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from posttrain.errors import ParamsError
+from posttrain.sections import SECTIONS, check_params, describe_params
+from tests.workspace import ROOT
+
+FILES = [ROOT / "params.yaml", *sorted((ROOT / "recipes").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_shipped_params_are_right(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copyfile(file, tmp_path / "params.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert check_params() == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("onlin: {}", "unknown section 'onlin'. Did you mean 'online'?"),
+        ("sft: {epochs: 1.0, epoch: 2}", "sft.epoch: unknown key. Did you mean 'epochs'?"),
+        ("sft: {optimizer: {lr: fast}}", "sft.optimizer.lr = 'fast'"),
+        ("sft: {optimizer: {learning_rate: 0.1}}", "sft.optimizer.learning_rate: unknown key"),
+        ("sft: {batch: 16.5}", "sft.batch = 16.5"),
+        ("sft: {batch: true}", "sft.batch = True"),
+        ("base: {batch: 0, steps: 0}", "base.steps = 0"),
+        ("online: {runs: {a: {}}}", "online.runs.a names no algorithm"),
+        ("online: {runs: {a: {algorithm: grpo, clip: {hi: 1.0}}}}", "online.runs.a.clip.hi: unknown key"),
+        ("[1, 2]", "holds no sections"),
+        ("a: [", "not readable as YAML"),
+        ("a: 1\na: 2", "duplicate key"),
+    ],
+)
+def test_a_wrong_file_is_told(text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "params.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ParamsError) as caught:
+        check_params()
+    assert words in str(caught.value) and "params.yaml" in str(caught.value)
+
+
+def test_every_parameter_is_explained() -> None:
+    for section in SECTIONS:
+        lines = describe_params(section).splitlines()[1:]
+        bare = [line for line in lines if not line.split("  ", 3)[-1].strip() or line.rstrip().endswith("=")]
+        assert not bare, bare
