@@ -104,3 +104,23 @@ def test_hidden_states_of_a_packed_layout_have_one_row_per_token() -> None:
     layout = pack(*random_rows(5))
     with torch.no_grad():
         assert packed_states(model, layout).shape == (layout.ids_N.numel(), 32)
+
+
+def test_bf16_forward_and_gradient_stay_near_float32() -> None:
+    from posttrain.models.device import Device, DeviceParams
+
+    prompts, completions = random_rows(12, seed=2)
+    found = []
+    for precision in ("fp32", "bf16"):
+        model = tiny_model()
+        with Device(DeviceParams(device="cpu", precision=precision)).autocast():
+            logp, entropy = score_tokens(model, pack(prompts, completions))
+            assert logp.dtype == entropy.dtype == torch.float32, "log-probs are float32 whatever the matrices are"
+        logp.mean().backward()
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+        assert gradient.dtype == torch.float32
+        found.append((logp.detach(), gradient))
+    (exact, slope), (near, near_slope) = found
+    assert (near - exact).abs().mean() < 0.05
+    assert torch.nn.functional.cosine_similarity(slope, near_slope, dim=0) > 0.99
+    assert not torch.equal(exact, near), "bf16 was never used"
