@@ -6,11 +6,14 @@ import argparse
 import os
 import re
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 
 from posttrain.errors import ParamsError, PosttrainError
 
+ORPHAN_CHECK_S = 0.5
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -48,6 +51,8 @@ def _parser(work: Callable[..., None]) -> argparse.ArgumentParser:
 
 def _guarded(work: Callable[[], None]) -> None:
     """Run the work; an error of ours is one clear line and exit code 1, without a traceback unless asked for."""
+    if "DVC_ROOT" in os.environ:
+        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         work()
     except PosttrainError as error:
@@ -59,3 +64,11 @@ def _guarded(work: Callable[[], None]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _end_with_parent(parent: int) -> None:
+    """End once DVC is gone: an orphan would go on writing into outputs that the next run makes anew."""
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_CHECK_S)
+    print("error: the dvc process that started this stage is gone, so the stage ends too", file=sys.stderr, flush=True)
+    os._exit(1)

@@ -1,0 +1,49 @@
+"""DVC killed outright leaves no stage behind that writes on, and the next repro ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.workspace import dvc, environment
+
+pytestmark = pytest.mark.xdist_group("smoke")
+
+
+def waited_for(condition: object, seconds: float) -> bool:
+    """Whether a condition came true in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():  # type: ignore[operator]
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_stage_ends_when_dvc_is_killed(own_workspace: Path) -> None:
+    lock = (own_workspace / "dvc.lock").read_text()
+    command = [sys.executable, "-m", "dvc", "repro", "--force", "--single-item", "base"]
+    repro = subprocess.Popen(
+        command, cwd=own_workspace, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    assert waited_for(lambda: list((own_workspace / "checkpoints/base").glob("*/step-*")), 120), "no checkpoint came"
+    stages = psutil.Process(repro.pid).children(recursive=True)
+    assert stages, "no stage is running"
+    os.kill(repro.pid, signal.SIGKILL)
+    repro.wait()
+    assert waited_for(lambda: not any(_alive(stage) for stage in stages), 20), stages
+    done = dvc(own_workspace, *command[3:])
+    assert done.returncode == 0, done.stdout
+    assert "goes on from the checkpoint" in done.stdout, done.stdout
+    assert (own_workspace / "dvc.lock").read_text() == lock
+
+
+def _alive(process: psutil.Process) -> bool:
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
