@@ -34,8 +34,15 @@ ONLINE: dict[str, Any] = {
 }
 PREFERENCE: dict[str, Any] = {"start": "sft", "epochs": 1.0, "optimizer": {"lr": 2e-4, "schedule": "linear"}}
 
-OWN: dict[str, dict[str, Any]] = {}
-"""What a row needs otherwise than the settings above; every entry was found by trying."""
+OWN: dict[str, dict[str, Any]] = {
+    "slic": {"delta": 5.0, "optimizer": {"lr": 6e-4, "schedule": "linear"}},
+    "cpo": {"epochs": 3.0, "optimizer": {"lr": 3e-4, "schedule": "linear"}},
+    "orpo": {"beta": 5.0, "epochs": 3.0, "optimizer": {"lr": 4e-4, "schedule": "linear"}},
+    "orpo_from_base": {"start": "base", "epochs": 6.0, "optimizer": {"lr": 2e-3, "schedule": "linear"}},
+    "kto": {"optimizer": {"lr": 1e-4, "schedule": "linear"}},
+    "bco": {"optimizer": {"lr": 1e-4, "schedule": "linear"}},
+}
+"""What a row needs otherwise than the settings above; found by trying with seed 0, the other seeds came after."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from posttrain.train.batch import Source
 from posttrain.train.epochs import Epochs, Item, PartedEpochs, UnpairedEpochs, stack
 from posttrain.train.modules import Modules
 from posttrain.train.named import load_run, start_path
-from posttrain.train.rows import comparisons, feedback
+from posttrain.train.rows import comparisons, feedback, rankings
 from posttrain.train.settings import TrainingParams, adamw, run_training
 from posttrain.workspace import metrics_path, model_path, rounded, write_json
 
@@ -61,11 +61,15 @@ def train_reward(params: RewardParams) -> None:
         comparisons(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(PAIRS))
         for split in ("train", "heldout")
     )
+    objective, inputs = RewardObjective(params.objective), [folder, PAIRS]
+    if "rank" in objective.needs:
+        judged = read_table(FEEDBACK, "feedback").filter(split="train")
+        items = rankings(text, judged.iter_rows(named=True), params.max_tokens, str(FEEDBACK))
+        inputs.append(FEEDBACK)
     source = Epochs(items, params.batch, params.epochs, params.seed)
     update = adamw(modules, params, source.steps)
-    objective = RewardObjective(params.objective)
     watch = ("loss", "accuracy")
-    _, checkpoints = run_training("reward", params, [folder, PAIRS], objective, source, modules, update, watch)
+    _, checkpoints = run_training("reward", params, inputs, objective, source, modules, update, watch)
     save_model(modules.policy, model_path("reward"), folder)
     measured = _accuracy(modules, heldout)
     write_json(metrics_path("reward"), {"steps": source.steps, "pairs": len(items), **rounded(measured)})

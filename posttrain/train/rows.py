@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from posttrain.errors import DataError
-from posttrain.text.chat import ChatText
+from posttrain.text.chat import ChatText, Encoded
 from posttrain.train.epochs import Item
 
 Record = Mapping[str, Any]
@@ -36,6 +36,20 @@ def feedback(text: ChatText, rows: Iterable[Record], longest: int, where: str) -
     for row in rows:
         one = text.exchange(row["prompt"], row["completion"])
         items.append(Item([one.prompt], [one.completion], {"label": [1.0 if row["label"] else -1.0]}))
+    return _short(items, longest, where)
+
+
+def rankings(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
+    """Judged answers, prompt by prompt: the liked ones rank 0, the others 1; prompts of one kind only are left out."""
+    answers: dict[str, list[tuple[Encoded, float]]] = {}
+    for row in rows:
+        one = text.exchange(row["prompt"], row["completion"])
+        answers.setdefault(str(one.prompt), []).append((one, 0.0 if row["label"] else 1.0))
+    items = [
+        Item([one.prompt for one, _ in mine], [one.completion for one, _ in mine], {"rank": [rank for _, rank in mine]})
+        for mine in answers.values()
+        if len({rank for _, rank in mine}) == 2
+    ]
     return _short(items, longest, where)
 
 

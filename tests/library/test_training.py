@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective, TrpoKnobs
-from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
+from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective, RewardKnobs, RewardObjective
 from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import TrainingError
 from posttrain.models.device import Device, DeviceParams
@@ -25,11 +25,12 @@ from posttrain.text.chat import ChatText
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
 from posttrain.train.epochs import Epochs, Item
-from posttrain.train.loop import Run, train
+from posttrain.train.loop import GradientProblem, Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.modules import Modules
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.preferences import preference_source
+from posttrain.train.rows import rankings
 from tests.library.models import tiny_folder
 
 DEVICE = Device(DeviceParams(threads=1))
@@ -192,8 +193,6 @@ def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(
 
 
 def test_groups_that_agree_make_a_step_that_teaches_nothing(folder: Path) -> None:
-    from posttrain.train.loop import GradientProblem
-
     policy = load_model(folder)
     modules = Modules(policy, DEVICE, tiny_other(folder))
     objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
@@ -236,8 +235,6 @@ def test_trpo_never_leaves_its_region(folder: Path, tmp_path: Path, monkeypatch:
 
 
 def test_micro_batches_do_not_change_the_gradient(folder: Path) -> None:
-    from posttrain.train.loop import GradientProblem
-
     gradients = []
     for budget in (10**6, 90):
         policy = load_model(folder)
@@ -306,3 +303,28 @@ def test_a_log_with_a_new_column_is_written_anew(tmp_path: Path) -> None:
     log.add({"step": 0, "loss": 1.5})
     log.add({"step": 1, "loss": 1.25, "kl": 0.5})
     assert (tmp_path / "log.csv").read_text() == "step,loss,kl\n0,1.5,\n1,1.25,0.5\n"
+
+
+def test_judged_answers_of_a_prompt_are_ranked_together(folder: Path) -> None:
+    text = ChatText(load_tokenizer(folder))
+    judged = [("1+1", "#### 2", True), ("2+2", "#### 9", False), ("1+1", "#### 3", False), ("1+1", "#### 5", False)]
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": question}],
+            "completion": [{"role": "assistant", "content": answer}],
+            "label": liked,
+        }
+        for question, answer, liked in judged
+    ]
+    (item,) = rankings(text, rows, 256, "judged")
+    assert list(item.columns["rank"]) == [0.0, 1.0, 1.0], "a prompt whose answers all agree teaches nothing"
+    modules = Modules(load_scorer(folder, 0), DEVICE)
+    objective = RewardObjective(RewardKnobs(compare="ranks"))
+    run_update = AdamW([(modules.policy, 1e-2)], OPTIMIZER, 40)
+    source = Epochs([item], 1, 40, 0)
+    for step in range(source.steps):
+        batch = source.batch(step)
+        prepared = objective.prepare(batch.columns, {})
+        problem = GradientProblem(objective, modules, batch.with_columns(prepared.step))
+        metrics = run_update.step(problem, step / source.steps)
+    assert metrics["accuracy"] == 1.0
