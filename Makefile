@@ -18,7 +18,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui test test-all lint format reproduce learning lock clean
+.PHONY: help env run smoke flow ui test test-all lint format reproduce learning conformance lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ format: env ## format and mend what can be mended
 
 reproduce: env ## run two clean copies from nothing and compare every digest
 	$(BIN)/python -m tests.reproduce recipes/smoke.yaml
+
+conformance: env ## hold every objective against every law and write docs/conformance.md
+	$(BIN)/python -m tests.laws.report
 
 learning: env ## train every objective over seeds and write docs/learning.md (about 15 minutes)
 	$(BIN)/python -m benchmarks.learning

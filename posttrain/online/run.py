@@ -39,6 +39,8 @@ class OnlineRun(TrainingParams, PolicyKnobs):
         refused = f"rollout.group_size = {size}: {alone}" if alone else stale and f"rollout.epochs = {epochs}: {stale}"
         if refused and not self.experimental:
             raise ValueError(f"{refused}, or experimental: true")
+        if self.ptx:
+            raise ValueError("ptx mixes in pretraining text, which the stage online does not supply yet. Set ptx to 0")
         if self.overlong is not None and self.overlong >= self.rollout.sampling.max_tokens:
             raise ValueError("overlong must be below rollout.sampling.max_tokens. Lower it")
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from posttrain.algorithms.preference import (
     PREFERENCE_ROWS,
@@ -38,6 +38,14 @@ class RewardParams(TrainingParams):
     batch: int = Field(16, ge=1, description="comparisons per step")
     max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
     objective: RewardKnobs = Field(default_factory=RewardKnobs)
+
+    @model_validator(mode="after")
+    def _supplied(self) -> RewardParams:
+        if self.objective.margins == "column":
+            raise ValueError(
+                "objective.margins column needs margins, which the table of pairs does not carry. Use constant"
+            )
+        return self
 
 
 class PreferenceRun(TrainingParams, PreferenceKnobs):
