@@ -1,0 +1,32 @@
+"""What is written down from a run is that of the code as it is: dvc.lock, and the README's results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from posttrain.report.results import readme_is_current
+from tests.architecture.sources import ROOT
+
+
+def test_the_lock_file_is_that_of_this_code() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", "status", "--json"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    changed = [
+        f"{stage}: {what}"
+        for stage, reasons in json.loads(done.stdout[done.stdout.index("{") :]).items()
+        for reason in reasons
+        if isinstance(reason, dict)
+        for what, state in {**reason.get("changed deps", {}), "params": reason.get("changed params")}.items()
+        if state in ("modified", "new") and not what.startswith(("data/", "models/", "results", "metrics", "plots"))
+    ]
+    assert not changed, "run `dvc repro` and `python -m posttrain readme`, then commit: " + "; ".join(changed)
+
+
+def test_the_readme_shows_the_committed_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert readme_is_current(), "run `python -m posttrain readme`"
