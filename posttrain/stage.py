@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -11,9 +12,12 @@ import time
 import traceback
 from collections.abc import Callable
 
+import psutil
+
 from posttrain.errors import ParamsError, PosttrainError
 
 ORPHAN_CHECK_S = 0.5
+SHELLS = ("sh", "dash", "bash", "zsh", "ksh", "fish")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -52,7 +56,7 @@ def _parser(work: Callable[..., None]) -> argparse.ArgumentParser:
 def _guarded(work: Callable[[], None]) -> None:
     """Run the work; an error of ours is one clear line and exit code 1, without a traceback unless asked for."""
     if "DVC_ROOT" in os.environ:
-        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
     try:
         work()
     except PosttrainError as error:
@@ -66,9 +70,20 @@ def _guarded(work: Callable[[], None]) -> None:
     os._exit(0)
 
 
-def _end_with_parent(parent: int) -> None:
+def _dvc_process() -> psutil.Process | None:
+    """The process that runs this stage; None if it is gone already.
+
+    DVC starts a shell, and some shells stay between the two where others become the stage. An orphan's ancestor is
+    init or a session's manager, which are no Python programs.
+    """
+    ancestor = next((above for above in psutil.Process().parents() if above.name() not in SHELLS), None)
+    return ancestor if ancestor and ancestor.name().casefold().startswith(("python", "dvc")) else None
+
+
+def _end_with(dvc: psutil.Process | None) -> None:
     """End once DVC is gone: an orphan would go on writing into outputs that the next run makes anew."""
-    while os.getppid() == parent:
-        time.sleep(ORPHAN_CHECK_S)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while dvc and dvc.is_running() and dvc.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(ORPHAN_CHECK_S)
     print("error: the dvc process that started this stage is gone, so the stage ends too", file=sys.stderr, flush=True)
     os._exit(1)

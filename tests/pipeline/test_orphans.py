@@ -27,11 +27,17 @@ def waited_for(condition: object, seconds: float) -> bool:
     return False
 
 
-def test_a_stage_ends_when_dvc_is_killed(own_workspace: Path) -> None:
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+def test_a_stage_ends_when_dvc_is_killed(own_workspace: Path, shell: str) -> None:
+    """dash stays between dvc and the stage; bash becomes the stage."""
     lock = (own_workspace / "dvc.lock").read_text()
     command = [sys.executable, "-m", "dvc", "repro", "--force", "--single-item", "base"]
     repro = subprocess.Popen(
-        command, cwd=own_workspace, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=own_workspace,
+        env=environment() | {"SHELL": shell},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     assert waited_for(lambda: list((own_workspace / "checkpoints/base").glob("*/step-*")), 120), "no checkpoint came"
     stages = psutil.Process(repro.pid).children(recursive=True)
