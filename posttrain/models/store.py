@@ -99,16 +99,21 @@ def save_model(model: Any, path: str | Path, tokenizer_from: str | Path) -> None
         raise ModelError(what=f"not finite: {', '.join(bad[:5])}", where=str(target), mend=mend)
     fresh = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    save_file(tensors, str(fresh / WEIGHTS), metadata={"format": "pt"})
-    (fresh / "config.json").write_text(_config_text(model), encoding="utf-8")
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, fresh / name)
-    manifest = {name: _described(part) for name, part in sorted(tensors.items())}
-    (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(fresh, target)
+    try:
+        fresh.mkdir(parents=True)
+        save_file(tensors, str(fresh / WEIGHTS), metadata={"format": "pt"})
+        (fresh / "config.json").write_text(_config_text(model), encoding="utf-8")
+        for name in TOKENIZER_FILES:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, fresh / name)
+        manifest = {name: _described(part) for name, part in sorted(tensors.items())}
+        (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(fresh, target)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        mend = "Free the disk or mend the folder's rights, and run it again: a trained model's checkpoint is kept"
+        raise ModelError(what=f"the model cannot be written ({error})", where=str(target), mend=mend) from error
 
 
 def _ready(model: Any) -> Any:

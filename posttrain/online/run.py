@@ -69,13 +69,12 @@ def train_online(run: str) -> None:
     update = _update(params, modules, source.steps)
     inputs = [folder, PROMPTS, *([model_path("reward")] if "model" in params.reward else [])]
     watch = ("reward", "length", "kl_k3", "loss")
-    log, checkpoints = run_training(name, params, inputs, objective, source, modules, update, watch)
+    log = run_training(name, params, inputs, objective, source, modules, update, watch)
     save_model(modules.policy, model_path(name), folder)
     shown: dict[str, float] = {
         key: log.tail(key, 10) for key in ("reward", "length", "entropy", "kl_k3") if key in log.rows[-1]
     }
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
-    checkpoints.clear()
 
 
 def _modules(params: OnlineRun, needs: frozenset[str], folder: Path, device: Device) -> Modules:

@@ -110,13 +110,12 @@ def _fit(
     source = Epochs(items, batch, epochs, params.seed)
     update = adamw(modules, params, source.steps)
     objective = LikelihoodObjective(knobs)
-    log, checkpoints = run_training(name, params, inputs, objective, source, modules, update, ("loss",))
+    log = run_training(name, params, inputs, objective, source, modules, update, ("loss",))
     save_model(modules.policy, model_path(name), tokenizer)
     tokens = sum(len(ids) for item in items for ids in item.completions)
     summary = {"train_loss": log.tail("loss", 20), "heldout_loss": _mean_loss(modules, heldout)}
     write_json(metrics_path(name), {"steps": source.steps, "rows": len(items), "tokens": tokens, **rounded(summary)})
     print(f"{name}: held-out loss {summary['heldout_loss']:.3f}, saved in {model_path(name)}")
-    checkpoints.clear()
 
 
 @torch.no_grad()
