@@ -19,6 +19,9 @@ PATIENCE_S = 10.0
 """How long to wait for a holder: an orphan ends itself within a second, and then its place is free."""
 DONE = "done"
 """The file in a run's checkpoints that says which plot the finished run wrote."""
+_PART = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+MODEL_NAME = rf"^{_PART}([/@]{_PART})*$"
+"""What can name a folder under models/, and can never lead out of it."""
 HELD = "held"
 """The lock file of a run's checkpoints."""
 _HELD: dict[str, int] = {}
@@ -42,6 +45,11 @@ def plot_path(name: str) -> Path:
 def checkpoint_path(name: str) -> Path:
     """Where a stage's checkpoints lie: under the main workspace, even when DVC runs the stage in a copy of it."""
     return Path(os.environ.get("DVC_ROOT") or ".") / "checkpoints" / name.replace("@", "/")
+
+
+def leads_out(path: str | Path) -> bool:
+    """Whether a path ends outside the workspace once its links are followed."""
+    return not Path(path).resolve().is_relative_to(Path.cwd().resolve())
 
 
 def write_json(path: Path, data: object) -> None:

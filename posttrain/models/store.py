@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from posttrain.errors import ModelError
+from posttrain.models.device import free_bytes
 
 WEIGHTS = "model.safetensors"
 MANIFEST = "manifest.json"
@@ -46,18 +47,18 @@ def new_model(config: Any, seed: int) -> Any:
     """A causal language model with random weights drawn from the seed."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    torch.manual_seed(seed)
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
-    return _ready(_class(config.architectures[0])(config))
+    cls = _class(config.architectures[0])
+    _outline(cls, config, "the model's shape")
+    torch.manual_seed(seed)
+    return _ready(cls(config))
 
 
 def load_model(path: str | Path) -> Any:
     """The folder's model as its config names it, in float32, every tensor accounted for and finite."""
     folder = _folder(path)
     config = load_config(folder)
-    model = _empty(_class(config.architectures[0]), config)
-    _fill(model, _tensors(folder), folder)
-    return _ready(model)
+    return _filled(_class(config.architectures[0]), config, _tensors(folder), folder)
 
 
 def load_scorer(path: str | Path, seed: int) -> Any:
@@ -69,11 +70,9 @@ def load_scorer(path: str | Path, seed: int) -> Any:
     config.architectures = [config.architectures[0].replace("ForCausalLM", "ForSequenceClassification")]
     config.num_labels = 1
     torch.manual_seed(seed)
-    model = _empty(_class(config.architectures[0]), config)
     tensors = {name: part for name, part in _tensors(folder).items() if not name.startswith("lm_head.")}
     tensors["score.weight"] = torch.zeros(1, config.get_text_config().hidden_size)
-    _fill(model, tensors, folder)
-    return _ready(model)
+    return _filled(_class(config.architectures[0]), config, tensors, folder)
 
 
 def load_config(folder: Path) -> Any:
@@ -123,14 +122,51 @@ def _ready(model: Any) -> Any:
     return model.eval()
 
 
-def _empty(cls: type[nn.Module], config: Any) -> Any:
-    """The model without its random start, since every tensor is about to be filled."""
+def _outline(cls: Any, config: Any, where: str) -> Any:
+    """The model without memory for its tensors; refused where config makes no model or one that does not fit."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    try:
+        with torch.device("meta"):
+            outline = cls(config)
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        StrictDataclassError,
+        TypeError,
+        ValueError,
+    ) as error:
+        mend = "Take the config.json that belongs to the weights"
+        raise ModelError(what=f"the config makes no model ({error!r:.200})", where=where, mend=mend) from error
+    size, free = sum(part.numel() for part in outline.parameters()) * 4.0, free_bytes(torch.device("cpu"))
+    if size > free:
+        what = f"its weights take {size / 1e9:.3g} GB in float32, and {free / 1e9:.3g} GB of memory are free"
+        raise ModelError(what=what, where=where, mend="Use a smaller model or a larger machine")
+    return outline
+
+
+def _filled(cls: Any, config: Any, tensors: dict[str, torch.Tensor], folder: Path) -> Any:
+    """The model that config describes with the tensors in it, without the random start that they would overwrite."""
     from transformers.initialization import no_init_weights
 
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    if not isinstance(layers, int) or layers > len(tensors):
+        what = f"num_hidden_layers = {layers!r:.40} cannot be: there are {len(tensors)} tensors"
+        raise ModelError(
+            what=what, where=str(folder / "config.json"), mend="Take the config that belongs to the weights"
+        )
+    outline = _outline(cls, config, str(folder / "config.json"))
+    outline.tie_weights()
+    _check_fit(outline, tensors, folder)
     with no_init_weights():
         model: Any = cls(config)
     model.tie_weights()
-    return model
+    with torch.no_grad():
+        for name, place in _unshared(model).items():
+            place.copy_(tensors[name])
+    return _ready(model)
 
 
 def _class(architecture: str) -> Any:
@@ -170,8 +206,8 @@ def _tensors(folder: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _fill(model: Any, tensors: dict[str, torch.Tensor], folder: Path) -> None:
-    """Copy every tensor into its place, or say which are missing, foreign, misshapen or not finite."""
+def _check_fit(model: Any, tensors: dict[str, torch.Tensor], folder: Path) -> None:
+    """Say which tensors are missing, foreign, misshapen or not finite."""
     places = _unshared(model)
     faults = [f"missing {name}" for name in sorted(set(places) - set(tensors))]
     shared = set(dict(model.named_parameters(remove_duplicate=False))) - set(places)
@@ -186,9 +222,6 @@ def _fill(model: Any, tensors: dict[str, torch.Tensor], folder: Path) -> None:
     if faults:
         shown = "; ".join(faults[:8]) + (f" and {len(faults) - 8} more" if len(faults) > 8 else "")
         raise ModelError(what=shown, where=str(folder / WEIGHTS), mend="Save the model anew with its own config")
-    with torch.no_grad():
-        for name, place in places.items():
-            place.copy_(tensors[name])
 
 
 def _unshared(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from posttrain.errors import TrainingError
+from posttrain.models.device import free_bytes
 from posttrain.train.modules import Modules
 
 GB = 1e9
@@ -40,19 +39,6 @@ def checkpoint_bytes(modules: Modules) -> int:
 def parameter_bytes(module: Any) -> int:
     """The size of a model's weights."""
     return sum(part.numel() * part.element_size() for part in module.parameters())
-
-
-def free_bytes(device: torch.device) -> float:
-    """The memory that this process may still take: the device's, or the machine's within the container's limit."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    free = float(psutil.virtual_memory().available)
-    with contextlib.suppress(OSError, ValueError, KeyError):  # "max" where there is no limit
-        group = Path("/sys/fs/cgroup")
-        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        free = min(free, float(limit - used + int(parts["inactive_file"])))  # a cache that gives way
-    return free
 
 
 def check_memory(modules: Modules, share: float | None, name: str) -> None:

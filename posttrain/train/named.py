@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from posttrain.errors import ParamsError
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
-from posttrain.workspace import model_path
+from posttrain.workspace import MODEL_NAME, model_path
 
 P = TypeVar("P", bound=Params)
 
@@ -33,8 +34,7 @@ def load_run(model: type[P], section: str, rows: Mapping[str, Row]) -> P:
 
 def start_path(start: str, section: str) -> Path:
     """The folder of the model that a run starts from."""
-    parts = Path(start).parts
-    if not parts or Path(start).is_absolute() or ".." in parts:
+    if not re.match(MODEL_NAME, start):
         mend = "Use a folder under models/, e.g. sft"
         raise ParamsError(what=f"{section}.start = '{start}' leaves models/", where=PARAMS_FILE, mend=mend)
     return model_path(start)

@@ -87,7 +87,7 @@ def outputs(stage: str) -> list[str]:
 def torture(server: Server, workspace: Path, stage: str, kills: int, seed: int) -> Tally:
     """Kill the stage so many times in all, over as many lives as that takes."""
     rng, tally, outs = random.Random(f"{seed} {stage}"), Tally(stage), outputs(stage)
-    if before := BEFORE.get(stage.split()[0]):
+    if before := BEFORE.get(stage.split(maxsplit=1)[0]):
         server.run(workspace, before)
     _fresh(workspace, outs)
     whole = server.run(workspace, stage)

@@ -93,14 +93,18 @@ class Server:
         env: Mapping[str, str] | None = None,
         patience: float = 300.0,
     ) -> Ended:
-        """Run `stage`, written like `online grpo`, to its end; `before` names a function to run first in the child."""
+        """Run `stage`, written like `online grpo`, to its end; `before` names a function to run first in the child.
+
+        An argument with spaces in it is set apart by a NUL, which no argument can hold.
+        """
         kill = kill or Kill()
-        name, *arguments = stage.split()
+        name, *arguments = stage.split("\0") if "\0" in stage else stage.split()
         output, trace = (Path(self._folder.name) / part for part in ("output", "trace"))
         surroundings = {"DVC_ROOT": str(workspace), **(env or {})}
         request = {
             "cwd": str(workspace), "stage": name, "arguments": arguments, "operation": kill.operation,
-            "output": str(output), "trace": str(trace), "env": surroundings, "before": before, "given": dict(given or {}),
+            "output": str(output), "trace": str(trace), "env": surroundings,
+            "before": before, "given": dict(given or {}),
         }  # fmt: skip
         trace.unlink(missing_ok=True)
         assert self._process.stdin is not None
@@ -121,11 +125,15 @@ class Server:
 
     def _answer(self, patience: float, child: int | None = None) -> str:
         assert self._process.stdout is not None
-        if not self._readable(patience):
-            if child is not None:
-                os.killpg(child, signal.SIGKILL)
-            raise TimeoutError(f"no answer in {patience} s")
-        return self._process.stdout.readline().strip()
+        late = not self._readable(patience)
+        if late and child is not None:
+            os.killpg(child, signal.SIGKILL)
+        if late and child is None:
+            raise TimeoutError(f"the server of forks gives no answer in {patience} s")
+        answer = self._process.stdout.readline().strip()
+        if late:
+            raise TimeoutError(f"the stage still ran after {patience} s")
+        return answer
 
 
 def _shoot(child: int, trace: Path) -> None:

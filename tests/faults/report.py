@@ -1,4 +1,6 @@
-"""Runs the faults and writes docs/faults.md from what was measured: python -m tests.faults.report [PART ...] [--kills N]
+"""Runs the faults and writes docs/faults.md from what was measured.
+
+    python -m tests.faults.report [PART ...] [--kills N]
 
 Parts: stages, dvc, damage; all of them without an argument. What an earlier run measured of the other parts is kept.
 """

@@ -15,6 +15,7 @@ import runpy
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 STAGES = ("prepare", "base", "sft", "pairs", "reward", "preference", "online", "evaluate", "report")
@@ -45,9 +46,10 @@ def become(request: dict[str, Any]) -> None:
         os.dup2(out, stream)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    trace = open(f"{request['trace']}.new", "w")  # noqa: SIM115: open until the end, which may come at any moment
+    fresh = Path(f"{request['trace']}.new")
+    trace = fresh.open("w")
     faulthandler.register(signal.SIGUSR1, file=trace, all_threads=True)
-    os.rename(trace.name, request["trace"])  # tells that the signal may now be sent
+    fresh.rename(request["trace"])  # tells that the signal may now be sent
     if request.get("before"):
         module, _, function = request["before"].partition(":")
         getattr(importlib.import_module(module), function)(**request["given"])
@@ -85,7 +87,7 @@ def main() -> None:
                 status = 0
             except SystemExit as end:
                 status = end.code if isinstance(end.code, int) else 1
-            except BaseException:  # noqa: BLE001: whatever it was, the child must not go on as a second server
+            except BaseException:  # noqa: BLE001
                 traceback.print_exc()
             finally:
                 sys.stdout.flush()
