@@ -19,6 +19,7 @@ from posttrain.models.device import free_bytes
 
 WEIGHTS = "model.safetensors"
 MANIFEST = "manifest.json"
+ANEW = "Make the folder anew, or delete manifest.json if you changed it on purpose"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 
@@ -31,10 +32,9 @@ def load_tokenizer(path: str | Path) -> Any:
         raise ModelError(what="there is no tokenizer.json", where=str(folder), mend="Save the model with its tokenizer")
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
-    except (ValueError, KeyError, OSError, TypeError) as error:
-        raise ModelError(
-            what=f"the tokenizer cannot be read ({error})", where=str(folder), mend="Save it anew"
-        ) from error
+    except Exception as error:  # noqa: BLE001 (tokenizers raises nothing more special than this)
+        what = f"the tokenizer cannot be read ({' '.join(str(error).split())[:300]})"
+        raise ModelError(what=what, where=str(folder), mend="Save it anew") from error
     if (folder / "config.json").is_file():
         rows = load_config(folder).get_text_config().vocab_size
         if len(tokenizer) > rows:
@@ -76,16 +76,34 @@ def load_scorer(path: str | Path, seed: int) -> Any:
 
 
 def load_config(folder: Path) -> Any:
-    """The config class that config.json names."""
+    """The config class that config.json names, with an architecture that belongs to it."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    )
 
     file = folder / "config.json"
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        return CONFIG_MAPPING[data["model_type"]].from_dict(data)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        config = CONFIG_MAPPING[data["model_type"]].from_dict(data)
+        sizes = config.get_text_config()
+        numbers = {name: getattr(sizes, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StrictDataclassError) as error:
         mend = "It must be a transformers config with a model_type that this version of transformers knows"
-        raise ModelError(what=f"cannot be read ({error!r})", where=str(file), mend=mend) from error
+        raise ModelError(what=f"cannot be read ({error!r:.300})", where=str(file), mend=mend) from error
+    kinds = (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES)
+    known = [kind[config.model_type] for kind in kinds if config.model_type in kind]
+    if not isinstance(config.architectures, list) or not config.architectures or config.architectures[0] not in known:
+        what = f"architectures = {config.architectures!r:.80} is none of {config.model_type}'s: {', '.join(known)}"
+        raise ModelError(what=what, where=str(file), mend="Name one of them; code from the Hub is never run")
+    odd = [
+        f"{name} = {n!r:.40}" for name, n in numbers.items() if not isinstance(n, int) or isinstance(n, bool) or n < 1
+    ]
+    if odd:
+        raise ModelError(what=f"{', '.join(odd)} cannot be", where=str(file), mend="Give whole numbers above 0")
+    return config
 
 
 def save_model(model: Any, path: str | Path, tokenizer_from: str | Path) -> None:
@@ -105,7 +123,8 @@ def save_model(model: Any, path: str | Path, tokenizer_from: str | Path) -> None
         for name in TOKENIZER_FILES:
             if (source / name).is_file():
                 shutil.copyfile(source / name, fresh / name)
-        manifest = {name: _described(part) for name, part in sorted(tensors.items())}
+        manifest: dict[str, Any] = {name: _described(part) for name, part in sorted(tensors.items())}
+        manifest |= {file.name: _digest(file) for file in sorted(fresh.iterdir()) if file.name != WEIGHTS}
         (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         shutil.rmtree(target, ignore_errors=True)
         os.replace(fresh, target)
@@ -180,10 +199,29 @@ def _class(architecture: str) -> Any:
 
 
 def _folder(path: str | Path) -> Path:
+    """The folder, its small files checked against the manifest where there is one; the tensors are checked when read."""
     folder = Path(path)
     if not folder.is_dir():
         raise ModelError(what="there is no such model folder", where=str(folder), mend="Run the stage that makes it")
+    listed = {name: entry for name, entry in _manifest(folder).items() if isinstance(entry, str)}
+    changed = [
+        name for name, digest in listed.items() if not (folder / name).is_file() or _digest(folder / name) != digest
+    ]
+    if changed:
+        raise ModelError(what=f"not what {MANIFEST} says: {', '.join(changed)}", where=str(folder), mend=ANEW)
     return folder
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """What the folder should hold; empty for a model from elsewhere, which has no manifest."""
+    file = folder / MANIFEST
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(what=f"cannot be read ({error})", where=str(file), mend=ANEW) from error
+    if not isinstance(found, dict):
+        raise ModelError(what="holds no JSON object", where=str(file), mend=ANEW)
+    return found
 
 
 def _tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -191,18 +229,19 @@ def _tensors(folder: Path) -> dict[str, torch.Tensor]:
     index = folder / f"{WEIGHTS}.index.json"
     try:
         files = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else [WEIGHTS]
+        if any(Path(name).name != name for name in files):
+            raise ValueError("its index names files outside the folder")
         tensors: dict[str, torch.Tensor] = {}
         for name in files:
             with safe_open(str(folder / name), "pt"):
                 pass
             tensors |= load_file(str(folder / name))
-        manifest = json.loads((folder / MANIFEST).read_text()) if (folder / MANIFEST).is_file() else None
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         mend = "Make the folder anew; weights must be safetensors"
         raise ModelError(what=f"the weights cannot be read ({error})", where=str(folder), mend=mend) from error
-    if manifest is not None and manifest != {name: _described(part) for name, part in sorted(tensors.items())}:
-        mend = f"Make the folder anew, or delete {MANIFEST} if you changed the weights on purpose"
-        raise ModelError(what=f"the weights are not those of {MANIFEST}", where=str(folder), mend=mend)
+    listed = {name: entry for name, entry in _manifest(folder).items() if not isinstance(entry, str)}
+    if listed and listed != {name: _described(part) for name, part in sorted(tensors.items())}:
+        raise ModelError(what=f"the weights are not those of {MANIFEST}", where=str(folder), mend=ANEW)
     return tensors
 
 
@@ -246,6 +285,10 @@ def _config_text(model: Any) -> str:
 def _described(part: torch.Tensor) -> dict[str, Any]:
     data = part.contiguous().flatten().view(torch.uint8).numpy()
     return {"shape": list(part.shape), "dtype": _kind(part), "sha256": hashlib.sha256(data.tobytes()).hexdigest()}
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _kind(part: torch.Tensor) -> str:

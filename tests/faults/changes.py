@@ -164,7 +164,7 @@ def checkpoint(how: str, key: str = "", value: str = "null") -> None:
         elif how == "stateless":
             del state[key]
         elif how == "renamed":
-            folder = folder.rename(folder.with_name(key))
+            folder = folder.rename(folder.with_name(f"{key}{folder.name[-1]}"))
         else:
             TENSOR_CHANGES[how](tensors, key)
         for name in (STATE, SUMS, TENSORS):

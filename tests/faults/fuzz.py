@@ -75,7 +75,7 @@ class Fuzz:
         except TimeoutError:
             return Verdict(case, "wrong", f"it still ran after {PATIENCE_S:.0f} s")
         if not (workspace / SNAPSHOT).exists():
-            raise RuntimeError(f"the change of {case} failed: {ended}")
+            return Verdict(case, "wrong", f"the change itself failed: {ended.output}")
         before, after = json.loads((workspace / SNAPSHOT).read_text()), listing(workspace)
         shutil.rmtree(workspace)
         changed = sorted(name for name in before.keys() | after if before.get(name) != after.get(name))

@@ -62,13 +62,13 @@ class Server:
     """The server of forks as a context."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        self._env = dict(env or {})
+        self._env, self._read = dict(env or {}), b""
 
     def __enter__(self) -> Server:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.server"],
             cwd=ROOT, env=environment() | self._env,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
         )  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="faults")
         assert self._answer(300) == "ready"
@@ -108,7 +108,7 @@ class Server:
         }  # fmt: skip
         trace.unlink(missing_ok=True)
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
         child, began = int(self._answer(60)), time.monotonic()
         if kill.seconds is not None and not self._readable(kill.seconds):
             _shoot(child, trace)
@@ -120,20 +120,29 @@ class Server:
         return Ended(status, text, took, doing)
 
     def _readable(self, seconds: float) -> bool:
+        """Whether a whole answer came in time; the pipe is read by hand, because a reader's buffer hides answers."""
         assert self._process.stdout is not None
-        return bool(select.select([self._process.stdout], [], [], seconds)[0])
+        pipe, until = self._process.stdout.fileno(), time.monotonic() + seconds
+        while b"\n" not in self._read:
+            if not select.select([pipe], [], [], max(until - time.monotonic(), 0))[0]:
+                return False
+            data = os.read(pipe, 4096)
+            if not data:
+                raise EOFError("the server of forks is gone")
+            self._read += data
+        return True
 
     def _answer(self, patience: float, child: int | None = None) -> str:
-        assert self._process.stdout is not None
         late = not self._readable(patience)
-        if late and child is not None:
-            os.killpg(child, signal.SIGKILL)
         if late and child is None:
             raise TimeoutError(f"the server of forks gives no answer in {patience} s")
-        answer = self._process.stdout.readline().strip()
+        if late:
+            os.killpg(child or 0, signal.SIGKILL)
+            self._readable(patience)
+        answer, _, self._read = self._read.partition(b"\n")
         if late:
             raise TimeoutError(f"the stage still ran after {patience} s")
-        return answer
+        return answer.decode()
 
 
 def _shoot(child: int, trace: Path) -> None:
