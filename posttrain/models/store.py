@@ -32,7 +32,7 @@ def load_tokenizer(path: str | Path) -> Any:
         raise ModelError(what="there is no tokenizer.json", where=str(folder), mend="Save the model with its tokenizer")
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # noqa: BLE001 (tokenizers raises nothing more special than this)
+    except Exception as error:  # tokenizers raises nothing more special
         what = f"the tokenizer cannot be read ({' '.join(str(error).split())[:300]})"
         raise ModelError(what=what, where=str(folder), mend="Save it anew") from error
     if (folder / "config.json").is_file():
@@ -199,7 +199,7 @@ def _class(architecture: str) -> Any:
 
 
 def _folder(path: str | Path) -> Path:
-    """The folder, its small files checked against the manifest where there is one; the tensors are checked when read."""
+    """The folder, its small files checked against the manifest if there is one; tensors are checked when read."""
     folder = Path(path)
     if not folder.is_dir():
         raise ModelError(what="there is no such model folder", where=str(folder), mend="Run the stage that makes it")
