@@ -55,7 +55,7 @@ def rankings(text: ChatText, rows: Iterable[Record], longest: int, where: str) -
 
 def windows(text: ChatText, documents: Sequence[str], width: int, where: str) -> list[Item]:
     """Documents one after the other, each ended by the stop token, cut into windows of width + 1 tokens."""
-    stream = [token for ids in text.plain(documents) for token in (*ids, text.stop)]
+    stream = [token for ids in (text.plain(documents) if documents else []) for token in (*ids, text.stop)]
     if len(stream) <= width:
         what = f"the {len(documents)} documents of a split have {len(stream)} tokens, fewer than window = {width}"
         raise DataError(what=what, where=where, mend="Give more text, or lower base.window")

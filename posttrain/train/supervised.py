@@ -57,6 +57,12 @@ class BaseParams(TrainingParams):
     batch: int = Field(32, ge=1, description="windows per step")
     window: int = Field(64, ge=2, description="tokens per window")
 
+    @model_validator(mode="after")
+    def _revision_of_something(self) -> BaseParams:
+        if self.model == SCRATCH and self.revision is not None:
+            raise ValueError("revision belongs to a Hub name, and model is scratch. Remove it")
+        return self
+
 
 class SftParams(TrainingParams):
     """Section `sft`: learning from demonstrations."""
