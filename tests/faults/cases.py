@@ -9,10 +9,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from posttrain.sections import SECTIONS
+from posttrain.sections import RUNS, SECTIONS
 from posttrain.tables.columns import COLUMNS, TURNS, Kind
 
-RUN_OF = {"preference": "dpo", "online": "grpo"}
+RUN_OF = {"preference": "dpo", "online": "grpo", "distill": "gkd"}
 STAGE_OF = {"evaluate": "evaluate sft"}
 READERS: dict[Kind, tuple[str, str]] = {
     "corpus": ("data/corpus.parquet", "base"),
@@ -85,7 +85,8 @@ def _files() -> Iterator[Case]:
 
 def _settings() -> Iterator[Case]:
     """Every parameter of every section with values of a wrong type or range."""
-    for section, model in SECTIONS.items():
+    models = {**SECTIONS, **{family: RUNS[family][run].model for family, run in RUN_OF.items()}}
+    for section, model in models.items():
         run = RUN_OF.get(section)
         stage = STAGE_OF.get(section) or (f"{section} {run}" if run else section)
         root = [section, "runs", run] if run else [section]

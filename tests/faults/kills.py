@@ -24,7 +24,11 @@ PARAMS = Path(__file__).parent / "faults.yaml"
 PRODUCTS = ("data", "models", "metrics", "plots", "results", "report")
 RUNS = {
     "preference": ("dpo", "sdpo", "kto", "bco"),
-    "online": ("grpo", "adaptive_kl", "moving_average", "ppo", "penalty", "dapo", "trpo"),
+    "online": (
+        *("grpo", "adaptive_kl", "moving_average", "ppo", "penalty", "dapo", "trpo"),
+        *("replay", "ptx", "nash_md", "online_dpo", "rest"),
+    ),
+    "distill": ("gkd",),
 }
 STAGES = (
     *("prepare", "base", "sft", "pairs", "reward"),

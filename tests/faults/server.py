@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-STAGES = ("prepare", "base", "sft", "pairs", "reward", "preference", "online", "evaluate", "report")
+STAGES = ("prepare", "base", "sft", "pairs", "reward", "preference", "online", "distill", "evaluate", "report")
 WRITES = os.O_WRONLY | os.O_RDWR
 FILE_EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree", "shutil.copyfile")
 
