@@ -36,7 +36,7 @@ STAGES = (
     *("evaluate sft", "report"),
 )
 UNCHECKPOINTED = ("prepare", "pairs", "evaluate", "report")
-BEFORE = {"base": "prepare", "reward": "pairs", "preference": "pairs"}
+BEFORE = {"base": "prepare", "online ptx": "prepare", "reward": "pairs", "preference": "pairs"}
 """The stage that makes a smaller table for another one to begin with."""
 CUTS = 8
 """Most kills of one life, so that many lives end and are compared."""
