@@ -24,6 +24,7 @@ MODEL_NAME = rf"^{_PART}([/@]{_PART})*$"
 """What can name a folder under models/, and can never lead out of it."""
 HELD = "held"
 """The lock file of a run's checkpoints."""
+_DIGEST = "md5: "
 _HELD: dict[str, int] = {}
 
 
@@ -98,22 +99,26 @@ def drop_unheld(folder: Path) -> None:
 
 def drop_committed() -> None:
     """Remove the checkpoints of finished runs that DVC has recorded: dvc.lock then names the plot that they wrote."""
-    marks = list(checkpoint_path("").rglob(DONE))
-    recorded = Path("dvc.lock").read_text(encoding="utf-8") if marks and Path("dvc.lock").is_file() else ""
-    for mark in marks:
-        if mark.read_text(encoding="utf-8") in recorded:
-            drop_unheld(mark.parent)
+    with contextlib.suppress(OSError):  # another stage that starts now may remove the same ones
+        marks = {mark: mark.read_text(encoding="utf-8") for mark in checkpoint_path("").rglob(DONE)}
+        recorded = Path("dvc.lock").read_text(encoding="utf-8") if marks else ""
+        for mark, digest in marks.items():
+            if digest.startswith(_DIGEST) and digest in recorded:
+                drop_unheld(mark.parent)
 
 
 def recorded_digest(file: Path) -> str:
     """The digest by which dvc.lock names a file."""
-    return f"md5: {hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}"
+    return f"{_DIGEST}{hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}"
 
 
 def _locked(file: Path) -> int | None:
     """The handle of the lock on a file, None if another process has it; the kernel lets go when a process ends."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    except FileNotFoundError:  # the folder was removed in between
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(handle), file.stat()):  # else it was removed while we took it
