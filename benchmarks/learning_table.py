@@ -126,7 +126,12 @@ def _rewards(place: Path) -> list[str]:
 def _search(place: Path, subjects: Sequence[Subject]) -> list[str]:
     """pass@1 of every rate that was tried: where a row breaks is where its line falls."""
     tried = list(search_trials())
-    lines = ["## Search", "", "pass@1 on the held-out prompts, one seed; the rate in bold was taken. Where a line falls the row breaks.", ""]
+    lines = [
+        "## Search",
+        "",
+        "pass@1 on the held-out prompts, one seed; the rate in bold was taken. Where a line falls the row breaks.",
+        "",
+    ]
     for section in TITLES:
         mine = [one for one in subjects if one.section == section and one.algorithm != "trpo"]
         lines += _search_table(place, [trial for trial in tried if trial.subject in mine], "lr")
