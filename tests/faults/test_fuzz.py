@@ -10,7 +10,7 @@ from tests.faults.cases import all_cases
 from tests.faults.fuzz import run_cases
 
 pytestmark = pytest.mark.xdist_group("faults")
-SHARE = 20
+SHARE = 40
 
 
 def test_there_are_enough_cases_and_each_has_its_own_name() -> None:

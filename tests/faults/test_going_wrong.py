@@ -18,7 +18,10 @@ RUNAWAY = (
     '{"algorithm": "grpo", "start": "sft", "kl": {"beta": 0.0001}, "optimizer": {"lr": 0.02, "schedule": "constant"}'
 )
 COLLAPSE = '{"algorithm": "grpo", "start": "sft", "optimizer": {"lr": 0.9, "schedule": "linear", "clip": 1.0e9}'
-EXPLOSION = '{"epochs": 20.0, "checkpoint_every": 1, "optimizer": {"lr": 0.9, "warmup": 0.9, "clip": 1.0e9}}'
+EXPLOSION = (
+    '{"epochs": 5.0, "checkpoint_every": 1, "optimizer": {"lr": 0.9, "warmup": 0.9, "clip": 1.0e9}, '
+    '"limits": {"gradient": 2.0, "steps": 2}}'
+)
 
 
 @pytest.fixture(scope="module")
