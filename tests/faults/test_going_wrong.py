@@ -68,7 +68,8 @@ def test_a_limit_that_is_off_lets_the_run_go_on_from_the_kept_checkpoint(
 ) -> None:
     workspace, path = prepared(smoke_workspace, tmp_path / "w"), ["online", "runs", "grpo"]
     run = f'{RUNAWAY}, {SMALL.replace("40", "8")}, "checkpoint_every": 1'
-    assert run_with(server, workspace, "online grpo", path, f"{run}}}").status == 1
+    tight = '"limits": {"kl": 2.0, "steps": 2}'
+    assert run_with(server, workspace, "online grpo", path, f"{run}, {tight}}}").status == 1
     off = '"limits": {"kl": null, "entropy": null, "gradient": null}'
     ended = run_with(server, workspace, "online grpo", path, f"{run}, {off}}}")
     assert ended.status == 0 and "goes on from the checkpoint" in ended.output, ended.output

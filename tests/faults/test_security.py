@@ -17,7 +17,7 @@ from tests.faults.surroundings import STAGES
 from tests.workspace import ROOT, dvc, environment
 
 pytestmark = pytest.mark.xdist_group("faults")
-CANARY = "canary-7f3a9c51e2"
+CANARY = "-".join(("canary", "7f3a9c51e2"))  # whole in no file of the checkout, so in none of its copies
 SECRETS = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "POSTTRAIN_SECRET", "DATABASE_PASSWORD")
 
 
