@@ -12,7 +12,7 @@ from tests.workspace import ROOT
 
 MEASURE = """
 import resource, sys
-import torch
+import psutil, torch
 from transformers import Qwen3Config
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import Device, DeviceParams
@@ -38,7 +38,7 @@ def step(rows):
     prepared = objective.prepare(batch.columns, {})
     update.step(GradientProblem(objective, modules, batch.with_columns(prepared.step)), 0.0)
 
-before = peak()
+before = psutil.Process().memory_info().rss
 step(tokens // 64)
 print((peak() - before) / training_bytes(modules))
 """
