@@ -60,7 +60,8 @@ def test_models_load_with_from_pretrained(smoke_workspace: Path, policy: str) ->
     folder = smoke_workspace / "models" / policy
     model = AutoModelForCausalLM.from_pretrained(folder)
     saved = load_file(folder / "model.safetensors")
-    assert set(saved) == set(json.loads((folder / "manifest.json").read_text()))
+    listed = json.loads((folder / "manifest.json").read_text())
+    assert set(listed) == {*saved, "config.json", "tokenizer.json", "tokenizer_config.json"}
     for name, tensor in saved.items():
         assert model.state_dict()[name].equal(tensor), name
     chat = [{"role": "user", "content": "Ann has 2 coins."}]
