@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.speed import ours, theirs
+from benchmarks.speed import bound_loops, ours, theirs
 from benchmarks.speed.case import Case, batches, language_model, padding, tokenizer, words
 from benchmarks.speed.meter import Meter, Report
 from benchmarks.speed.reward import SIDE
@@ -58,4 +58,4 @@ def _trl(case: Case, over: dict[str, Any]) -> Report:
     return meter.report(case.batch * case.updates, [row["loss"] for row in log])
 
 
-SIDES = {"posttrain": posttrain, "trl": trl, "trl_default": trl_default}
+SIDES = {"posttrain": posttrain, "bound": bound_loops.dpo, "trl": trl, "trl_default": trl_default}

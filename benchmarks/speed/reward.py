@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.speed import ours, theirs
+from benchmarks.speed import bound_loops, ours, theirs
 from benchmarks.speed.case import Case, batches, padding, scorer, tokenizer
 from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
@@ -56,4 +56,4 @@ def _trl(case: Case, over: dict[str, Any]) -> Report:
     return meter.report(case.batch * case.updates, [row["loss"] for row in log])
 
 
-SIDES = {"posttrain": posttrain, "trl": trl, "trl_default": trl_default}
+SIDES = {"posttrain": posttrain, "bound": bound_loops.reward, "trl": trl, "trl_default": trl_default}

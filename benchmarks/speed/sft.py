@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.speed import ours, theirs
+from benchmarks.speed import bound_loops, ours, theirs
 from benchmarks.speed.case import Case, batches, language_model, padding
 from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
@@ -68,4 +68,4 @@ def _tokens(case: Case) -> int:
     return sum(len(item[0]) for items in batches(case)[case.warm :] for item in items)
 
 
-SIDES = {"posttrain": posttrain, "trl": trl, "trl_packing": trl_packing, "trl_default": trl_default}
+SIDES = {"posttrain": posttrain, "bound": bound_loops.sft, "trl": trl, "trl_packing": trl_packing, "trl_default": trl_default}
