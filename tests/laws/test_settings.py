@@ -54,6 +54,8 @@ def test_a_knob_that_no_formula_reads_is_an_error_that_names_it(path: str) -> No
         "penalty.beta": ("grpo", {"penalty": {"beta": 2.0}}),
         "penalty.target": ("grpo", {"penalty": {"target": 2.0}}),
         "baseline_decay": ("reinforce", {"baseline_decay": 0.5}),
+        "mixture": ("grpo", {"mixture": 0.5}),
+        "win_scale": ("rloo", {"win_scale": 0.5}),
         "gamma": ("grpo", {"gamma": 0.9}),
         "lam": ("reinforce_pp", {"lam": 0.9}),
         "value_coef": ("grpo", {"value_coef": 0.1}),
