@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.speed import ours, theirs
+from benchmarks.speed import bound_online, ours, theirs
 from benchmarks.speed.case import Case
 from benchmarks.speed.meter import Report
 
@@ -14,6 +14,11 @@ BETA = 0.04
 def posttrain(case: Case) -> Report:
     """The stage's loop: sampling, reward, reference, updates."""
     return ours.online(case, "grpo", {"kl": {"beta": BETA}})
+
+
+def bound(case: Case) -> Report:
+    """The same rounds by hand, with the same draws."""
+    return bound_online.online(case, bound_online.GRPO)
 
 
 def trl(case: Case) -> Report:
@@ -33,4 +38,4 @@ def _trl(case: Case, over: dict[str, Any]) -> Report:
     return theirs.online(GRPOTrainer, GRPOConfig, case, {"beta": BETA, "loss_type": "grpo", **over})
 
 
-SIDES = {"posttrain": posttrain, "trl": trl, "trl_default": trl_default}
+SIDES = {"posttrain": posttrain, "bound": bound, "trl": trl, "trl_default": trl_default}
