@@ -133,7 +133,7 @@ class Packed:
                 positions += range(len(prompt))
                 before = prompt
             start, end = len(ids), len(ids) + len(answer)
-            first, edge, mine = self.blocks[-1]
+            _, edge, mine = self.blocks[-1]
             mine.append((start, end))
             source += [edge - 1, *range(start, end - 1)]
             ids += answer
@@ -240,9 +240,7 @@ class Adam:
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = list(parameters)
-        self._inner = torch.optim.AdamW(
-            self._parameters, lr=LEARNING_RATE, betas=BETAS, weight_decay=0.0, fused=True
-        )
+        self._inner = torch.optim.AdamW(self._parameters, lr=LEARNING_RATE, betas=BETAS, weight_decay=0.0, fused=True)
 
     def step(self) -> float:
         """One update; the gradient's norm before clipping."""

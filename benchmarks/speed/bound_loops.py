@@ -21,7 +21,9 @@ def sft(case: Case) -> Report:
         rows = Packed([(row.prompt, row.completion) for item in items for row in item])
         weight = 1 / rows.target.numel()
         loss, _ = token_step(
-            model, rows, lambda _, logp, w=weight: (-w * logp, torch.full_like(logp, -w))  # type: ignore[misc]
+            model,
+            rows,
+            lambda _, logp, w=weight: (-w * logp, torch.full_like(logp, -w)),  # type: ignore[misc]
         )
         adam.step()
         losses.append(loss)

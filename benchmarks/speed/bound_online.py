@@ -69,10 +69,10 @@ class Decoder:
 
     def step(self, token: Tensor, position: Tensor) -> None:
         """One more token of each row."""
-        model, heads, size, group = self.model, self.model.heads, self.model.size, self.group
+        model, heads, size = self.model, self.model.heads, self.model.size
         x = model.embedding[token]
         rows = x.shape[0]
-        cos, sin = model.cos[position][:, None] , model.sin[position][:, None]
+        cos, sin = model.cos[position][:, None], model.sin[position][:, None]
         self.used += 1
         for i, (norm1, qkv, out, norm2, gate_up, down) in enumerate(model.layers):
             split = (_norm(x, norm1) @ qkv.T).view(rows, 3 * heads, size)
@@ -98,7 +98,9 @@ class Decoder:
         """[R, H, X] -> [P H, slots, X]."""
         _, heads, width = part.shape
         if self.slots is not None:
-            part = part.new_zeros(self.bias.shape[0] // heads * self.group, heads, width).index_copy_(0, self.slots, part)
+            part = part.new_zeros(self.bias.shape[0] // heads * self.group, heads, width).index_copy_(
+                0, self.slots, part
+            )
         return part.view(-1, self.group, heads, width).transpose(1, 2).reshape(-1, self.group, width)
 
     def _rows(self, part: Tensor) -> Tensor:
@@ -168,13 +170,11 @@ def online(case: Case, algorithm: Algorithm) -> Report:
     given, words, adam = prompts(case, count), tokenizer(case.shape), Adam(model.parameters)
     losses: list[float] = []
     lengths: list[int] = []
-    cursor: list[int] = []
     for number in range((case.warm + case.updates) // 2):
         meter.update()
         lap = torch.randperm(count, generator=torch.Generator().manual_seed(number)).tolist()
-        cursor = lap
-        asked = [given[i] for i in cursor]
-        ids, logp = decode(model, asked, [f"p{i}:{number}:0" for i in cursor], case.group, case.longest_answer)
+        asked = [given[i] for i in lap]
+        ids, logp = decode(model, asked, [f"p{i}:{number}:0" for i in lap], case.group, case.longest_answer)
         for one in ids:
             words.decode(one, skip_special_tokens=True)
         rewards = torch.tensor([reward(one) for one in ids])
@@ -199,7 +199,14 @@ def online(case: Case, algorithm: Algorithm) -> Report:
 
 
 def _update(
-    model: Llama, adam: Adam, packed: Packed, algorithm: Algorithm, old: Tensor, ref: Tensor, rewards: Tensor, case: Case
+    model: Llama,
+    adam: Adam,
+    packed: Packed,
+    algorithm: Algorithm,
+    old: Tensor,
+    ref: Tensor,
+    rewards: Tensor,
+    case: Case,
 ) -> float:
     lengths = packed.lengths
     rows = lengths.numel()

@@ -1,8 +1,8 @@
 """What is measured: the models, the rows of ids, and how much of them, the same for every side.
 
 Lengths are the quantile midpoints of a log-normal distribution, the same set in every batch and in a new order, as wide
-as makes a batch padded to its longest row hold 2.35 times its real tokens. Ids are random: speed does not depend on their
-meaning. A row's first 30 % is its prompt; the two answers of a pair have similar lengths and one prompt.
+as makes a batch padded to its longest row hold 2.35 times its real tokens. Ids are random: speed does not depend on
+their meaning. A row's first 30 % is its prompt; the two answers of a pair have similar lengths and one prompt.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Row:
 
 
 def lengths(count: int, longest: int, padding: float, shortest: int = 4) -> list[int]:
-    """The quantile midpoints of a log-normal distribution whose last is `longest`; count * longest is `padding` sums."""
+    """The quantile midpoints of a log-normal distribution whose last is `longest`, `padding` times their mean."""
     quantiles = [NormalDist().inv_cdf((i + 0.5) / count) for i in range(count)]
     low, high = 0.0, 5.0
     for _ in range(40):

@@ -19,9 +19,7 @@ def posttrain(case: Case) -> Report:
     modules = Modules(ours.ready(language_model(case.shape)), ours.cpu(), reference)
     objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings(beta=0.1))
     log = ours.fit(objective, ours.Given(updates, SIDE), modules, meter)
-    return meter.report(
-        case.batch * case.updates, [row["loss"] for row in log.rows], padding=padding(updates[-1])
-    )
+    return meter.report(case.batch * case.updates, [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
 
 def trl(case: Case) -> Report:

@@ -7,10 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from benchmarks.speed.case import BETAS, CLIP, LEARNING_RATE, STOP, Case, Row, language_model, prompts, reward, tokenizer
+from benchmarks.speed.case import (
+    BETAS,
+    CLIP,
+    LEARNING_RATE,
+    STOP,
+    Case,
+    Row,
+    language_model,
+    prompts,
+    reward,
+    tokenizer,
+)
 from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
@@ -150,5 +160,3 @@ def online(case: Case, algorithm: str, settings: dict[str, Any]) -> Report:
         length=sum(row["length"] for row in counted) / len(counted),
         reward=sum(row["reward"] for row in counted) / len(counted),
     )
-
-

@@ -18,9 +18,7 @@ def posttrain(case: Case) -> Report:
     updates, meter = batches(case, 2), Meter(case.warm)
     modules = Modules(ours.ready(scorer(case.shape)), ours.cpu())
     log = ours.fit(RewardObjective(RewardKnobs()), ours.Given(updates, SIDE), modules, meter)
-    return meter.report(
-        case.batch * case.updates, [row["loss"] for row in log.rows], padding=padding(updates[-1])
-    )
+    return meter.report(case.batch * case.updates, [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
 
 def trl(case: Case) -> Report:

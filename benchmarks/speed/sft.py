@@ -68,4 +68,10 @@ def _tokens(case: Case) -> int:
     return sum(len(item[0]) for items in batches(case)[case.warm :] for item in items)
 
 
-SIDES = {"posttrain": posttrain, "bound": bound_loops.sft, "trl": trl, "trl_packing": trl_packing, "trl_default": trl_default}
+SIDES = {
+    "posttrain": posttrain,
+    "bound": bound_loops.sft,
+    "trl": trl,
+    "trl_packing": trl_packing,
+    "trl_default": trl_default,
+}

@@ -81,8 +81,7 @@ class Objective(Protocol):
 
     @property
     def by_token(self) -> bool:
-        """Whether the loss is a sum over tokens that reads each token's own columns only, so that any cut is allowed,
-        and of the gradient columns `logp` and `entropy` alone."""
+        """Whether the loss is a sum over tokens of their own columns, `logp` and `entropy` alone with gradient."""
         ...
 
     def initial_state(self) -> State: ...

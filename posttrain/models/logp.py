@@ -8,7 +8,7 @@ does not grow with the number of tokens times the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,8 @@ class _Tile:
 
     def entropy(self) -> Tensor:
         """log sum exp z - sum p z."""
-        return self.logz - torch.linalg.vecdot(self.p, self.logits)
+        mean: Tensor = torch.linalg.vecdot(self.p, self.logits)
+        return self.logz - mean
 
     def slope_(self, grad_logp: Tensor, grad_entropy: Tensor | None, entropy: Tensor) -> Tensor:
         """The gradient by the logits, g (1[target] - p) - g_H p (log p + H), in place of p."""
@@ -111,9 +112,9 @@ def token_loss_backward(
         with torch.enable_grad():
             logp, entropy = tile.logp().requires_grad_(), tile.entropy().requires_grad_()
             total = loss(part, logp, entropy)
-            grad_logp, grad_entropy = torch.autograd.grad(total, (logp, entropy), allow_unused=True)
-        grad_logp = torch.zeros_like(logp) if grad_logp is None else grad_logp
-        slope = tile.slope_(grad_logp, grad_entropy, entropy.detach())
+            slopes: Sequence[Tensor | None] = torch.autograd.grad(total, (logp, entropy), allow_unused=True)
+        by_logp = torch.zeros_like(entropy) if slopes[0] is None else slopes[0]
+        slope = tile.slope_(by_logp, slopes[1], entropy.detach())
         grad_hidden_MD[part] = _spread(slope, temperature, hidden_MD[part], weight_VD, grad_weight_VD)
     return grad_hidden_MD
 

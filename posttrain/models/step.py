@@ -53,7 +53,9 @@ class DecoderStep:
         width, eps = x.shape[1:], self._eps
         cos, sin = self._cos[position_R][:, None], self._sin[position_R][:, None]
         for i, layer in enumerate(self._layers):
-            query, key, value = self._attended(linear(rms_norm(x, width, layer.before, eps), *layer.qkv), layer, cos, sin)
+            query, key, value = self._attended(
+                linear(rms_norm(x, width, layer.before, eps), *layer.qkv), layer, cos, sin
+            )
             mixed = cache.attend(i, query, key, value, self._scale).reshape(x.shape[0], -1)
             x = x + linear(mixed, *layer.out)
             gate, up = linear(rms_norm(x, width, layer.after, eps), *layer.gate_up).chunk(2, dim=1)
@@ -67,7 +69,9 @@ class DecoderStep:
         both = split[:, :turned]
         if layer.head_norms is not None:
             parts = (split[:, :heads], split[:, heads:turned])
-            normed = [rms_norm(part, (self._size,), w, self._eps) for part, w in zip(parts, layer.head_norms, strict=True)]
+            normed = [
+                rms_norm(part, (self._size,), w, self._eps) for part, w in zip(parts, layer.head_norms, strict=True)
+            ]
             both = torch.cat(normed, dim=1)
         both = (both * cos + both.roll(self._size // 2, -1) * sin)[:, :, None]
         return both[:, :heads], both[:, heads:], split[:, turned:, None]

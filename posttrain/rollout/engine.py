@@ -135,9 +135,9 @@ def _decode(
     done_R = torch.zeros_like(rows_R, dtype=torch.bool)
     look_every = 1 if device.torch.type == "cpu" else 8
     for t in range(params.max_tokens):
-        logits = voice.logits() / params.temperature
+        logits = voice.logits().div_(params.temperature)
         if mixture is not None and second is not None:
-            logits = mixture_logits(logits, second.logits() / params.temperature, mixture.share)
+            logits = mixture_logits(logits, second.logits().div_(params.temperature), mixture.share)
         token_R, logp_R = _choose(logits, None if draws_RT is None else draws_RT[:, t])
         tokens_RT[rows_R, t], logps_RT[rows_R, t] = token_R, logp_R
         done_R = done_R | (token_R == stop)
