@@ -82,7 +82,7 @@ def _row(case: str, reports: Reports) -> str:
     peaks = {side: median(reports[side], lambda one: one.peak_mb) for side in ("posttrain", "bound", "trl")}
     by_bound, by_trl = _spread(ratios(reports, "bound")), _spread(ratios(reports, "trl"))
     memory = ", ".join(f"{peak:.0f}" for peak in peaks.values()), f"{peaks['posttrain'] / peaks['trl']:.2f}"
-    cells = [case, f"{UNITS[case.split('/')[0]]}/s", *rates, by_bound, by_trl, *memory]
+    cells = [case, f"{UNITS[case.partition('/')[0]]}/s", *rates, by_bound, by_trl, *memory]
     return f"| {' | '.join(cells)} |"
 
 
