@@ -58,14 +58,12 @@ _PAIR_READERS: Readers = {
     "select.keep": ("select.rule", frozenset({"rejection_sampled"})),
     "select.temperature": ("select.rule", frozenset({"rejection_sampled"})),
 }
-
-READERS: Readers = {
-    **PREFERENCE_READERS,
-    **_PAIR_READERS,
+_BEST_READERS: Readers = {
     "select.threshold": ("select.rule", frozenset({"reaching"})),
     "select.quantiles": ("select.rule", frozenset({"rising"})),
     "select.rounds": ("select.rule", frozenset({"rising"})),
 }
+READERS: Readers = {**PREFERENCE_READERS, **_PAIR_READERS, **_BEST_READERS}
 """Which knob is read when, of both kinds of rows."""
 
 
@@ -98,13 +96,10 @@ class SampledBestKnobs(LikelihoodKnobs):
 
     @model_validator(mode="after")
     def _sampled(self) -> SampledBestKnobs:
-        wrong = ignored(self, {path: reader for path, reader in READERS.items() if path in _BEST_PATHS})
+        wrong = ignored(self, _BEST_READERS)
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
-
-
-_BEST_PATHS = frozenset({"select.threshold", "select.quantiles", "select.rounds"})
 
 
 @dataclass(frozen=True)
@@ -115,11 +110,16 @@ class SampledRow(Row[Any]):
 
     def laid(self, over: Mapping[str, Any]) -> dict[str, Any]:
         """The row's knobs as plain data with some replaced, before they are typed."""
-        return self.lay(self.model, READERS, over)
+        return self.lay(self.model, readers_of(self), over)
 
     def settings(self, **over: Any) -> Any:
         """The row's knobs with some replaced."""
         return self.model.model_validate(self.laid(over))
+
+
+def readers_of(row: SampledRow) -> Readers:
+    """Which knob of a row's model is read when."""
+    return {**PREFERENCE_READERS, **_PAIR_READERS} if row.model is SampledPairKnobs else _BEST_READERS
 
 
 def _pairs(name: str, paper: str, formula: str, of: str, **knobs: Any) -> SampledRow:
