@@ -40,6 +40,7 @@ $(PAGE): $(READY)
 	$(BIN)/python -m posttrain.report.plots_page
 
 run: env ## the whole pipeline, then its table of results
+	@$(BIN)/python -m posttrain mend
 	$(BIN)/dvc repro
 	@$(BIN)/python -m posttrain results
 

@@ -16,7 +16,7 @@ LAYERS = (
     {"posttrain.algorithms", "posttrain.rewards"},
     {"posttrain.models"},  # below rewards: a learned reward is a model
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
-    {"posttrain.params", "posttrain.progress", "posttrain.workspace"},
+    {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
     {"posttrain.errors"},
     {"posttrain"},
 )
