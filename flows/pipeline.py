@@ -29,7 +29,7 @@ def main(words: list[str] | None = None) -> int:
         "--force", action="store_const", const="all", default="stale", dest="which", help="run also what is up to date"
     )
     options = parser.parse_args(words)
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, terminated)
     try:
         return _run(options.targets, options.which)
     except PosttrainError as error:
@@ -65,7 +65,8 @@ def _run(targets: list[str], which: Which) -> int:
     return 128 + signal.SIGINT if state.is_cancelled() else 1
 
 
-def _terminated(number: int, _: FrameType | None) -> NoReturn:
+def terminated(number: int, _: FrameType | None) -> NoReturn:
+    """SIGTERM as an exception, so that what runs is ended in order."""
     raise SystemExit(128 + number)
 
 

@@ -118,6 +118,12 @@ class Terse(logging.Filter):
         return True
 
 
+def quiet() -> None:
+    """Keep Prefect's engine from repeating every failure."""
+    for name in ("prefect.task_runs", "prefect.flow_runs"):
+        logging.getLogger(name).addFilter(Terse())
+
+
 def recorded(root: Path, stages: Sequence[Stage], which: Which) -> State[Any]:
     """Run these stages, which DVC has just been asked about, as a flow run, and return its final state."""
 
@@ -127,8 +133,7 @@ def recorded(root: Path, stages: Sequence[Stage], which: Which) -> State[Any]:
 
     # The thread that beats sleeps through up to a second at the end, which is long where there is nothing to run.
     quick = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if not graph.chosen(stages, which) else {}
-    for name in ("prefect.task_runs", "prefect.flow_runs"):
-        logging.getLogger(name).addFilter(Terse())
+    quiet()
     with temporary_settings(quick):
         return pipeline(return_state=True)
 
@@ -148,7 +153,7 @@ def execute(root: Path, stages: Sequence[Stage], which: Which) -> State[Any]:
         except PosttrainError as error:
             return Failed(message=str(error))
         try:
-            with _cancelled_elsewhere(crew.cancel):
+            with cancelled_elsewhere(crew.cancel):
                 _submit_and_wait(crew)
         except KeyboardInterrupt:
             return Cancelled(message="Interrupted by SIGINT")
@@ -198,7 +203,7 @@ def _as_task(crew: Crew, stage: Stage) -> Task[[str], State[Any]]:
 
 
 @contextmanager
-def _cancelled_elsewhere(cancel: threading.Event) -> Iterator[None]:
+def cancelled_elsewhere(cancel: threading.Event) -> Iterator[None]:
     """Set `cancel` when the run is cancelled in Prefect's pages: nobody else tells a flow that has no worker."""
     over, run_id = threading.Event(), flow_run.id
 
