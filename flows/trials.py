@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +33,29 @@ from posttrain.workspace import write_json
 _MESSAGE_LINES = 12
 
 
-@dataclass
 class StageTimes:
-    """Reads in DVC's lines how long each stage of an experiment took; DVC itself keeps no times."""
+    """Reads in DVC's lines how long each stage took and writes it down at once; DVC itself keeps no times.
 
-    seconds: dict[str, float] = field(default_factory=dict)
-    _running: str = ""
-    _begun: float = 0.0
+    A stage that ended before a kill comes from the run cache later, and keeps the time that was seen then.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._seconds: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        self._running, self._begun = "", 0.0
 
     def __call__(self, line: str) -> None:
         if "goes on from the checkpoint" in line:
             self._running = ""  # what is left of a stage is not its time
         if line.startswith(("Running stage '", "Stage '", "Updating lock file", "Ran experiment")):
-            self.close()
+            self._close()
             if line.startswith("Running stage '"):
                 self._running, self._begun = line.split("'")[1], time.monotonic()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         if self._running:
-            self.seconds[self._running] = round(time.monotonic() - self._begun, 2)
+            self._seconds[self._running] = round(time.monotonic() - self._begun, 2)
+            write_json(self._file, self._seconds)
         self._running = ""
 
 
@@ -83,8 +87,9 @@ class Bench:
             return Outcome("Cancelled", message=f"{trial.name}: not begun")
         words = [sys.executable, "-m", "dvc", "--wait-for-lock", "exp", "run", "--temp", "-n", trial.name]
         words += [*trial.words(), *self.targets]
-        times, folder = StageTimes(), self.root / TIMES
+        folder = self.root / TIMES
         folder.mkdir(exist_ok=True)
+        times = StageTimes(folder / f"{trial.name}.json")
         with (
             self._slots.take(Stage(trial.name, (), self._needs, ()), self.cancel) as shown,
             (folder / f"{trial.name}.log").open("w", encoding="utf-8") as log,
@@ -97,7 +102,6 @@ class Bench:
         if ended.why is process.Why.CANCELLED:
             return Outcome("Cancelled", ended.seconds, f"{trial.name}: cancelled after {ended.seconds:.1f} s")
         if ended.code == 0:
-            write_json(folder / f"{trial.name}.json", times.seconds)
             return Outcome("Completed", ended.seconds)
         tail = "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
         return Outcome("Failed", ended.seconds, f"'{trial.name}' failed (exit code {ended.code}):\n{tail}")

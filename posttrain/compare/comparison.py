@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -67,7 +67,7 @@ def compare(found: Sequence[Measured], against: str | None = None) -> Comparison
     settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
     pairs = _pairs([setting.label for setting in settings], settings, against)
     scored = [scores(setting.trained) for setting in settings]
-    held_out = _judged(pairs, lambda left, right: difference(scored[left], scored[right]))
+    held_out = [_within_1(pair) for pair in _judged(pairs, lambda one, two: difference(scored[one], scored[two]))]
     at = [at_equal(settings, budget) for budget in BUDGETS]
     training = [Training(one, [] if one.why_not else _judged(pairs, one.difference)) for one in at]
     return Comparison(len(found[0].prompts), means, held_out, training, [*notes, *_unequal(means)])
@@ -100,13 +100,19 @@ def _judged(pairs: Sequence[tuple[int, int]], apart: Callable[[int, int], Differ
     return [Pair(left, right, finding) for (left, right), finding in zip(pairs, found, strict=True)]
 
 
+def _within_1(pair: Pair) -> Pair:
+    """Shares differ by 1 at most, however little two seeds can say."""
+    one = pair.finding
+    return replace(pair, finding=replace(one, low=max(one.low, -1.0), high=min(one.high, 1.0)))
+
+
 def _mean(setting: Setting) -> Mean:
     """A setting's mean with its interval, which is that of the difference from 0."""
     scored = scores(setting.trained)
     own = difference(scored, np.zeros_like(scored))
     half = own.half(ALPHA)
     spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}
-    return Mean(setting.label, len(scored), own.mean, own.mean - half, own.mean + half, spent)
+    return Mean(setting.label, len(scored), own.mean, max(0.0, own.mean - half), min(1.0, own.mean + half), spent)
 
 
 def _spent(setting: Setting, budget: Budget) -> float | None:
