@@ -23,7 +23,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import graph, process, record
+from flows import graph, notify, process, record
 from flows.graph import Stage, Which
 from flows.guard import STEPS, Guard
 from flows.record import Outcome
@@ -32,6 +32,7 @@ from posttrain.errors import PosttrainError
 
 _CANCEL_POLL = 2.0
 _MESSAGE_LINES = 12
+_TOLD: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notify.on_failure]}
 
 
 class Crew:
@@ -127,7 +128,7 @@ def quiet() -> None:
 def recorded(root: Path, stages: Sequence[Stage], which: Which) -> State[Any]:
     """Run these stages, which DVC has just been asked about, as a flow run, and return its final state."""
 
-    @flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False)  # type: ignore[arg-type]
+    @flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False, **_TOLD)  # type: ignore[arg-type]
     def pipeline() -> State[Any]:
         return execute(root, stages, which)
 
@@ -138,11 +139,12 @@ def recorded(root: Path, stages: Sequence[Stage], which: Which) -> State[Any]:
         return pipeline(return_state=True)
 
 
-@flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False)  # type: ignore[arg-type]
-def pipeline(targets: list[str] | None = None, which: Which = "stale") -> State[Any]:
+@flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False, **_TOLD)  # type: ignore[arg-type]
+def pipeline(targets: list[str] | None = None) -> State[Any]:
     """The DAG of the folder that this runs in; asks DVC itself, as a schedule or a worker needs it."""
+    # Its parameters are of built-in types: a worker loads this file by its path, and there no other name is resolved.
     root = graph.find_root(Path.cwd())
-    return execute(root, graph.Reading(root, targets or []).stages, which)
+    return execute(root, graph.Reading(root, targets or []).stages, "stale")
 
 
 def execute(root: Path, stages: Sequence[Stage], which: Which) -> State[Any]:

@@ -20,7 +20,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import process
+from flows import notify, process
 from flows.graph import Needs, Stage
 from flows.guard import STEPS, Guard
 from flows.plan import Trial
@@ -119,8 +119,9 @@ class Bench:
 
 def recorded(name: str, bench: Bench, jobs: int, warm_up: int) -> State[Any]:
     """Run the pending trials as a flow run, the first `warm_up` of them before all others, and return its state."""
+    runner: Any = ThreadPoolTaskRunner(max_workers=jobs)
 
-    @flow(name=f"sweep-{name}", task_runner=ThreadPoolTaskRunner(max_workers=jobs), persist_result=False)  # type: ignore[arg-type]
+    @flow(name=f"sweep-{name}", task_runner=runner, persist_result=False, on_failure=[notify.on_failure])
     def sweep() -> State[Any]:
         try:
             with cancelled_elsewhere(bench.cancel):

@@ -1,4 +1,4 @@
-"""A real sweep of DVC experiments on a tiny project: killed, gone on with, compared; and what it refuses before any work."""
+"""A real sweep on a tiny project: killed, gone on with, compared; and what is refused before any work."""
 
 from __future__ import annotations
 
