@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from flows import record, server
-from flows.graph import Reading, Which, chosen, find_root
+from flows import idle, record, server
+from flows.graph import Reading, Stage, Which, chosen, find_root
 from flows.record import Outcome
 from posttrain.errors import PosttrainError
 
@@ -43,16 +42,12 @@ def _run(targets: list[str], which: Which) -> int:
     root = find_root(Path.cwd())
     home = server.prepare(root)
     reading = Reading(root, targets)
-    url, temporary = server.find(home), None
-    if url is None:
+    url = server.find(home)
+    if url is None or idle.possible(url):
         stages = reading.stages
         if not chosen(stages, which):
-            # A server takes seconds to start, and there is nothing to schedule and nothing to tell.
-            print(record.table(stages, {stage.name: Outcome("Cached") for stage in stages}))
-            return 0
-        temporary = server.start_temporary(home)
-        url = temporary.url
-    os.environ["PREFECT_API_URL"] = url
+            return _nothing_to_do(url, stages)
+    temporary = server.connect(home)
     # Imported so late because Prefect reads its environment when it is imported; meanwhile DVC answers.
     from flows.run import recorded
 
@@ -63,6 +58,15 @@ def _run(targets: list[str], which: Which) -> int:
         return 0
     print(state.message, file=sys.stderr)
     return 128 + signal.SIGINT if state.is_cancelled() else 1
+
+
+def _nothing_to_do(url: str | None, stages: list[Stage]) -> int:
+    """Where a server is up it is told; one that is not takes seconds to start, and there is nothing to tell."""
+    if url is None:
+        print(record.table(stages, {stage.name: Outcome("Cached") for stage in stages}))
+    else:
+        print(f"View at {idle.recorded(url, stages)}", file=sys.stderr)
+    return 0
 
 
 def terminated(number: int, _: FrameType | None) -> NoReturn:

@@ -62,7 +62,11 @@ def started(project: Project, log: Path, *words: str) -> Iterator[subprocess.Pop
         yield process
     finally:
         process.terminate()
-        process.wait(timeout=40)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()  # a worker waits for runs that it has begun meanwhile
+            process.wait()
 
 
 def runs_of(project: Project, deployment: str) -> list[dict[str, Any]]:

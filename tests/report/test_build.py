@@ -16,7 +16,7 @@ from posttrain.report.policies import labels
 from tests.report import workspace
 from tests.workspace import ROOT, run
 
-OUTPUTS = ("summary.json", "samples.parquet", "report.html")
+OUTPUTS = ("headline.json", "summary.json", "samples.parquet", "report.html")
 
 
 def page_data(text: str) -> dict[str, object]:
