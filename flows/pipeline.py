@@ -10,7 +10,7 @@ from types import FrameType
 from typing import NoReturn
 
 from flows import idle, record, server
-from flows.graph import Reading, Stage, Which, chosen, find_root
+from flows.graph import Reading, Stage, Where, Which, chosen, find_root
 from flows.record import Outcome
 from posttrain.errors import PosttrainError
 
@@ -27,10 +27,18 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--force", action="store_const", const="all", default="stale", dest="which", help="run also what is up to date"
     )
+    parser.add_argument(
+        "--workers",
+        action="store_const",
+        const="workers",
+        default="here",
+        dest="where",
+        help="run stages on the hosts that serve `python -m flows.workers` (docs/deploy.md)",
+    )
     options = parser.parse_args(words)
     signal.signal(signal.SIGTERM, terminated)
     try:
-        return _run(options.targets, options.which)
+        return _run(options.targets, options.which, options.where)
     except PosttrainError as error:
         print(error, file=sys.stderr)
         return 1
@@ -38,7 +46,7 @@ def main(words: list[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _run(targets: list[str], which: Which) -> int:
+def _run(targets: list[str], which: Which, where: Where) -> int:
     root = find_root(Path.cwd())
     home = server.prepare(root)
     reading = Reading(root, targets)
@@ -53,7 +61,7 @@ def _run(targets: list[str], which: Which) -> int:
 
     if temporary is not None:
         temporary.wait()
-    state = recorded(root, reading.stages, which)
+    state = recorded(root, reading.stages, which, where)
     if state.is_completed():
         return 0
     print(state.message, file=sys.stderr)

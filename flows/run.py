@@ -24,10 +24,11 @@ from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows import graph, notify, process, record
-from flows.graph import Stage, Which
+from flows.graph import Stage, Where, Which
 from flows.guard import STEPS, Guard
 from flows.record import Outcome
 from flows.slots import Slots
+from flows.workers import Workers
 from posttrain.errors import PosttrainError
 
 _CANCEL_POLL = 2.0
@@ -38,8 +39,10 @@ _TOLD: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notif
 class Crew:
     """All that the tasks of one flow run share; made inside the flow, because `serve` pickles its module by value."""
 
-    def __init__(self, root: Path, stages: Sequence[Stage], which: Which, guard: Guard) -> None:
-        self.root, self.guard, self.which = root, guard, which
+    def __init__(
+        self, root: Path, stages: Sequence[Stage], which: Which, guard: Guard, workers: Workers | None
+    ) -> None:
+        self.root, self.guard, self.which, self.workers = root, guard, which, workers
         self.stages = {stage.name: stage for stage in stages}
         self.to_run = graph.chosen(stages, which)
         self.outcomes: dict[str, Outcome] = {}
@@ -66,6 +69,8 @@ class Crew:
     def _try(self, stage: Stage) -> Outcome:
         if self.cancel.is_set():
             return Outcome("Cancelled", message=f"{stage.name}: not begun")
+        if self.workers is not None:
+            return self.workers.run(stage, self.cancel)
         with self.slots.take(stage, self.cancel) as shown:
             env = {**os.environ, "PYTHONUNBUFFERED": "1", **shown}
             force = ["--force"] if self.which == "all" else []
@@ -125,12 +130,12 @@ def quiet() -> None:
         logging.getLogger(name).addFilter(Terse())
 
 
-def recorded(root: Path, stages: Sequence[Stage], which: Which) -> State[Any]:
+def recorded(root: Path, stages: Sequence[Stage], which: Which, where: Where) -> State[Any]:
     """Run these stages, which DVC has just been asked about, as a flow run, and return its final state."""
 
     @flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False, **_TOLD)  # type: ignore[arg-type]
     def pipeline() -> State[Any]:
-        return execute(root, stages, which)
+        return execute(root, stages, which, where)
 
     # The thread that beats sleeps through up to a second at the end, which is long where there is nothing to run.
     quick = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if not graph.chosen(stages, which) else {}
@@ -144,14 +149,14 @@ def pipeline(targets: list[str] | None = None) -> State[Any]:
     """The DAG of the folder that this runs in; asks DVC itself, as a schedule or a worker needs it."""
     # Its parameters are of built-in types: a worker loads this file by its path, and there no other name is resolved.
     root = graph.find_root(Path.cwd())
-    return execute(root, graph.Reading(root, targets or []).stages, "stale")
+    return execute(root, graph.Reading(root, targets or []).stages, "stale", "here")
 
 
-def execute(root: Path, stages: Sequence[Stage], which: Which) -> State[Any]:
+def execute(root: Path, stages: Sequence[Stage], which: Which, where: Where) -> State[Any]:
     """Run the stages inside the current flow run; returns the state that the flow run ends in."""
     with Guard() as guard:
         try:
-            crew = Crew(root, stages, which, guard)
+            crew = Crew(root, stages, which, guard, Workers(root) if where == "workers" else None)
         except PosttrainError as error:
             return Failed(message=str(error))
         try:
