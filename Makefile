@@ -18,7 +18,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-all lint format reproduce learning conformance lock clean
+.PHONY: help env run smoke flow ui compare experiments test test-all lint format reproduce learning conformance oracle lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,10 +77,14 @@ format: env ## format and mend what can be mended
 reproduce: env ## run two clean copies from nothing and compare every digest
 	$(BIN)/python -m tests.reproduce recipes/smoke.yaml
 
+oracle: env ## our losses beside TRL's, which is put into .trl and nowhere else
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate
+	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle
+
 conformance: env ## hold every objective against every law and write docs/conformance.md
 	$(BIN)/python -m tests.laws.report
 
-learning: env ## train every objective over seeds and write docs/learning.md (about 15 minutes)
+learning: env ## train every algorithm over seeds and write docs/learning.md (resumable)
 	$(BIN)/python -m benchmarks.learning
 
 lock: ## renew constraints.txt with the newest versions that pyproject.toml allows

@@ -1,129 +1,93 @@
-"""Does each objective teach? Every row trained from one SFT model, over seeds, measured on the test prompts.
+"""Does each objective teach? Every algorithm trained from one SFT model, over seeds, measured on the test prompts.
 
+python -m benchmarks.learning --search   choose each learning rate on the held-out prompts (writes learning_rates.json)
 python -m benchmarks.learning            run what is missing, then write docs/learning.md
-python -m benchmarks.learning --table    write the table from the results that are there
+python -m benchmarks.learning --table    write the page from the results that are there
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.algorithms.policy import POLICY_ROWS
-from posttrain.algorithms.preference import PREFERENCE_ROWS
+from benchmarks.learning_trials import RATES, SEEDS, Trial, final_trials, search_trials, subjects
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "smoke.yaml"
-SEEDS = (1, 2, 3)
 WORKERS = 2
-
-ONLINE: dict[str, Any] = {
-    "start": "sft",
-    "reward": {"correct": 1.0, "format": 0.2},
-    "rollout": {"rounds": 25, "prompts": 8, "group_size": 8, "minibatches": 2},
-    "optimizer": {"lr": 4e-4, "schedule": "linear"},
+REWARDS: dict[str, dict[str, Any]] = {
+    "pairs": {},
+    "pairs, margins": {"margins": "column"},
+    "ranks": {"compare": "ranks"},
 }
-PREFERENCE: dict[str, Any] = {"start": "sft", "epochs": 1.0, "optimizer": {"lr": 2e-4, "schedule": "linear"}}
-
-OWN: dict[str, dict[str, Any]] = {
-    "slic": {"delta": 5.0, "optimizer": {"lr": 6e-4, "schedule": "linear"}},
-    "cpo": {"epochs": 3.0, "optimizer": {"lr": 3e-4, "schedule": "linear"}},
-    "orpo": {"beta": 5.0, "epochs": 3.0, "optimizer": {"lr": 4e-4, "schedule": "linear"}},
-    "orpo_from_base": {"start": "base", "epochs": 6.0, "optimizer": {"lr": 2e-3, "schedule": "linear"}},
-    "kto": {"optimizer": {"lr": 1e-4, "schedule": "linear"}},
-    "bco": {"optimizer": {"lr": 1e-4, "schedule": "linear"}},
-}
-"""What a row needs otherwise than the settings above; found by trying with seed 0, the other seeds came after."""
+"""Objectives of the reward model that are compared by their held-out accuracy."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One row with one seed."""
-
-    section: str
-    row: str
-    label: str
-    seed: int
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The run as params.yaml would hold it."""
-        shared = ONLINE if self.section == "online" else PREFERENCE
-        own = OWN.get(self.label, {})
-        return {"algorithm": self.row, "seed": self.seed, **shared, **own}
-
-    @property
-    def run(self) -> str:
-        """The run's name, which changes with its settings: a result is never taken for another one's."""
-        mark = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
-        return f"{self.label}-{self.seed}-{mark}"
-
-
-def trials() -> Iterator[Trial]:
-    """Seed by seed, so that a run that is cut off has something to say about every row."""
-    for seed in SEEDS:
-        for row in POLICY_ROWS:
-            yield Trial("online", row, row, seed)
-        for row in PREFERENCE_ROWS:
-            yield Trial("preference", row, row, seed)
-        yield Trial("preference", "orpo", "orpo_from_base", seed)
-
-
-def prepare(workspace: Path) -> None:
+def prepare(place: Path) -> None:
     """The pipeline up to the reward model and the evaluations of base and sft, once."""
-    if not workspace.is_dir():
-        subprocess.run([sys.executable, "-m", "tests.workspace", str(workspace), str(RECIPE)], check=True, cwd=ROOT)
+    pipeline = place / "pipeline"
+    if not pipeline.is_dir():
+        subprocess.run([sys.executable, "-m", "tests.workspace", str(pipeline), str(RECIPE)], check=True, cwd=ROOT)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    stages = ["pairs", "reward", "evaluate_model@base", "evaluate_model@sft"]
-    if not all((workspace / "results" / name / "metrics.json").is_file() for name in ("base", "sft")):
-        command = [sys.executable, "-m", "dvc", "repro", *stages]
-        subprocess.run(command, check=True, cwd=workspace, env={**os.environ, "PATH": path})
-    runs: dict[str, Any] = {"preference": {"runs": {}}, "online": {"runs": {}}}
-    for trial in trials():
-        runs[trial.section]["runs"][trial.run] = trial.settings
-    (workspace / "params.yaml").write_text(json.dumps(runs), encoding="utf-8")
+    command = [sys.executable, "-m", "dvc", "repro", "pairs", "reward", "evaluate_model@base", "evaluate_model@sft"]
+    subprocess.run(command, check=True, cwd=pipeline, env={**os.environ, "PATH": path})
+    for part in range(WORKERS):
+        folder = place / f"worker{part}"
+        folder.mkdir(exist_ok=True)
+        for shared in ("data", "models"):
+            if not (folder / shared).is_symlink():
+                (folder / shared).symlink_to(pipeline / shared)
 
 
-def work(workspace: Path, part: int, parts: int) -> None:
+def work(place: Path, trials: Sequence[Trial], part: int) -> None:
     """Train and measure this worker's share of what is missing."""
+    os.environ["DVC_ROOT"] = str(place / f"worker{part}")  # where checkpoints go
+    os.chdir(place / f"worker{part}")
+    for trial in trials[part::WORKERS]:
+        file = cached(place, trial)
+        if not file.is_file():
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps(attempt(trial)), encoding="utf-8")
+
+
+def attempt(trial: Trial) -> dict[str, Any]:
+    """One run and its measure, or why it failed."""
     from posttrain.errors import PosttrainError
     from posttrain.evaluate.policy import EvaluateParams, evaluate, summary
-    from posttrain.online.run import train_online
+    from posttrain.online.run import train_distill, train_online
     from posttrain.train.preferences import train_preference
 
-    os.chdir(workspace)
-    for i, trial in enumerate(trials()):
-        file = cached(Path(), trial)
-        if i % parts != part or file.is_file():
-            continue
-        started = time.monotonic()
-        try:
-            (train_online if trial.section == "online" else train_preference)(trial.run)
-            name = f"{trial.section}/{trial.run}"
-            metrics = evaluate(name, EvaluateParams(prompts=120, samples=8))
-            print(
-                f"{trial.label} {trial.seed}: {time.monotonic() - started:.0f} s, {summary(name, metrics)}", flush=True
-            )
-            found = {"metrics": metrics, "right": per_prompt(Path("results") / name), **watched(trial)}
-        except (PosttrainError, KeyError, ValueError) as error:
-            print(f"{trial.label} {trial.seed}: failed: {error}", flush=True)
-            found = {"failed": str(error)}
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps(found), encoding="utf-8")
+    section, started = trial.subject.section, time.monotonic()
+    Path("params.yaml").write_text(json.dumps({section: {"runs": {trial.run: trial.settings}}}), encoding="utf-8")
+    trains = {"online": train_online, "preference": train_preference, "distill": train_distill}
+    name = f"{section}/{trial.run}"
+    try:
+        trains[section](trial.run)
+        metrics = evaluate(name, EvaluateParams(split=trial.split, prompts=120, samples=8))
+    except PosttrainError as error:
+        print(f"{trial.subject.label} {trial.rate:g} {trial.seed}: {error}", flush=True)
+        return {"failed": str(error)}
+    print(f"{trial.rate:g} {time.monotonic() - started:.0f} s, {summary(name, metrics)}", flush=True)
+    return {"metrics": metrics, "right": per_prompt(Path("results") / name), **watched(name)}
 
 
-def cached(workspace: Path, trial: Trial) -> Path:
+def cached(place: Path, trial: Trial) -> Path:
     """Where a trial's result lies."""
-    return workspace / "learning" / f"{trial.run}.json"
+    return place / "results" / f"{trial.run}.json"
+
+
+def found(place: Path, trial: Trial) -> dict[str, Any] | None:
+    """A trial's result; None where it has not run yet."""
+    file = cached(place, trial)
+    result: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return result
 
 
 def per_prompt(folder: Path) -> list[float]:
@@ -135,37 +99,96 @@ def per_prompt(folder: Path) -> list[float]:
     return means["reward"].to_list()
 
 
-def watched(trial: Trial) -> dict[str, float]:
-    """The largest KL of any trust region step."""
+def watched(name: str) -> dict[str, float]:
+    """What of the steps' metrics is a claim of its own: TRPO's largest KL, a teacher's divergence at both ends."""
     import polars as pl
 
-    frame = pl.read_csv(Path("plots") / trial.section / f"{trial.run}.csv", infer_schema_length=None)
-    return {"trust_kl": float(frame["trust_kl"].max())} if "trust_kl" in frame.columns else {}  # type: ignore[arg-type]
+    frame = pl.read_csv(Path("plots") / f"{name}.csv", infer_schema_length=None)
+    seen: dict[str, float] = {}
+    if "trust_kl" in frame.columns:
+        seen["trust_kl"] = float(frame["trust_kl"].max())  # type: ignore[arg-type]
+    if "teacher_kl" in frame.columns:
+        ends = frame["teacher_kl"].head(5).mean(), frame["teacher_kl"].tail(5).mean()
+        seen |= {"teacher_kl_first": float(ends[0]), "teacher_kl_last": float(ends[1])}  # type: ignore[arg-type]
+    return seen
+
+
+def rewards(place: Path) -> None:
+    """The reward model by each objective and seed: its held-out accuracy."""
+    from posttrain.train.preferences import RewardParams, train_reward
+
+    file = place / "rewards.json"
+    measured: dict[str, list[float]] = {}
+    os.environ["DVC_ROOT"] = str(place / "worker0")
+    os.chdir(place / "worker0")
+    for label, objective in REWARDS.items():
+        for seed in SEEDS:
+            given = {"epochs": 2.0, "optimizer": {"lr": 1e-3}, "seed": seed, "objective": objective}
+            train_reward(RewardParams.model_validate(given))
+            summary = json.loads(Path("metrics/reward.json").read_text(encoding="utf-8"))
+            measured.setdefault(label, []).append(summary["heldout_accuracy"])
+    file.write_text(json.dumps(measured), encoding="utf-8")
+
+
+def choose(place: Path) -> None:
+    """Keep each subject's best rate by pass@1 on the held-out prompts."""
+    best: dict[str, tuple[float, float]] = {}
+    for trial in search_trials():
+        result = found(place, trial)
+        score = -1.0 if result is None or "failed" in result else result["metrics"]["pass_at_1"]
+        best[trial.subject.label] = max(best.get(trial.subject.label, (-1.0, 0.0)), (score, trial.rate))
+    RATES.write_text(json.dumps({label: rate for label, (_, rate) in best.items()}, indent=1) + "\n", encoding="utf-8")
+    print(f"written: {RATES}")
+
+
+def run_all(place: Path, phase: str) -> None:
+    """All workers of a phase, side by side."""
+    command = [sys.executable, "-m", "benchmarks.learning", "--workspace", str(place), "--phase", phase, "--part"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    workers = [subprocess.Popen([*command, str(i)], cwd=ROOT, env=environment) for i in range(WORKERS)]
+    ended = [worker.wait() for worker in workers]
+    if any(ended):
+        raise SystemExit(1)
+
+
+PHASES = {
+    "search": lambda: [one for one in search_trials() if one.subject.section != "distill"],
+    "search-distill": lambda: [one for one in search_trials() if one.subject.section == "distill"],
+    "final": lambda: [one for one in final_trials() if one.subject.section != "distill"],
+    "final-distill": lambda: [one for one in final_trials() if one.subject.section == "distill"],
+}
+"""In order: distillation needs a teacher, which is the final run of another subject."""
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.learning", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workspace", type=Path, default=ROOT / ".learning", help="where it trains and keeps results")
-    parser.add_argument("--table", action="store_true", help="only write the table")
-    parser.add_argument("--part", type=int, help="(used by the workers)")
+    parser.add_argument("--search", action="store_true", help="choose the learning rates anew")
+    parser.add_argument("--table", action="store_true", help="only write the page")
+    parser.add_argument("--phase", choices=PHASES, help=argparse.SUPPRESS)
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    workspace: Path = options.workspace.resolve()
-    if options.part is not None:
-        work(workspace, options.part, WORKERS)
+    place: Path = options.workspace.resolve()
+    if options.phase is not None:
+        work(place, PHASES[options.phase](), options.part)
         return 0
     if not options.table:
-        prepare(workspace)
-        command = [sys.executable, "-m", "benchmarks.learning", "--workspace", str(workspace), "--part"]
-        workers = [
-            subprocess.Popen([*command, str(i)], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
-            for i in range(WORKERS)
-        ]
-        ended = [worker.wait() for worker in workers]
-        if any(ended):
-            return 1
-    from benchmarks.learning_table import write_table
+        place.mkdir(exist_ok=True)
+        prepare(place)
+        if options.search:
+            run_all(place, "search")
+            choose(place)
+            run_all(place, "final")
+            run_all(place, "search-distill")
+            choose(place)
+        run_all(place, "final")
+        run_all(place, "final-distill")
+        rewards(place)
+    from benchmarks.learning_table import write_page
 
-    write_table(workspace, ROOT / "docs" / "learning.md", list(trials()))
+    write_page(place, ROOT / "docs" / "learning.md", subjects())
     return 0
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.learning import ONLINE, OWN, PREFERENCE, Trial, cached, per_prompt
+from benchmarks.learning import found, per_prompt
+from benchmarks.learning_trials import OWN, SHARED, VARIANTS, Subject, Trial, final_trials, search_trials
 
 Floats = NDArray[np.float64]
 RESAMPLES = 4000
@@ -24,27 +25,32 @@ prompts, 8 samples each at temperature 1. `gain` is the difference in pass@1 to 
 prompt by prompt; its 95 % interval resamples seeds and prompts together, so it covers both. A row *improves* where
 the whole interval lies above 0, is *worse* where it lies below, and else we *cannot tell*.
 
-One SFT model, one task and few seeds: the table says that a row learns, not which row is best. Settings were not tuned
-row by row beyond what is named under [Settings](#settings), so the numbers are no ranking.
+One SFT model, one task and few seeds: the page says that a row learns, not which row is best.
 
-Made by `make learning` (resumable; `python -m benchmarks.learning --table` writes only this page).
+Learning rates were chosen with a seed that is not in the tables, on other prompts (see [Search](#search)).
+Made by `make learning` (it goes on where it was cut off; remove `.learning` to begin anew).
 """
 
+TITLES = {
+    "online": "On the policy's own samples",
+    "preference": "From given comparisons and feedback",
+    "distill": "From a teacher",
+}
+TEACHER = (
+    "The teacher is the first `dr_grpo` run of the table above; KL(teacher, student) is of the run's own divergence."
+)
 
-def write_table(workspace: Path, page: Path, trials: Sequence[Trial]) -> None:
+
+def write_page(place: Path, page: Path, subjects: Sequence[Subject]) -> None:
     """Write the page; trials without a result are named, not left out."""
-    starts = {name: np.array(per_prompt(workspace / "results" / name)) for name in ("base", "sft")}
-    labels = list(dict.fromkeys((trial.section, trial.label) for trial in trials))
+    starts = {name: np.array(per_prompt(place / "pipeline" / "results" / name)) for name in ("base", "sft")}
     lines = [HEAD, _machine(), ""]
-    for section, title in (("online", "Policy rows"), ("preference", "Preference rows")):
+    for section, title in TITLES.items():
         lines += [f"## {title}", ""]
-        lines += ["| row | seeds | start | pass@1 | gain (95 %) | each seed | format | KL to SFT | verdict |"]
-        lines += ["|---|---|---|---|---|---|---|---|---|"]
-        for label in (label for kind, label in labels if kind == section):
-            mine = [trial for trial in trials if trial.label == label]
-            lines.append(_row(workspace, label, mine, starts))
-        lines.append("")
-    lines += _trust(workspace, trials) + _settings()
+        lines += ["| row | rate | seeds | start | pass@1 | gain (95 %) | each seed | format | KL to SFT | verdict |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|---|"]
+        lines += [_row(place, one, starts) for one in subjects if one.section == section] + [""]
+    lines += [*_divergences(place), *_trust(place), *_rewards(place), *_search(place, subjects), *_settings()]
     page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print(f"written: {page}")
 
@@ -60,58 +66,106 @@ def gain_interval(gain_SP: Floats, seed: int = 0) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _row(workspace: Path, label: str, trials: list[Trial], starts: dict[str, Floats]) -> str:
-    found = [result for trial in trials if (result := _result(workspace, trial)) is not None]
-    start = str(trials[0].settings["start"])
-    done = [result for result in found if "right" in result]
-    failed = [result["failed"] for result in found if "failed" in result]
+def _row(place: Path, subject: Subject, starts: dict[str, Floats]) -> str:
+    trials = [trial for trial in final_trials() if trial.subject == subject]
+    results = [result for trial in trials if (result := found(place, trial)) is not None]
+    done = [result for result in results if "right" in result]
+    head = f"| {subject.label} | {trials[0].rate:g} | {len(done)} | {trials[0].start}"
     if not done:
-        why = failed[0] if failed else "not run yet"
-        return f"| {label} | 0 of {len(trials)} | {start} | | | | | | {why} |"
+        return f"{head} | | | | | | {results[0]['failed'] if results else 'not run yet'} |"
+    start_P = starts[trials[0].start]
     right_SP = np.array([result["right"] for result in done])
-    gain_SP = right_SP - starts[start][None]
+    gain_SP = right_SP - start_P[None]
     low, high = gain_interval(gain_SP)
     verdict = "improves" if low > 0 else "worse" if high < 0 else "cannot tell"
-    if len(done) < 2:
-        verdict = f"{verdict}, on one seed"
     form, kl = (float(np.mean([result["metrics"][name] for result in done])) for name in ("format", "kl_k3"))
     each = " ".join(f"{value:.3f}" for value in right_SP.mean(axis=1))
-    cells = [
-        label, f"{len(done)}", f"{start} {starts[start].mean():.3f}", f"{right_SP.mean():.3f}",
-        f"{gain_SP.mean():+.3f} [{low:+.3f}, {high:+.3f}]", each, f"{form:.2f}", f"{kl:.2f}", verdict,
-    ]  # fmt: skip
-    return f"| {' | '.join(cells)} |"
+    gain = f"{gain_SP.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
+    return (
+        f"{head} {start_P.mean():.3f} | {right_SP.mean():.3f} | {gain} | {each} | {form:.2f} | {kl:.2f} | {verdict} |"
+    )
 
 
-def _trust(workspace: Path, trials: Sequence[Trial]) -> list[str]:
-    found = [_result(workspace, trial) for trial in trials]
-    seen = [result["trust_kl"] for result in found if result and "trust_kl" in result]
+def _watched(place: Path, name: str) -> Iterator[tuple[Trial, dict[str, Any]]]:
+    for trial in final_trials():
+        result = found(place, trial)
+        if result is not None and name in result:
+            yield trial, result
+
+
+def _divergences(place: Path) -> list[str]:
+    lines = [
+        f"| {trial.subject.label} | {trial.seed} | {result['teacher_kl_first']:.3f} | {result['teacher_kl_last']:.3f} |"
+        for trial, result in _watched(place, "teacher_kl_last")
+    ]
+    head = ["| row | seed | divergence, first 5 steps | last 5 steps |", "|---|---|---|---|"]
+    return [TEACHER, "", *head, *lines, ""] if lines else []
+
+
+def _trust(place: Path) -> list[str]:
+    seen = [(trial.rate, result["trust_kl"]) for trial, result in _watched(place, "trust_kl")]
     if not seen:
         return []
-    return ["## TRPO's bound", "", f"Largest KL(old || new) of any step of {len(seen)} runs: {max(seen):.5f}.", ""]
+    worst = max(kl for _, kl in seen)
+    text = f"Largest KL(old || new) of any step of {len(seen)} runs: {worst:.5f}; the bound was {seen[0][0]:g}."
+    return ["## TRPO's bound", "", text, ""]
+
+
+def _rewards(place: Path) -> list[str]:
+    file = place / "rewards.json"
+    if not file.is_file():
+        return []
+    measured: dict[str, list[float]] = json.loads(file.read_text(encoding="utf-8"))
+    rows = [
+        f"| {label} | {np.mean(each):.3f} | {' '.join(f'{value:.3f}' for value in each)} |"
+        for label, each in measured.items()
+    ]
+    return ["## Reward models", "", "| objective | held-out accuracy | each seed |", "|---|---|---|", *rows, ""]
+
+
+def _search(place: Path, subjects: Sequence[Subject]) -> list[str]:
+    """pass@1 of every rate that was tried: where a row breaks is where its line falls."""
+    tried = list(search_trials())
+    lines = [
+        "## Search",
+        "",
+        "pass@1 on the held-out prompts, one seed; the rate in bold was taken. Where a line falls the row breaks.",
+        "",
+    ]
+    for section in TITLES:
+        mine = [one for one in subjects if one.section == section and one.algorithm != "trpo"]
+        lines += _search_table(place, [trial for trial in tried if trial.subject in mine], "lr")
+    return lines + _search_table(place, [trial for trial in tried if trial.subject.algorithm == "trpo"], "delta")
+
+
+def _search_table(place: Path, trials: Sequence[Trial], knob: str) -> list[str]:
+    rates = sorted({trial.rate for trial in trials})
+    lines = [f"| row | {' | '.join(f'{knob} {rate:g}' for rate in rates)} |", "|---" * (len(rates) + 1) + "|"]
+    for subject in dict.fromkeys(trial.subject.label for trial in trials):
+        scores = {trial.rate: _score(found(place, trial)) for trial in trials if trial.subject.label == subject}
+        best = max((score for score in scores.values() if score is not None), default=None)
+        cells = [_cell(scores.get(rate), best) for rate in rates]
+        lines.append(f"| {subject} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _score(result: dict[str, Any] | None) -> float | None:
+    return None if result is None or "failed" in result else float(result["metrics"]["pass_at_1"])
+
+
+def _cell(score: float | None, best: float | None) -> str:
+    if score is None:
+        return "-"
+    return f"**{score:.3f}**" if score == best else f"{score:.3f}"
 
 
 def _settings() -> list[str]:
     lines = ["## Settings", "", "Shared, and the rows' own defaults beyond:", ""]
-    for name, settings in (("online", ONLINE), ("preference", PREFERENCE)):
-        lines.append(f"- {name}: `{json.dumps(settings)}`")
-    lines += [f"- `{label}` instead: `{json.dumps(own)}`" for label, own in OWN.items()]
-    return [*lines, "", *SEARCHED]
-
-
-SEARCHED = """
-The own settings were found by trying a few with seed 0, which the table leaves out, on the same test prompts, because
-with the shared settings the row stayed at the start's level. Those rows are therefore a little flattered.
-""".strip().splitlines()
+    lines += [f"- {name}: `{json.dumps(settings)}`" for name, settings in SHARED.items()]
+    lines += ["", "Set by hand, with the search's seed and prompts:", ""]
+    lines += [f"- {label}: `{json.dumps(knobs)}`" for label, knobs in OWN.items()]
+    return lines + [f"- {one.label}: `{json.dumps(one.knobs)}`" for one in VARIANTS]
 
 
 def _machine() -> str:
     return f"Machine: {os.cpu_count()} CPU cores ({platform.machine()}), two processes of one thread each, no GPU."
-
-
-def _result(workspace: Path, trial: Trial) -> dict[str, Any] | None:
-    file = cached(workspace, trial)
-    if not file.is_file():
-        return None
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found

@@ -8,17 +8,15 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from posttrain.algorithms.policy import POLICY_ROWS
-from posttrain.algorithms.preference import PREFERENCE_ROWS
 from posttrain.errors import ParamsError
 from posttrain.evaluate.policy import EvaluateParams
-from posttrain.online.run import OnlineRun
+from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.params import PARAMS_FILE, check, did_you_mean, read
 from posttrain.report.build import ReportParams
 from posttrain.rollout.pairs import PairsParams
 from posttrain.tables.sources import PrepareParams
-from posttrain.train.named import load_run
-from posttrain.train.preferences import PreferenceRun, RewardParams
+from posttrain.train.named import Algorithm, load_run
+from posttrain.train.preferences import PREFERENCE, RewardParams
 from posttrain.train.supervised import BaseParams, SftParams
 
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -27,47 +25,44 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "sft": SftParams,
     "pairs": PairsParams,
     "reward": RewardParams,
-    "preference": PreferenceRun,
-    "online": OnlineRun,
     "evaluate": EvaluateParams,
     "report": ReportParams,
 }
-RUNS: Mapping[str, Mapping[str, Any]] = {"preference": PREFERENCE_ROWS, "online": POLICY_ROWS}
-"""Sections that hold named runs, with the rows that a run may name."""
+RUNS: Mapping[str, Mapping[str, Algorithm]] = {"preference": PREFERENCE, "online": ONLINE, "distill": DISTILL}
+"""Sections that hold named runs, with the algorithms that a run may name."""
 
 
 def check_params() -> int:
     """Check every section of params.yaml; the number of sections and runs that were checked."""
     data = read()
+    known = [*SECTIONS, *RUNS]
     for name in data:
-        if name not in SECTIONS:
-            mend = did_you_mean(str(name), list(SECTIONS))
-            raise ParamsError(what=f"unknown section '{name}'", where=PARAMS_FILE, mend=mend)
-    checked = 0
-    for name, model in SECTIONS.items():
-        if name in RUNS:
-            runs = (data.get(name) or {}).get("runs") or {}
-            for run in runs:
-                load_run(model, f"{name}.runs.{run}", RUNS[name])  # type: ignore[type-var]
-            checked += len(runs)
-        elif name in data:
-            check(model, data[name] or {}, where=name)
-            checked += 1
-    return checked
+        if name not in known:
+            raise ParamsError(what=f"unknown section '{name}'", where=PARAMS_FILE, mend=did_you_mean(str(name), known))
+    given = [name for name in SECTIONS if name in data]
+    for name in given:
+        check(SECTIONS[name], data[name] or {}, where=name)
+    runs = [f"{name}.runs.{run}" for name in RUNS for run in (data.get(name) or {}).get("runs") or {}]
+    for run in runs:
+        load_run(run, RUNS[run.partition(".")[0]])
+    return len(given) + len(runs)
 
 
 def describe_params(section: str | None) -> str:
     """Every parameter of one section or of all, with type, default and meaning."""
-    if section is not None and section not in SECTIONS:
-        raise ParamsError(
-            what=f"there is no section '{section}'", where=PARAMS_FILE, mend=did_you_mean(section, list(SECTIONS))
-        )
-    names = [section] if section else list(SECTIONS)
-    lines: list[str] = []
-    for name in names:
-        head = f"{name}.runs.NAME" if name in RUNS else name
-        lines += [head, *(f"  {line}" for line in _lines(SECTIONS[name], "")), ""]
-    return "\n".join(lines).rstrip()
+    known = [*SECTIONS, *RUNS]
+    if section is not None and section not in known:
+        raise ParamsError(what=f"there is no section '{section}'", where=PARAMS_FILE, mend=did_you_mean(section, known))
+    blocks = [[name, *_lines(model, "  ")] for name, model in SECTIONS.items() if section in (None, name)]
+    for name, algorithms in RUNS.items():
+        if section not in (None, name):
+            continue
+        models = {algorithm.model: [] for algorithm in algorithms.values()}  # type: dict[type[BaseModel], list[str]]
+        for algorithm, of in algorithms.items():
+            models[of.model].append(algorithm)
+        for model, named in models.items():
+            blocks.append([f"{name}.runs.NAME with algorithm {', '.join(named)}", *_lines(model, "  ")])
+    return "\n\n".join("\n".join(lines) for lines in blocks)
 
 
 def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:

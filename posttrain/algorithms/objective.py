@@ -19,6 +19,7 @@ The columns that an objective needs beyond its own rows are named in `needs`, an
     step_label      [N]       label in [0, 1] of a reasoning step at its last token, -1 at all other tokens
     reward          [B]       the outcome reward of each row
     group           [B]       which prompt the row answers
+    opponent        [B]       whether the row only stands for others to be compared with, and is not learned from
     truncated       [B]       whether the row ended without a stop token
     age             [B]       optimizer steps taken since the row was sampled
     pretrain        [B]       whether the row is pretraining text (PPO-ptx); its other columns may hold anything finite
@@ -45,7 +46,9 @@ GRADIENT_COLUMNS = frozenset({"logp", "entropy", "value", "score", "step_score",
 """Columns that each micro-batch's forward pass makes; all others are made before `prepare`."""
 
 
-ROW_COLUMNS = frozenset({"score", "reward", "group", "truncated", "age", "pretrain", "side", "rank", "margin", "label"})
+ROW_COLUMNS = frozenset(
+    {"score", "reward", "group", "opponent", "truncated", "age", "pretrain", "side", "rank", "margin", "label"}
+)
 """Columns with one value per row; all others have one per token."""
 
 TOKEN_COLUMNS = frozenset({"old_logp", "recomputed_logp", "ref_logp", "anchor", "old_value", "step_label"}) | (

@@ -21,6 +21,7 @@ from posttrain.algorithms.policy_knobs import (
     TrpoKnobs,
     group_refusal,
     refusal,
+    replay_refusal,
     reuse_refusal,
 )
 from posttrain.algorithms.policy_rows import POLICY_ROWS, PolicyRow
@@ -40,6 +41,7 @@ __all__ = [
     "TrpoKnobs",
     "group_refusal",
     "refusal",
+    "replay_refusal",
     "reuse_refusal",
 ]
 
@@ -68,6 +70,7 @@ class PolicyObjective:
         knobs = self.knobs
         wanted = {"reward", "truncated", "old_logp", "entropy"}
         wanted |= {"group"} if knobs.advantage in GROUPED else set()
+        wanted |= {"opponent"} if knobs.advantage == "win_rate" else set()
         wanted |= {"value"} if knobs.advantage in VALUED else set()
         wanted |= {"ref_logp"} if knobs.kl.place != "none" else set()
         wanted |= {"recomputed_logp"} if knobs.correction is not None else set()
@@ -120,7 +123,10 @@ class PolicyObjective:
 
     def _prepare(self, step: Ragged, state: State) -> Prepared:
         knobs, sampled_N = self.knobs, self._sampled(step)
-        dropped_B = step.rows["truncated"] if knobs.truncated == "mask" else None
+        dropped_B = step.rows["truncated"].bool() if knobs.truncated == "mask" else None
+        if "opponent" in self.needs:
+            opponent_B = step.rows["opponent"].bool()
+            dropped_B = opponent_B if dropped_B is None else dropped_B | opponent_B
         kept_B = weight.kept(step.lengths_B, dropped_B, sampled_N)
         step = step.with_tokens(
             weight=self._weight(step.lengths_B, kept_B), share=weight.token_mean(step.lengths_B, kept_B)
@@ -160,7 +166,11 @@ class PolicyObjective:
             advantage, returns = adv.gae(reward_N, value_N, step.lengths_B, gamma=knobs.gamma, lam=knobs.lam)
             return step.with_tokens(**{"advantage": advantage, "return": returns})
         mean = knobs.kl.place == "reward_sequence" and knobs.kl.reduce == "mean"
-        reward_B = reward_B - (step.mean_rows(charge_N) if mean else step.sum_rows(charge_N))
+        charge_B = step.mean_rows(charge_N) if mean else step.sum_rows(charge_N)
+        if knobs.advantage == "win_rate":  # the judge sees the rewards alone; the price of moving comes after
+            won_B = adv.win_rate(reward_B, step.rows["opponent"], step.rows["group"], knobs.win_scale)
+            return step.with_tokens(advantage=step.spread(won_B - charge_B))
+        reward_B = reward_B - charge_B
         step = step.with_rows(compared=reward_B)
         if knobs.advantage == "outcome_value":
             returns = step.spread(reward_B)

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from posttrain.algorithms.row import Readers, ignored
 from posttrain.params import Params
 
-GROUPED = frozenset({"leave_one_out", "group_centred", "group_zscore"})
+GROUPED = frozenset({"leave_one_out", "group_centred", "group_zscore", "win_rate"})
 VALUED = frozenset({"gae", "outcome_value"})
 PER_TOKEN = frozenset({"gae", "outcome_value", "return_to_go"})
 CLIPPED = frozenset({"pessimistic", "weight"})
@@ -64,6 +64,7 @@ class PolicyKnobs(Params):
         "leave_one_out",
         "group_centred",
         "group_zscore",
+        "win_rate",
         "gae",
         "outcome_value",
     ] = Field("group_zscore", description="how a sample's reward is compared")
@@ -90,6 +91,13 @@ class PolicyKnobs(Params):
     baseline_decay: float = Field(
         0.9, ge=0, lt=1, description="share of the moving average that a batch leaves in place"
     )
+    mixture: float = Field(
+        0.25,
+        ge=0,
+        lt=1,
+        description="win_rate: the reference's share in the geometric mixture that opponents come from",
+    )
+    win_scale: float = Field(0.25, gt=0, description="win_rate: P(i beats j) = sigmoid((R_i - R_j) / win_scale)")
     gamma: float = Field(1.0, gt=0, le=1, description="discount (gae, return_to_go)")
     lam: float = Field(0.95, ge=0, le=1, description="lambda (gae)")
     value_coef: float = Field(0.5, gt=0, description="weight of the critic's loss")
@@ -125,6 +133,8 @@ READERS: Readers = {
     "penalty.beta": ("penalty.kind", frozenset({"exact", "sampled"})),
     "penalty.target": ("penalty.kind", frozenset({"exact", "sampled"})),
     "baseline_decay": ("advantage", frozenset({"moving_average"})),
+    "mixture": ("advantage", frozenset({"win_rate"})),
+    "win_scale": ("advantage", frozenset({"win_rate"})),
     "gamma": ("advantage", frozenset({"gae", "return_to_go"})),
     "lam": ("advantage", frozenset({"gae"})),
     "value_coef": ("advantage", VALUED),
@@ -159,6 +169,23 @@ def reuse_refusal(knobs: PolicyKnobs, updates: int) -> str | None:
         return (
             f"surrogate 'score' has no ratio, so {updates} updates on the same samples follow the gradient of a policy "
             "that is gone. Use 1 update per batch, or surrogate pessimistic, weight or unclipped"
+        )
+    return None
+
+
+def replay_refusal(knobs: PolicyKnobs, groups: int) -> str | None:
+    """Why samples of earlier rounds cannot be learned from; None when they can."""
+    if not groups:
+        return None
+    if knobs.surrogate == "score":
+        return (
+            "surrogate 'score' has no ratio to correct for the policy that sampled. Use surrogate pessimistic, weight "
+            "or unclipped, or replay.groups 0"
+        )
+    if knobs.penalty.kind != "none" or knobs.update == "trpo":
+        return (
+            "KL(old || new) is measured against one sampling policy, and earlier rounds have others. Use "
+            "replay.groups 0"
         )
     return None
 

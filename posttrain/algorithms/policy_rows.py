@@ -137,5 +137,16 @@ POLICY_ROWS: dict[str, PolicyRow] = {
             "-mean_i mean_t min(r A, clip(r, 0.8, 1.4) A), truncated answers give no loss",
             {"clip": _clip(0.2, 0.4), "truncated": "mask"},
         ),
+        PolicyRow(
+            "nash_md",
+            "Munos 2023, arXiv:2312.00886",
+            "-mean_i sum_t A logp, A = mean_j P(i beats j) - 1/2 - beta sum_t k1, j drawn from pi^(1-m) pi_ref^m",
+            {
+                "advantage": "win_rate",
+                "surrogate": "score",
+                "aggregation": "sequence_sum",
+                "kl": _kl("reward_sequence", "k1", 0.02),
+            },
+        ),
     )
 }

@@ -16,8 +16,8 @@ from posttrain.params import check
 
 Budget = Literal["steps", "tokens", "seconds"]
 BUDGETS: tuple[Budget, ...] = ("steps", "tokens", "seconds")
-METRICS = {"online": "reward", "preference": "accuracy"}
-"""What a family's curves show of how good the policy is."""
+METRICS = ("reward", "accuracy")
+"""What curves show of how good the policy is: of its samples, or on the pairs it is trained on."""
 WINDOW = 0.1
 """The metric is its mean over the last tenth of what the budget allows, since one step is noise."""
 
@@ -39,12 +39,11 @@ class AtEqual:
 def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
     """The metric of every setting at the largest amount that all of them have used."""
     trained = [one for setting in settings for one in setting.trained]
-    families = {one.policy.partition("/")[0] for one in trained}
-    metric = METRICS.get(next(iter(families))) if len(families) == 1 else None
+    metric = next((name for name in METRICS if all(name in one.curve for one in trained)), None)
     if metric is None:
-        return AtEqual(budget, 0.0, [], "their curves show different things")
+        return AtEqual(budget, 0.0, [], f"their curves share no {' or '.join(METRICS)}")
     spent = {id(one): used(one, budget) for one in trained}
-    lacking = [one.name for one in trained if spent[id(one)] is None or metric not in one.curve]
+    lacking = [one.name for one in trained if spent[id(one)] is None]
     if lacking:
         return AtEqual(budget, 0.0, [], f"no {budget} known of {', '.join(lacking[:3])}{' ...' * (len(lacking) > 3)}")
     amount = min(float(one[-1]) for one in spent.values() if one is not None)

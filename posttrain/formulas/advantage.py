@@ -61,6 +61,17 @@ def group_spread(reward_B: Tensor, group_B: Tensor) -> Tensor:
     return (highest - lowest)[index_B]
 
 
+def win_rate(reward_B: Tensor, opponent_B: Tensor, group_B: Tensor, scale: float = 1.0) -> Tensor:
+    """mean_j sigmoid((R_i - R_j) / scale) - 1/2 over the opponents j of the row's group (Nash-MD, Munos 2023).
+
+    Opponents themselves, and rows that met none, get 0.
+    """
+    opponent_B = opponent_B.bool()
+    met_BB = (group_B[:, None] == group_B[None, :]) & ~opponent_B[:, None] & opponent_B[None, :]
+    won_BB = torch.sigmoid((reward_B[:, None] - reward_B[None, :]) / scale) - 0.5
+    return (met_BB * won_BB).sum(1) / met_BB.sum(1).clamp(min=1)
+
+
 def gae(
     reward_N: Tensor, value_N: Tensor, lengths_B: Tensor, gamma: float = 1.0, lam: float = 0.95
 ) -> tuple[Tensor, Tensor]:

@@ -67,11 +67,6 @@ def rising_threshold(reward_B: Tensor, iteration: int, quantiles: tuple[float, .
     return float(reward_B.double().quantile(quantiles[min(iteration, len(quantiles) - 1)]))
 
 
-def mixture_logits(policy_V: Tensor, ref_V: Tensor, alpha: float) -> Tensor:
-    """(1 - alpha) log pi + alpha log pi_ref: the geometric mixture that Nash-MD and IPO-MD sample from (Munos 2023)."""
-    return (1 - alpha) * policy_V.log_softmax(-1) + alpha * ref_V.log_softmax(-1)
-
-
 def groups(group_B: Tensor) -> list[Tensor]:
     """The row numbers of each group, groups by their first row."""
     first: dict[float, list[int]] = {}

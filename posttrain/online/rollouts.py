@@ -13,10 +13,17 @@ from torch import Tensor
 from posttrain.params import Params
 from posttrain.rewards.blend import Blend
 from posttrain.rewards.verifiable import Sampled
-from posttrain.rollout.engine import SamplingParams, sample
+from posttrain.rollout.engine import Mixture, Samples, SamplingParams, sample
 from posttrain.rollout.groups import agreeing, soft_overlong
-from posttrain.train.batch import Batch, make_batch
+from posttrain.train.batch import Batch, joined, make_batch
 from posttrain.train.modules import Modules
+
+
+class ReplayParams(Params):
+    """Samples of earlier rounds that are learned from once more."""
+
+    groups: int = Field(0, ge=0, description="groups of earlier rounds that join each optimizer step; 0: none")
+    rounds: int = Field(2, ge=1, description="bound on their age: only the last so many rounds are kept")
 
 
 class RolloutParams(Params):
@@ -28,6 +35,7 @@ class RolloutParams(Params):
     minibatches: int = Field(2, ge=1, description="optimizer steps that a round's groups are divided among")
     epochs: int = Field(1, ge=1, description="times that a round's samples are gone through")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
+    replay: ReplayParams = Field(default_factory=ReplayParams)
 
     @model_validator(mode="after")
     def _divisible(self) -> RolloutParams:
@@ -45,6 +53,20 @@ class Prompt:
     answer: str
 
 
+@dataclass(frozen=True)
+class Shaping:
+    """What an algorithm asks of the sampling beyond numbers of prompts and samples."""
+
+    resample: int = 0
+    """Extra tries to replace groups whose rewards agree."""
+    overlong: int | None = None
+    """Tokens before the longest completion from which on length is punished."""
+    opponents: bool = False
+    """Half of each group is drawn from the mixture, for the other half to be compared with."""
+    mixture: float = 0.0
+    """The reference's share in the mixture."""
+
+
 class Rollouts:
     """A source that samples with the policy as it is, whenever the last round is used up."""
 
@@ -58,15 +80,12 @@ class Rollouts:
         *,
         text: Any,
         seed: int,
-        resample: int = 0,
-        overlong: int | None = None,
+        shaping: Shaping = Shaping(),
     ) -> None:
         self._prompts, self._reward, self._modules, self._needs = prompts, reward, modules, needs
-        self._params, self._text, self._seed = params, text, seed
-        self._resample, self._overlong = resample, overlong
+        self._params, self._text, self._seed, self._shaping = params, text, seed, shaping
         self._cursor = 0
-        self._round = -1
-        self._buffer: Batch | None = None
+        self._rounds: dict[int, Batch] = {}
         self._seen: dict[str, float] = {}
 
     @property
@@ -79,40 +98,67 @@ class Rollouts:
         return self._params.minibatches * self._params.epochs
 
     def batch(self, step: int) -> Batch:
-        """The groups of one minibatch, sampled anew when a round begins."""
+        """The groups of one minibatch, sampled anew when a round begins, and groups of earlier rounds."""
         number, place = divmod(step, self._per_round)
-        if number != self._round or self._buffer is None:
-            self._buffer, self._round = self._sample_round(number), number
+        if number not in self._rounds:
+            self._rounds[number] = self._sample_round(number)
+            oldest = number - (self._params.replay.rounds if self._params.replay.groups else 0)
+            self._rounds = {kept: batch for kept, batch in self._rounds.items() if kept >= oldest}
         epoch, part = divmod(place, self._params.minibatches)
-        groups = len(self._buffer) // self._params.group_size
-        generator = torch.Generator().manual_seed((self._seed * 1_000_003 + number) * 1009 + epoch)
-        order = torch.randperm(groups, generator=generator)
-        mine = order.tensor_split(self._params.minibatches)[part].tolist()
-        size = self._params.group_size
-        batch = self._buffer.part([group * size + i for group in mine for i in range(size)])
-        return batch.with_columns(batch.columns.with_rows(age=torch.full((len(batch),), place)))
+        order = torch.randperm(self._groups(number), generator=self._generator(number, epoch))
+        chosen = {number: order.tensor_split(self._params.minibatches)[part].tolist(), **self._replayed(number, step)}
+        return joined([self._part(*one, step) for one in chosen.items()])
 
     def seen(self) -> dict[str, float]:
         """The parts of the reward, and how the round's groups were found."""
         return self._seen
 
     def tensors(self) -> dict[str, Tensor]:
-        """The round in hand and the place in the prompts."""
-        kept = {} if self._buffer is None else {f"buffer.{k}": v for k, v in self._buffer.tensors().items()}
+        """The rounds in hand and the place in the prompts."""
+        kept = {f"round{n}.{k}": v for n, batch in self._rounds.items() for k, v in batch.tensors().items()}
         seen = {f"seen.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._seen.items()}
         old = {} if self._modules.old is None else dict(self._modules.old.named_parameters(prefix="old"))
-        return {"place": torch.tensor([self._cursor, self._round]), **kept, **seen, **old}
+        return {"cursor": torch.tensor(self._cursor), **kept, **seen, **old}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take up the round in hand."""
-        self._cursor, self._round = tensors["place"].tolist()
-        parts = {name[7:]: part for name, part in tensors.items() if name.startswith("buffer.")}
-        self._buffer = Batch.from_tensors(parts) if parts else None
+        """Take up the rounds in hand."""
+        self._cursor = int(tensors["cursor"])
+        rounds: dict[int, dict[str, Tensor]] = {}
+        for name, part in tensors.items():
+            head, _, tail = name.partition(".")
+            if head.startswith("round"):
+                rounds.setdefault(int(head[5:]), {})[tail] = part
+        self._rounds = {number: Batch.from_tensors(rounds[number]) for number in sorted(rounds)}
         self._seen = {name[5:]: float(part) for name, part in tensors.items() if name.startswith("seen.")}
         if self._modules.old is not None:
             with torch.no_grad():
                 for name, parameter in self._modules.old.named_parameters(prefix="old"):
                     parameter.copy_(tensors[name])
+
+    def _generator(self, number: int, epoch: int) -> torch.Generator:
+        return torch.Generator().manual_seed((self._seed * 1_000_003 + number) * 1009 + epoch)
+
+    def _groups(self, number: int) -> int:
+        return len(self._rounds[number]) // self._params.group_size
+
+    def _part(self, number: int, groups: list[int], step: int) -> Batch:
+        """Some groups of a round, with the optimizer steps since that round was sampled."""
+        size = self._params.group_size
+        batch = self._rounds[number].part([group * size + i for group in groups for i in range(size)])
+        age = torch.full((len(batch),), step - number * self._per_round)
+        apart = batch.columns.rows["group"] + number * self._params.prompts
+        return batch.with_columns(batch.columns.with_rows(age=age, group=apart))
+
+    def _replayed(self, number: int, step: int) -> dict[int, list[int]]:
+        """Groups of earlier rounds by round, chosen by the seed and the step; none twice."""
+        earlier = [(n, group) for n in self._rounds if n != number for group in range(self._groups(n))]
+        if not earlier:
+            return {}
+        order = torch.randperm(len(earlier), generator=self._generator(number, 500 + step % self._per_round))
+        chosen: dict[int, list[int]] = {}
+        for i in order[: self._params.replay.groups].tolist():
+            chosen.setdefault(earlier[i][0], []).append(earlier[i][1])
+        return chosen
 
     def _sample_round(self, number: int) -> Batch:
         """Groups until the round is full, groups that agree replaced for as many tries as the row allows."""
@@ -121,19 +167,19 @@ class Rollouts:
         kept: list[Batch] = []
         spare: list[Batch] = []
         parts: dict[str, list[float]] = {}
-        tries = 0
-        while len(kept) < self._params.prompts and tries <= self._resample:
+        tries, resample = 0, self._shaping.resample
+        while len(kept) < self._params.prompts and tries <= resample:
             groups = self._sample_groups(self._next(self._params.prompts - len(kept)), f"{number}:{tries}", parts)
             for group in groups:
-                settled = self._resample > 0 and agreeing(group.columns.rows["reward"])
+                settled = resample > 0 and agreeing(group.columns.rows["reward"])
                 (spare if settled else kept).append(group)
             tries += 1
         short = max(self._params.minibatches - len(kept), 0)
         kept += spare[:short]
         self._seen = {f"reward_{name}": sum(values) / len(values) for name, values in parts.items()}
-        if self._resample:
+        if resample:
             self._seen |= {"sampling_rounds": float(tries), "groups_kept": len(kept) / self._params.prompts}
-        return self._modules.fill(_joined(kept), self._needs - {"anchor"})
+        return self._modules.fill(_numbered(kept), self._needs - {"anchor"})
 
     def _next(self, count: int) -> list[Prompt]:
         """The next prompts: all of them once, in an order of their own each time round."""
@@ -147,29 +193,19 @@ class Rollouts:
         return chosen
 
     def _sample_groups(self, prompts: list[Prompt], name: str, parts: dict[str, list[float]]) -> list[Batch]:
-        params, size = self._params, self._params.group_size
-        drawn = sample(
-            self._modules.policy,
-            [prompt.ids for prompt in prompts],
-            [f"{prompt.id}:{name}" for prompt in prompts],
-            n=size,
-            params=params.sampling,
-            seed=self._seed,
-            stop=self._text.stop,
-            device=self._modules.device,
-        )
-        texts = [self._text.decode(ids) for ids in drawn.ids]
+        size = self._params.group_size
+        drawn = self._drawn(prompts, name)
         owners = [prompt for prompt in prompts for _ in range(size)]
         samples = [
-            Sampled(owner.ids, ids, text, owner.answer, cut)
-            for owner, ids, text, cut in zip(owners, drawn.ids, texts, drawn.truncated, strict=True)
+            Sampled(owner.ids, ids, self._text.decode(ids), owner.answer, cut)
+            for owner, ids, cut in zip(owners, drawn.ids, drawn.truncated, strict=True)
         ]
         rewards, each = self._reward(samples)
         for key, values in each.items():
             parts.setdefault(key, []).extend(values)
-        if self._overlong:
+        if self._shaping.overlong:
             lengths = [len(ids) for ids in drawn.ids]
-            punished = soft_overlong(lengths, params.sampling.max_tokens, self._overlong)
+            punished = soft_overlong(lengths, self._params.sampling.max_tokens, self._shaping.overlong)
             rewards = [reward + extra for reward, extra in zip(rewards, punished, strict=True)]
         batches = []
         for g in range(len(prompts)):
@@ -178,19 +214,49 @@ class Rollouts:
                 "reward": torch.tensor([rewards[i] for i in rows]),
                 "truncated": torch.tensor([drawn.truncated[i] for i in rows]),
             }
+            if self._shaping.opponents:
+                columns["opponent"] = torch.arange(size) >= size - size // 2
             old = {"old_logp": torch.tensor([x for i in rows for x in drawn.logps[i]])}
             batches.append(make_batch([list(owners[i].ids) for i in rows], [drawn.ids[i] for i in rows], columns, old))
         return batches
 
+    def _drawn(self, prompts: list[Prompt], name: str) -> Samples:
+        """A group of each prompt: from the policy, from its mixture with the reference, or half of each."""
+        size, shaping = self._params.group_size, self._shaping
+        mixture = Mixture(self._modules.reference, shaping.mixture) if shaping.mixture else None
+        if not shaping.opponents:
+            return self._sampled(prompts, name, size, mixture)
+        against = size // 2
+        own = self._sampled(prompts, name, size - against, None)
+        others = self._sampled(prompts, f"{name}:opponent", against, mixture)
+        both = Samples([], [], [])
+        for g in range(len(prompts)):
+            for side, count in ((own, size - against), (others, against)):
+                rows = slice(g * count, (g + 1) * count)
+                both.ids.extend(side.ids[rows])
+                both.logps.extend(side.logps[rows])
+                both.truncated.extend(side.truncated[rows])
+        return both
 
-def _joined(groups: list[Batch]) -> Batch:
+    def _sampled(self, prompts: list[Prompt], name: str, n: int, mixture: Mixture | None) -> Samples:
+        return sample(
+            self._modules.policy,
+            [prompt.ids for prompt in prompts],
+            [f"{prompt.id}:{name}" for prompt in prompts],
+            n=n,
+            params=self._params.sampling,
+            seed=self._seed,
+            stop=self._text.stop,
+            device=self._modules.device,
+            mixture=mixture,
+        )
+
+
+def _numbered(groups: list[Batch]) -> Batch:
     """Groups as one batch, numbered in the column `group`."""
-    names_B, names_N = groups[0].columns.rows, groups[0].columns.tokens
-    rows = {name: torch.cat([group.columns.rows[name] for group in groups]) for name in names_B if name != "row"}
-    rows["group"] = torch.cat([torch.full((len(group),), i) for i, group in enumerate(groups)])
-    return make_batch(
-        [ids for group in groups for ids in group.prompts],
-        [ids for group in groups for ids in group.completions],
-        rows,
-        {name: torch.cat([group.columns.tokens[name] for group in groups]) for name in names_N},
+    return joined(
+        [
+            group.with_columns(group.columns.with_rows(group=torch.full((len(group),), number)))
+            for number, group in enumerate(groups)
+        ]
     )

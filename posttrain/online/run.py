@@ -1,89 +1,97 @@
-"""The stage `online`: reinforcement learning on the policy's own samples."""
+"""The stages `online` and `distill`: learning from the policy's own samples, by their rewards or from a teacher."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
-
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyKnobs, PolicyObjective, group_refusal, reuse_refusal
+from posttrain.algorithms.supervised import DistillKnobs
+from posttrain.errors import ParamsError
 from posttrain.models.device import Device
 from posttrain.models.store import load_model, load_scorer, load_tokenizer, save_model
-from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts
+from posttrain.online.rollouts import Prompt, Rollouts
+from posttrain.online.runs import CHAT, DISTILL, ONLINE, DistillRun, OnlineParams, PolicyRun
 from posttrain.online.trpo import Trpo
+from posttrain.params import PARAMS_FILE
 from posttrain.rewards.blend import make_blend
 from posttrain.tables.store import read_table
-from posttrain.text.chat import ChatText
+from posttrain.text.chat import ChatText, Message
 from posttrain.train.modules import Modules
 from posttrain.train.named import load_run, start_path
 from posttrain.train.optimizer import Update
-from posttrain.train.settings import TrainingParams, adamw, run_training
+from posttrain.train.settings import adamw, run_training
 from posttrain.workspace import metrics_path, model_path, rounded, write_json
 
 PROMPTS = Path("data/prompts.parquet")
-
-
-class OnlineRun(TrainingParams, PolicyKnobs):
-    """One run of `online.runs`: an algorithm, any of its knobs, its rewards and how it is trained."""
-
-    algorithm: str = Field(description="a row of docs/algorithms.md")
-    start: str = Field("sft", description="the model it starts from, a folder under models/")
-    reward: dict[str, float] = Field({"correct": 1.0, "format": 0.2}, description="weight of each reward by name")
-    rollout: RolloutParams = Field(default_factory=RolloutParams)
-
-    @model_validator(mode="after")
-    def _fits_the_rollout(self) -> OnlineRun:
-        size, epochs = self.rollout.group_size, self.rollout.epochs
-        alone, stale = group_refusal(self, size), reuse_refusal(self, epochs)
-        refused = f"rollout.group_size = {size}: {alone}" if alone else stale and f"rollout.epochs = {epochs}: {stale}"
-        if refused and not self.experimental:
-            raise ValueError(f"{refused}, or experimental: true")
-        if self.ptx:
-            raise ValueError("ptx mixes in pretraining text, which the stage online does not supply yet. Set ptx to 0")
-        if self.overlong is not None and self.overlong >= self.rollout.sampling.max_tokens:
-            raise ValueError("overlong must be below rollout.sampling.max_tokens. Lower it")
-        return self
+WATCH = ("reward", "length", "kl_k3", "teacher_kl", "loss")
+SHOWN = ("reward", "length", "entropy", "kl_k3", "accuracy", "teacher_kl")
 
 
 def train_online(run: str) -> None:
     """Train the start model as one run of `online.runs` says."""
-    params = load_run(OnlineRun, f"online.runs.{run}", POLICY_ROWS)
-    name, folder = f"online@{run}", start_path(params.start, f"online.runs.{run}")
-    text = ChatText(load_tokenizer(folder), str(folder))
+    section = f"online.runs.{run}"
+    params = load_run(section, ONLINE)
+    folder = start_path(params.start, section)
     device = Device(params.device)
-    knobs = PolicyKnobs(**params.model_dump(include=set(PolicyKnobs.model_fields)))
-    objective = PolicyObjective(knobs, params.rollout.sampling.max_tokens)
-    modules = _modules(params, objective.needs, folder, device)
-    source = Rollouts(
+    _train(f"online@{run}", section, params, folder, _modules(params, folder, device), [])
+
+
+def train_distill(run: str) -> None:
+    """Train the start model towards the teacher that one run of `distill.runs` names."""
+    section = f"distill.runs.{run}"
+    params: DistillRun = load_run(section, DISTILL)
+    folder, teacher = start_path(params.start, section), start_path(params.teacher, section, "teacher")
+    text = ChatText(load_tokenizer(folder), str(folder))
+    if text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
+        what = f"{section}.teacher = '{params.teacher}' has another tokenizer than '{params.start}'"
+        mend = "A distribution over tokens can be learned from a teacher of the same tokenizer only"
+        raise ParamsError(what=what, where=PARAMS_FILE, mend=mend)
+    device = Device(params.device)
+    modules = Modules(
+        load_model(folder).to(device.torch),
+        device,
+        teacher=load_model(teacher).to(device.torch),
+        divergence=params.knobs(DistillKnobs).formula(),
+        teacher_prompts=None if params.context is None else _with_context(text, params.context),
+        temperature=params.rollout.sampling.temperature,
+        micro_tokens=params.micro_tokens,
+    )
+    _train(f"distill@{run}", section, params, folder, modules, [teacher])
+
+
+def _train(
+    name: str, section: str, params: OnlineParams, folder: Path, modules: Modules, models: Sequence[Path]
+) -> None:
+    text = ChatText(load_tokenizer(folder), str(folder))
+    objective, reward = params.objective(), model_path("reward")
+    samples = Rollouts(
         _prompts(text),
-        make_blend(params.reward, f"online.runs.{run}", model_path("reward"), device),
+        make_blend(params.reward, section, reward, modules.device),
         modules,
         objective.needs,
         params.rollout,
         text=text,
         seed=params.seed,
-        resample=knobs.resample,
-        overlong=knobs.overlong,
+        shaping=params.shaping(),
     )
+    source = params.source(samples, text)
     update = _update(params, modules, source.steps)
-    inputs = [folder, PROMPTS, *([model_path("reward")] if "model" in params.reward else [])]
-    watch = ("reward", "length", "kl_k3", "loss")
-    log, checkpoints = run_training(name, params, inputs, objective, source, modules, update, watch)
+    inputs = [folder, PROMPTS, *models, *params.tables(), *([reward] if "model" in params.reward else [])]
+    log, checkpoints = run_training(name, params, inputs, objective, source, modules, update, WATCH)
     save_model(modules.policy, model_path(name), folder)
-    shown: dict[str, float] = {
-        key: log.tail(key, 10) for key in ("reward", "length", "entropy", "kl_k3") if key in log.rows[-1]
-    }
+    shown: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
     checkpoints.clear()
 
 
-def _modules(params: OnlineRun, needs: frozenset[str], folder: Path, device: Device) -> Modules:
-    """The models that the objective's needs call for, no others."""
+def _modules(params: OnlineParams, folder: Path, device: Device) -> Modules:
+    """The models that the objective's needs and the sampling call for, no others."""
+    needs = params.objective().needs
     return Modules(
         load_model(folder).to(device.torch),
         device,
-        reference=load_model(folder).to(device.torch) if "ref_logp" in needs else None,
+        reference=load_model(folder).to(device.torch) if "ref_logp" in needs or params.shaping().mixture else None,
         critic=load_scorer(folder, params.seed).to(device.torch) if "value" in needs else None,
         old=load_model(folder).to(device.torch) if "kl_old" in needs else None,
         temperature=params.rollout.sampling.temperature,
@@ -91,8 +99,8 @@ def _modules(params: OnlineRun, needs: frozenset[str], folder: Path, device: Dev
     )
 
 
-def _update(params: OnlineRun, modules: Modules, steps: int) -> Update:
-    if params.update == "adamw":
+def _update(params: OnlineParams, modules: Modules, steps: int) -> Update:
+    if not isinstance(params, PolicyRun) or params.update == "adamw":
         return adamw(modules, params, steps)
     critic: Any = None
     if modules.critic is not None:
@@ -103,3 +111,17 @@ def _update(params: OnlineRun, modules: Modules, steps: int) -> Update:
 def _prompts(text: ChatText) -> list[Prompt]:
     frame = read_table(PROMPTS, "prompts").filter(split="train")
     return [Prompt(row["id"], text.prompt(row["prompt"]), row["answer"]) for row in frame.iter_rows(named=True)]
+
+
+def _with_context(text: ChatText, context: str) -> Mapping[tuple[int, ...], list[int]]:
+    """What the teacher sees for each prompt of the student's: a system turn more."""
+    asked = read_table(PROMPTS, "prompts").filter(split="train")["prompt"].to_list()
+    asked += [turns[:-1] for turns in read_table(CHAT, "chat").filter(split="train")["messages"].to_list()]
+    return {tuple(text.prompt(turns)): text.prompt(told(turns, context)) for turns in asked}
+
+
+def told(turns: Sequence[Message], context: str) -> list[Message]:
+    """A conversation whose system turn begins with the context."""
+    if turns and turns[0]["role"] == "system":
+        return [{"role": "system", "content": f"{context}\n\n{turns[0]['content']}"}, *turns[1:]]
+    return [{"role": "system", "content": context}, *turns]

@@ -1,8 +1,4 @@
-"""Batches of the policy's own samples chosen by reward: pairs for a preference row, the best for the likelihood.
-
-online DPO, IPO ...     a preference row over `best_pairs` (Guo 2024) or `telling_pairs` (RS-DPO, Khaki 2024)
-RAFT, ReST, ReST-EM     the likelihood over `best` (Dong 2023), `rising` (Gulcehre 2023) or `reaching` (Singh 2023)
-"""
+"""The rows of a step that a rule chooses among the policy's own samples (algorithms/sampled_rows.py)."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from posttrain.algorithms.sampled_rows import BestSelect, PairSelect
 from posttrain.formulas import pairing
 from posttrain.train.batch import Batch, Source
 
@@ -55,31 +52,33 @@ class Selected:
         self._inner.load(tensors)
 
 
-def best_pairs(gap: float = 0.0) -> Choose:
-    """The best sample of each group against the worst, where their rewards differ by more than `gap`."""
-    return lambda batch, _: paired(batch, *pairing.best_against_worst(*_judged(batch), gap))
-
-
-def telling_pairs(threshold: float, scale: float = 1.0) -> Choose:
-    """Every pair of a group with sigmoid((r_i - r_j) / scale) above the threshold."""
-    return lambda batch, _: paired(batch, *pairing.all_against_all(*_judged(batch), threshold, scale))
-
-
-def best() -> Choose:
-    """The best sample of each group."""
-    return lambda batch, _: _part(batch, pairing.best_of_group(*_judged(batch)))
-
-
-def reaching(threshold: float) -> Choose:
-    """Every sample whose reward reaches the threshold; the best one where none does."""
-    return lambda batch, _: _reaching(batch, threshold)
-
-
-def rising(quantiles: tuple[float, ...], steps: int) -> Choose:
-    """Every sample above a quantile of the step's rewards; `steps` optimizer steps share one quantile."""
+def pair_rule(select: PairSelect, seed: int) -> Choose:
+    """The pairs that the settings ask for."""
 
     def choose(batch: Batch, step: int) -> Batch:
-        return _reaching(batch, pairing.rising_threshold(batch.columns.rows["reward"], step // steps, quantiles))
+        reward_B, group_B = _judged(batch)
+        if select.rule == "best_against_worst":
+            return paired(batch, *pairing.best_against_worst(reward_B, group_B, select.gap))
+        if select.rule == "all_above":
+            return paired(batch, *pairing.all_against_all(reward_B, group_B, select.certainty, select.scale))
+        draw = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        return paired(batch, *pairing.rejection_sampled(reward_B, group_B, select.keep, select.temperature, draw))
+
+    return choose
+
+
+def best_rule(select: BestSelect, steps_a_round: int) -> Choose:
+    """The samples that the settings ask for; where none reaches the mark, the best of all."""
+
+    def choose(batch: Batch, step: int) -> Batch:
+        reward_B, group_B = _judged(batch)
+        if select.rule == "best":
+            return _part(batch, pairing.best_of_group(reward_B, group_B))
+        mark = select.threshold
+        if select.rule == "rising":
+            iteration = step // (select.rounds * steps_a_round)
+            mark = pairing.rising_threshold(reward_B, iteration, tuple(select.quantiles))
+        return _part(batch, pairing.above(reward_B, min(mark, float(reward_B.max()))))
 
     return choose
 
@@ -95,11 +94,6 @@ def paired(batch: Batch, chosen: Tensor, rejected: Tensor) -> Batch:
     pairs = chosen.numel()
     columns = replace(part.columns, item_B=torch.arange(pairs).repeat_interleave(2))
     return part.with_columns(columns.with_rows(side=torch.tensor([1.0, -1.0]).repeat(pairs)))
-
-
-def _reaching(batch: Batch, threshold: float) -> Batch:
-    reward_B = batch.columns.rows["reward"]
-    return _part(batch, pairing.above(reward_B, min(threshold, float(reward_B.max()))))
 
 
 def _judged(batch: Batch) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.params import PARAMS_FILE
 from posttrain.tables.store import read_table
 
-FAMILIES = ("preference", "online")
+FAMILIES = ("preference", "online", "distill")
 """The sections of params.yaml that hold named runs."""
 ALONE = ("base", "sft")
 """The policies that every pipeline has."""

@@ -15,10 +15,11 @@ from posttrain.text.layout import micro_batches, pack
 
 
 class RewardModel:
-    """Scores completions with the scalar head of a model folder."""
+    """Scores completions with the scalar head of a model folder; demonstrations score 0 on average."""
 
     def __init__(self, path: Path, device: Device, micro_tokens: int = 16_384) -> None:
         self._model = load_model(path).to(device.torch)
+        self._shift: float = getattr(self._model.config, "reward_shift", 0.0)
         self._device, self._budget = device, micro_tokens
 
     @torch.no_grad()
@@ -30,5 +31,5 @@ class RewardModel:
             part = [samples[i] for i in rows]
             layout = pack([s.prompt_ids for s in part], [s.completion_ids for s in part]).to(self._device.torch)
             with self._device.autocast():
-                scores += score_rows(self._model, layout).tolist()
+                scores += (score_rows(self._model, layout) - self._shift).tolist()
         return scores

@@ -14,8 +14,8 @@ from posttrain.models.attention import CachedAttention
 from posttrain.models.device import Device
 from posttrain.models.forward import head_weight, hidden_states
 from posttrain.params import Params
-from posttrain.rollout.draw import row_keys, uniform
-from posttrain.text.layout import pack
+from posttrain.rollout.draw import mixture_logits, row_keys, uniform
+from posttrain.text.layout import Layout, pack
 
 DROP_SHARE = 0.2
 """Finished rows are dropped once they are this share of those decoding: dropping copies the cache."""
@@ -27,6 +27,14 @@ class SamplingParams(Params):
     max_tokens: int = Field(32, ge=1, description="longest completion, stop token included")
     temperature: float = Field(1.0, gt=0, le=10, description="logits are divided by it; training does the same")
     rows: int = Field(1024, ge=1, description="completions decoded at a time (memory)")
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A second model to sample with: pi^(1 - share) other^share, made to sum to 1 (Munos 2023)."""
+
+    other: Any
+    share: float
 
 
 @dataclass(frozen=True)
@@ -49,9 +57,10 @@ def sample(
     stop: int,
     device: Device,
     advance: Callable[[int], None] | None = None,
+    mixture: Mixture | None = None,
 ) -> Samples:
     """n samples of each prompt; `names` (one per prompt) and the seed alone decide the random numbers."""
-    return _generate(model, prompts, names, n, params, seed, stop, device, advance)
+    return _generate(model, prompts, names, n, params, seed, stop, device, advance, mixture)
 
 
 def greedy(
@@ -64,7 +73,7 @@ def greedy(
     advance: Callable[[int], None] | None = None,
 ) -> Samples:
     """The likeliest continuation of each prompt, token by token."""
-    return _generate(model, prompts, None, 1, params, 0, stop, device, advance)
+    return _generate(model, prompts, None, 1, params, 0, stop, device, advance, None)
 
 
 @torch.no_grad()
@@ -78,6 +87,7 @@ def _generate(
     stop: int,
     device: Device,
     advance: Callable[[int], None] | None,
+    mixture: Mixture | None,
 ) -> Samples:
     was_training = model.training
     model.eval()
@@ -89,7 +99,7 @@ def _generate(
         if names is not None:
             keys = row_keys(seed, [f"{name}:{i}" for name in names[start : start + each] for i in range(n)])
         with device.autocast():
-            tokens_RT, logps_RT = _decode(model, part, n, params, keys, stop, device)
+            tokens_RT, logps_RT = _decode(model, part, n, params, keys, stop, device, mixture)
         _collect(samples, tokens_RT, logps_RT, stop)
         if advance:
             advance(len(part))
@@ -105,6 +115,7 @@ def _decode(
     keys_R: Tensor | None,
     stop: int,
     device: Device,
+    mixture: Mixture | None,
 ) -> tuple[Tensor, Tensor]:
     """(tokens, log-probs), both [R, max_tokens] with R = n rows for each prompt; what follows a stop is noise."""
     distinct: list[Sequence[int]] = []
@@ -114,10 +125,8 @@ def _decode(
     layout = pack(distinct, [[]] * len(distinct)).to(device.torch)
     prompts_R = torch.tensor(owner, device=device.torch).repeat_interleave(n)
     lengths_R = torch.tensor([len(prompt) for prompt in prompts], device=device.torch).repeat_interleave(n)
-    cache = CachedAttention(layout, prompts_R, params.max_tokens)
-    states = hidden_states(model, layout.ids_N[None], layout.positions_N[None], cache)[0]
-    states_R = states[layout.last_B][prompts_R]
-    weight = head_weight(model)
+    voice = _Voice(model, layout, prompts_R, params.max_tokens)
+    second = None if mixture is None else _Voice(mixture.other, layout, prompts_R, params.max_tokens)
     rows_R = torch.arange(prompts_R.numel(), device=device.torch)
     tokens_RT = torch.full((rows_R.numel(), params.max_tokens), stop, device=device.torch)
     logps_RT = torch.zeros(tokens_RT.shape, device=device.torch)
@@ -125,7 +134,9 @@ def _decode(
     done_R = torch.zeros_like(rows_R, dtype=torch.bool)
     look_every = 1 if device.torch.type == "cpu" else 8
     for t in range(params.max_tokens):
-        logits = (states_R @ weight.to(states_R.dtype).T).float() / params.temperature
+        logits = voice.logits() / params.temperature
+        if mixture is not None and second is not None:
+            logits = mixture_logits(logits, second.logits() / params.temperature, mixture.share)
         token_R, logp_R = _choose(logits, keys_R, t)
         tokens_RT[rows_R, t], logps_RT[rows_R, t] = token_R, logp_R
         done_R = done_R | (token_R == stop)
@@ -137,12 +148,34 @@ def _decode(
                 break
             if finished >= DROP_SHARE * rows_R.numel():
                 kept = (~done_R).nonzero().squeeze(1)
-                cache.keep_rows(kept)
+                for speaker in (voice, second):
+                    if speaker is not None:
+                        speaker.cache.keep_rows(kept)
                 rows_R, token_R, lengths_R, done_R = rows_R[kept], token_R[kept], lengths_R[kept], done_R[kept]
                 keys_R = None if keys_R is None else keys_R[kept]
-        cache.step()
-        states_R = hidden_states(model, token_R[:, None], (lengths_R + t)[:, None], cache)[:, 0]
+        voice.hear(token_R, lengths_R + t)
+        if second is not None:
+            second.hear(token_R, lengths_R + t)
     return tokens_RT, logps_RT
+
+
+class _Voice:
+    """One model in the decoding loop: its cache and its last hidden state of each row."""
+
+    def __init__(self, model: Any, layout: Layout, prompts_R: Tensor, longest: int) -> None:
+        self._model, self._weight = model, head_weight(model)
+        self.cache = CachedAttention(layout, prompts_R, longest)
+        states = hidden_states(model, layout.ids_N[None], layout.positions_N[None], self.cache)[0]
+        self._states_R = states[layout.last_B][prompts_R]
+
+    def logits(self) -> Tensor:
+        """What it would say next [R, V]."""
+        return (self._states_R @ self._weight.to(self._states_R.dtype).T).float()
+
+    def hear(self, token_R: Tensor, position_R: Tensor) -> None:
+        """Take in the token that was chosen for each row."""
+        self.cache.step()
+        self._states_R = hidden_states(self._model, token_R[:, None], position_R[:, None], self.cache)[:, 0]
 
 
 def _choose(logits: Tensor, keys_R: Tensor | None, t: int) -> tuple[Tensor, Tensor]:

@@ -116,7 +116,9 @@ def _labelled(
             right = _prefers(rewards[a] - rewards[b], noise, rng) == (rewards[a] > rewards[b])
             better, worse = (a, b) if (rewards[a] > rewards[b]) == right else (b, a)
             compared, flipped = compared + (noise > 0), flipped + (not right)
-            pairs.append({**_shared(row), "chosen": _turn(samples[better]), "rejected": _turn(samples[worse])})
+            told = abs(rewards[a] - rewards[b])  # how much better, as annotators are asked to say beside which
+            sides = {"chosen": _turn(samples[better]), "rejected": _turn(samples[worse])}
+            pairs.append({**_shared(row), **sides, "margin": told})
         middle = (max(rewards) + min(rewards)) / 2
         for k in distinct.values():
             label = _prefers(rewards[k] - middle, noise, rng)

@@ -34,6 +34,7 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
         "prompt": TURNS,
         "chosen": TURNS,
         "rejected": TURNS,
+        "margin": pl.Float64(),
     },
     "feedback": {
         "id": pl.String(),

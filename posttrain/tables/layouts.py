@@ -22,7 +22,7 @@ def to_columns(frame: pl.DataFrame, kind: Kind, where: str) -> pl.DataFrame:
     for layout, turn in LAYOUTS[kind].items():
         if set(layout) <= set(frame.columns):
             turned = turn(frame, where)
-            named = _with_problem(turned, frame, kind, where)
+            named = _with_margin(_with_problem(turned, frame, kind, where), frame, kind, where)
             return named.select(name for name in COLUMNS[kind] if name not in ("id", "split"))
     understood = " | ".join(" + ".join(layout) for layout in LAYOUTS[kind])
     raise DataError(
@@ -164,6 +164,18 @@ def _with_problem(turned: pl.DataFrame, frame: pl.DataFrame, kind: Kind, where: 
         return turned.with_columns(_string(frame, "problem", where).alias("problem"))
     asked = _lead(turned["messages"]) if kind == "chat" else turned["prompt"]
     return turned.with_columns(content_ids(asked.alias("prompt").to_frame(), ["prompt"]).alias("problem"))
+
+
+def _with_margin(turned: pl.DataFrame, frame: pl.DataFrame, kind: Kind, where: str) -> pl.DataFrame:
+    """With by how much the chosen answer is better: the column of that name, or 0, which is unknown."""
+    if kind != "pairs":
+        return turned
+    if "margin" not in frame.columns:
+        return turned.with_columns(margin=pl.lit(0.0))
+    if not frame.schema["margin"].is_numeric():
+        what = f"column 'margin' has the type {frame.schema['margin']}"
+        raise DataError(what=what, where=where, mend="Give numbers, or rename the column")
+    return turned.with_columns(frame["margin"].cast(pl.Float64()).alias("margin"))
 
 
 LAYOUTS: Final[dict[Kind, dict[Layout, Turner]]] = {

@@ -129,6 +129,11 @@ def _rejected_rules() -> list[pa.Check]:
     return [*_answer_turn("rejected"), _rule("must differ from chosen", "drop the pair", chosen != rejected)]
 
 
+def _margin_rules() -> list[pa.Check]:
+    told = pl.col("margin")
+    return [_rule("must be finite and not below 0", "0 stands for unknown", told.is_finite() & (told >= 0))]
+
+
 def _sample_rules() -> list[pa.Check]:
     group, sample = ("policy", "prompt_id", "greedy"), pl.col("sample")
     size, most = pl.len().over(group), pl.len().over(group).max().over("policy", "greedy")
@@ -184,6 +189,7 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("pairs", "prompt"): [_last_role("prompt", "user")],
     ("pairs", "chosen"): _answer_turn("chosen"),
     ("pairs", "rejected"): _rejected_rules(),
+    ("pairs", "margin"): _margin_rules(),
     ("feedback", "prompt"): [_last_role("prompt", "user")],
     ("feedback", "completion"): _answer_turn("completion"),
     ("rollouts", "prompt_id"): _prompt_id_rules(),

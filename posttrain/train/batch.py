@@ -79,6 +79,19 @@ def make_batch(
     return Batch(prompts, completions, Ragged(scored_lengths(prompts, completions), numbered, tokens or {}, items))
 
 
+def joined(parts: Sequence[Batch]) -> Batch:
+    """Batches of the same columns as one; rows that belong together must lie in one part."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0].columns
+    return make_batch(
+        [ids for part in parts for ids in part.prompts],
+        [ids for part in parts for ids in part.completions],
+        {name: torch.cat([part.columns.rows[name] for part in parts]) for name in first.rows if name != "row"},
+        {name: torch.cat([part.columns.tokens[name] for part in parts]) for name in first.tokens},
+    )
+
+
 class Source(Protocol):
     """Where the batches of a run come from."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ class Modules:
     old: Any | None = None
     teacher: Any | None = None
     divergence: Divergence | None = None
+    teacher_prompts: Mapping[tuple[int, ...], Sequence[int]] | None = None
+    """What the teacher sees in place of each prompt (context distillation); None: the same."""
     temperature: float = 1.0
     micro_tokens: int = 16_384
 
@@ -59,7 +61,7 @@ class Modules:
             if "kl_old" in needs:
                 columns = columns.with_tokens(kl_old=self._moved(layout))
             if "teacher_kl" in needs:
-                columns = columns.with_tokens(teacher_kl=self._apart(layout))
+                columns = columns.with_tokens(teacher_kl=self._apart(layout, micro))
         return columns
 
     @torch.no_grad()
@@ -76,12 +78,16 @@ class Modules:
         old_head = head_weight(self.old).detach()
         return exact_kl(before, old_head, now, head_weight(self.policy), self.temperature)
 
-    def _apart(self, layout: Layout) -> Tensor:
+    def _apart(self, layout: Layout, micro: Batch) -> Tensor:
         """The divergence from the teacher over the vocabulary at each token."""
         if self.divergence is None:
             raise ValueError("a teacher was asked for without a divergence")
+        seen = layout
+        if self.teacher_prompts is not None:
+            asked = [self.teacher_prompts[tuple(prompt)] for prompt in micro.prompts]
+            seen = pack(asked, micro.completions).to(self.device.torch)
         with torch.no_grad():
-            theirs = packed_states(self.teacher, layout)[layout.source_M]
+            theirs = packed_states(self.teacher, seen)[seen.source_M]
         mine = packed_states(self.policy, layout)[layout.source_M]
         return tiled(self.divergence, mine, head_weight(self.policy), theirs, head_weight(self.teacher).detach())
 

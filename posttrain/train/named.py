@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from posttrain.errors import ParamsError
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
 from posttrain.workspace import model_path
-
-P = TypeVar("P", bound=Params)
 
 
 class Row(Protocol):
@@ -19,22 +18,31 @@ class Row(Protocol):
     def laid(self, over: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
-def load_run(model: type[P], section: str, rows: Mapping[str, Row]) -> P:
+@dataclass(frozen=True)
+class Algorithm:
+    """A row that a run may name, and what types such a run."""
+
+    row: Row
+    model: type[Params]
+
+
+def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
     """The run's own settings laid on those of its algorithm's row, typed and checked."""
     own = at(read(), section)
     if not isinstance(own, dict) or not isinstance(own.get("algorithm"), str):
-        mend = f"Give it an algorithm, one of: {', '.join(rows)}"
+        mend = f"Give it an algorithm, one of: {', '.join(algorithms)}"
         raise ParamsError(what=f"{section} names no algorithm", where=PARAMS_FILE, mend=mend)
-    if own["algorithm"] not in rows:
-        mend = did_you_mean(own["algorithm"], list(rows))
+    if own["algorithm"] not in algorithms:
+        mend = did_you_mean(own["algorithm"], list(algorithms))
         raise ParamsError(what=f"{section}.algorithm = '{own['algorithm']}' is unknown", where=PARAMS_FILE, mend=mend)
-    return check(model, rows[own["algorithm"]].laid(own), where=section)
+    algorithm = algorithms[own["algorithm"]]
+    return check(algorithm.model, algorithm.row.laid(own), where=section)
 
 
-def start_path(start: str, section: str) -> Path:
-    """The folder of the model that a run starts from."""
-    parts = Path(start).parts
-    if not parts or Path(start).is_absolute() or ".." in parts:
+def start_path(name: str, section: str, key: str = "start") -> Path:
+    """The folder of the model that a run starts from, or learns from."""
+    parts = Path(name).parts
+    if not parts or Path(name).is_absolute() or ".." in parts:
         mend = "Use a folder under models/, e.g. sft"
-        raise ParamsError(what=f"{section}.start = '{start}' leaves models/", where=PARAMS_FILE, mend=mend)
-    return model_path(start)
+        raise ParamsError(what=f"{section}.{key} = '{name}' leaves models/", where=PARAMS_FILE, mend=mend)
+    return model_path(name)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from posttrain.algorithms.preference import (
     PREFERENCE_ROWS,
@@ -23,12 +24,13 @@ from posttrain.text.layout import pack
 from posttrain.train.batch import Source
 from posttrain.train.epochs import Epochs, Item, PartedEpochs, UnpairedEpochs, stack
 from posttrain.train.modules import Modules
-from posttrain.train.named import load_run, start_path
-from posttrain.train.rows import comparisons, feedback, rankings
+from posttrain.train.named import Algorithm, load_run, start_path
+from posttrain.train.rows import comparisons, demonstrations, feedback, rankings
 from posttrain.train.settings import TrainingParams, adamw, run_training
 from posttrain.workspace import metrics_path, model_path, rounded, write_json
 
 PAIRS, FEEDBACK = Path("data/pairs.parquet"), Path("data/feedback.parquet")
+CHAT = Path("data/chat.parquet")
 
 
 class RewardParams(TrainingParams):
@@ -37,13 +39,15 @@ class RewardParams(TrainingParams):
     epochs: float = Field(2.0, gt=0, description="times through the comparisons")
     batch: int = Field(16, ge=1, description="comparisons per step")
     max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
+    demonstrations: int = Field(500, ge=1, description="demonstrations whose mean score becomes the zero of all scores")
     objective: RewardKnobs = Field(default_factory=RewardKnobs)
 
     @model_validator(mode="after")
     def _supplied(self) -> RewardParams:
-        if self.objective.margins == "column":
+        if self.objective.compare == "ranks" and self.objective.margins == "column":
             raise ValueError(
-                "objective.margins column needs margins, which the table of pairs does not carry. Use constant"
+                "objective.margins column comes with pairs, and the table of feedback that ranks are made of has none. "
+                "Use compare pairs, or margins constant"
             )
         return self
 
@@ -56,6 +60,9 @@ class PreferenceRun(TrainingParams, PreferenceKnobs):
     epochs: float = Field(1.0, gt=0, description="times through the data")
     batch: int = Field(16, ge=1, description="comparisons or judged answers per step")
     max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
+
+
+PREFERENCE: dict[str, Algorithm] = {name: Algorithm(row, PreferenceRun) for name, row in PREFERENCE_ROWS.items()}
 
 
 def train_reward(params: RewardParams) -> None:
@@ -75,11 +82,15 @@ def train_reward(params: RewardParams) -> None:
         items = rankings(text, judged.iter_rows(named=True), params.max_tokens, str(FEEDBACK))
         inputs.append(FEEDBACK)
     source = Epochs(items, params.batch, params.epochs, params.seed)
+    told = read_table(CHAT, "chat").filter(split="train").head(params.demonstrations)
+    shown = demonstrations(text, told.iter_rows(named=True), params.max_tokens, str(CHAT))
+    inputs.append(CHAT)
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
     _, checkpoints = run_training("reward", params, inputs, objective, source, modules, update, watch)
+    measured = {**_accuracy(modules, heldout), "demonstrations_score": float(_scores(modules, shown).mean())}
+    modules.policy.config.reward_shift = measured["demonstrations_score"]
     save_model(modules.policy, model_path("reward"), folder)
-    measured = _accuracy(modules, heldout)
     write_json(metrics_path("reward"), {"steps": source.steps, "pairs": len(items), **rounded(measured)})
     print(f"reward: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {model_path('reward')}")
     checkpoints.clear()
@@ -87,7 +98,7 @@ def train_reward(params: RewardParams) -> None:
 
 def train_preference(run: str) -> None:
     """Train the start model as one run of `preference.runs` says."""
-    params = load_run(PreferenceRun, f"preference.runs.{run}", PREFERENCE_ROWS)
+    params: PreferenceRun = load_run(f"preference.runs.{run}", PREFERENCE)
     name, folder = f"preference@{run}", start_path(params.start, f"preference.runs.{run}")
     text = ChatText(load_tokenizer(folder), str(folder))
     device = Device(params.device)
@@ -123,15 +134,18 @@ def _set_knobs(params: PreferenceRun) -> set[str]:
     return params.model_fields_set & set(PreferenceKnobs.model_fields)
 
 
-@torch.no_grad()
 def _accuracy(modules: Modules, items: list[Item]) -> dict[str, float]:
     """How often the better answer scores higher, over comparisons without noise."""
-    batch = stack(items)
-    scores = torch.cat(
-        [
-            score_rows(modules.policy, pack(m.prompts, m.completions).to(modules.device.torch))
-            for m in modules.micros(batch)
-        ]
-    ).cpu()
+    scores = _scores(modules, items)
     won = scores[0::2] - scores[1::2]
     return {"heldout_accuracy": float((won > 0).float().mean()), "heldout_margin": float(won.mean())}
+
+
+@torch.no_grad()
+def _scores(modules: Modules, items: list[Item]) -> Tensor:
+    """The score of every answer."""
+    parts = [
+        score_rows(modules.policy, pack(m.prompts, m.completions).to(modules.device.torch))
+        for m in modules.micros(stack(items))
+    ]
+    return torch.cat(parts).double().cpu()

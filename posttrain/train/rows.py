@@ -25,7 +25,11 @@ def comparisons(text: ChatText, rows: Iterable[Record], longest: int, where: str
     for row in rows:
         chosen, rejected = (text.exchange(row["prompt"], row[side]) for side in ("chosen", "rejected"))
         items.append(
-            Item([chosen.prompt, chosen.prompt], [chosen.completion, rejected.completion], {"side": [1.0, -1.0]})
+            Item(
+                [chosen.prompt, chosen.prompt],
+                [chosen.completion, rejected.completion],
+                {"side": [1.0, -1.0], "margin": [row["margin"]] * 2},
+            )
         )
     return _short(items, longest, where)
 

@@ -27,7 +27,9 @@ def shared(project: Project, tmp_path: Path) -> Project:
     project.dvc("remote", "add", "-d", "shared", str(tmp_path / "remote"))
     # DVC keeps no run cache of a stage without dependencies.
     graph = project.root / "dvc.yaml"
-    graph.write_text(graph.read_text().replace("    outs: [prepare.txt]", "    deps: [step.py]\n    outs: [prepare.txt]"))
+    graph.write_text(
+        graph.read_text().replace("    outs: [prepare.txt]", "    deps: [step.py]\n    outs: [prepare.txt]")
+    )
     git(project.root, "commit", "-qam", "a remote")
     return project
 

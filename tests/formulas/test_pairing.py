@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.formulas import pairing
+from posttrain.rollout.draw import mixture_logits
 
 REWARD = torch.tensor([1.0, 3.0, 2.0, 5.0, 5.0, 4.0])
 GROUP = torch.tensor([0, 1, 0, 1, 2, 2])
@@ -59,6 +60,6 @@ def test_thresholds_and_the_best_of_a_group() -> None:
 
 def test_the_mixture_is_geometric() -> None:
     policy, ref = torch.tensor([0.8, 0.2]), torch.tensor([0.5, 0.5])
-    mixed = pairing.mixture_logits(policy.log(), ref.log(), 0.5).softmax(-1)
+    mixed = mixture_logits(policy.log(), ref.log(), 0.5).softmax(-1)
     root = [math.sqrt(0.4), math.sqrt(0.1)]
     assert mixed.tolist() == pytest.approx([part / sum(root) for part in root])

@@ -29,6 +29,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "grpo, correction": ("grpo", {"correction": 1.2}),
     "gspo, k3": ("gspo", {"kl": {"place": "loss", "estimator": "k3", "beta": 0.1}}),
     "cispo, correction, both edges": ("cispo", {"correction": 2.0, "clip": {"low": 0.2, "high": 0.3}}),
+    "nash_md, no price, masked": ("nash_md", {"kl": {"place": "none"}, "truncated": "mask", "win_scale": 1.0}),
     "rloo, k2 in the loss": ("rloo", {"kl": {"place": "loss", "estimator": "k2", "beta": 0.1}}),
 }
 """Settings of rows that exercise knobs which no row sets."""
@@ -192,6 +193,7 @@ def _rows(needs: frozenset[str], shape: Shape, draw: torch.Generator) -> tuple[d
     rows = {
         "reward": (reward > 0).double() if shape.binary else reward,
         "group": group_B,
+        "opponent": torch.arange(shape.size).repeat(shape.groups) % 2 == 1,
         "truncated": torch.rand(count, generator=draw) < 0.3,
         "age": torch.randint(0, 3, (count,), generator=draw),
         "label": torch.tensor([1.0, -1.0, 0.0]).repeat(count)[:count],

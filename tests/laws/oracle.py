@@ -47,7 +47,7 @@ def policy(knobs: Any, longest: int, rows: Rows, state: dict[str, float], still:
 def _policy_term(knobs: Any, longest: int, rows: Rows, still: Rows, state: dict[str, float]) -> float:
     sampled = "old_logp" if knobs.correction is None else "recomputed_logp"
     advantages, returns = _advantages(knobs, rows, state["beta"], sampled, state)
-    counted = [not (knobs.truncated == "mask" and row["truncated"]) for row in rows]
+    counted = [not (knobs.truncated == "mask" and row["truncated"]) and not row.get("opponent") for row in rows]
     if knobs.whiten:
         advantages = _whitened(advantages, counted)
     price = _price(knobs, rows, sampled, state)
@@ -129,6 +129,9 @@ def _advantages(
     if knobs.advantage in ("gae", "return_to_go"):
         return _per_token(knobs, rows, charge)
     reduce = mean if knobs.kl.reduce == "mean" else sum
+    if knobs.advantage == "win_rate":
+        won = [_won(knobs, rows, row) - reduce(costs) for row, costs in zip(rows, charge, strict=True)]
+        return [[a] * len(row["logp"]) for a, row in zip(won, rows, strict=True)], []
     rewards = [row["reward"] - reduce(costs) for row, costs in zip(rows, charge, strict=True)]
     if knobs.advantage == "outcome_value":
         returns = [[reward] * len(row["logp"]) for reward, row in zip(rewards, rows, strict=True)]
@@ -137,6 +140,11 @@ def _advantages(
         ], returns
     compared = [_compared(knobs, rows, rewards, i, state) for i in range(len(rows))]
     return [[a] * len(row["logp"]) for a, row in zip(compared, rows, strict=True)], []
+
+
+def _won(knobs: Any, rows: Rows, row: dict[str, Any]) -> float:
+    met = [other["reward"] for other in rows if other["group"] == row["group"] and other["opponent"]]
+    return mean([sigmoid((row["reward"] - r) / knobs.win_scale) - 0.5 for r in met]) if met else 0.0
 
 
 def _compared(knobs: Any, rows: Rows, rewards: list[float], i: int, state: dict[str, float]) -> float:

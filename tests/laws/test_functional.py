@@ -24,6 +24,7 @@ def both(name: str, padded: bool) -> dict[str, object]:
     where = {"mask": MASK} if padded else {"lengths": MASK.sum(1)}
     extra = {"value": VALUE, "old_value": VALUE, "anchor": LOGP}
     columns = {key: shape(column) for key, column in extra.items()} | {"age": torch.zeros(4)}
+    columns["opponent"] = torch.tensor([False, True, False, True])
     common = {"logp": shape(LOGP), "ref_logp": shape(REF), **where}
     if name in POLICY_ROWS:
         return common | {

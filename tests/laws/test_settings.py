@@ -9,16 +9,26 @@ import torch
 from pydantic import ValidationError
 from torch.testing import assert_close
 
+from posttrain.algorithms.distill_rows import DISTILL_ROWS
+from posttrain.algorithms.distill_rows import READERS as DISTILL_READERS
 from posttrain.algorithms.policy import POLICY_ROWS, group_refusal, reuse_refusal
 from posttrain.algorithms.policy_knobs import READERS, PolicyKnobs
 from posttrain.algorithms.preference import PREFERENCE_ROWS
 from posttrain.algorithms.preference_rows import READERS as PREFERENCE_READERS
 from posttrain.algorithms.preference_rows import PreferenceKnobs
 from posttrain.algorithms.row import ignored
+from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, readers_of
 from posttrain.algorithms.supervised import DistillKnobs
 from posttrain.formulas import distill
+from posttrain.online.runs import DISTILL, ONLINE
 
-ROWS: dict[str, Any] = {**POLICY_ROWS, **PREFERENCE_ROWS}
+READERS_OF: dict[str, Any] = {
+    **dict.fromkeys(POLICY_ROWS, READERS),
+    **dict.fromkeys(PREFERENCE_ROWS, PREFERENCE_READERS),
+    **{name: readers_of(row) for name, row in SAMPLED_ROWS.items()},
+    **dict.fromkeys(DISTILL_ROWS, DISTILL_READERS),
+}
+ROWS: dict[str, Any] = {**POLICY_ROWS, **PREFERENCE_ROWS, **SAMPLED_ROWS, **DISTILL_ROWS}
 each_row = pytest.mark.parametrize("name", list(ROWS))
 
 
@@ -26,7 +36,7 @@ each_row = pytest.mark.parametrize("name", list(ROWS))
 def test_a_row_sets_nothing_that_it_does_not_read_and_nothing_that_is_the_default(name: str) -> None:
     row = ROWS[name]
     knobs = row.settings()
-    assert not ignored(knobs, READERS if name in POLICY_ROWS else PREFERENCE_READERS)
+    assert not ignored(knobs, READERS_OF[name])
 
 
 @each_row
@@ -54,6 +64,8 @@ def test_a_knob_that_no_formula_reads_is_an_error_that_names_it(path: str) -> No
         "penalty.beta": ("grpo", {"penalty": {"beta": 2.0}}),
         "penalty.target": ("grpo", {"penalty": {"target": 2.0}}),
         "baseline_decay": ("reinforce", {"baseline_decay": 0.5}),
+        "mixture": ("grpo", {"mixture": 0.5}),
+        "win_scale": ("rloo", {"win_scale": 0.5}),
         "gamma": ("grpo", {"gamma": 0.9}),
         "lam": ("reinforce_pp", {"lam": 0.9}),
         "value_coef": ("grpo", {"value_coef": 0.1}),
@@ -111,6 +123,53 @@ def test_a_combination_that_means_nothing_is_refused_with_the_reason(
 def test_a_preference_setting_that_means_nothing_is_refused(name: str, over: dict[str, Any], because: str) -> None:
     with pytest.raises(ValidationError, match=because):
         PREFERENCE_ROWS[name].settings(**over)
+
+
+@pytest.mark.parametrize(
+    ("name", "over", "because"),
+    [
+        ("raft", {"select": {"rule": "best_against_worst"}}, "select.rule"),
+        ("raft", {"select": {"threshold": 0.5}}, "'select.threshold' is read only where select.rule is reaching"),
+        ("raft", {"mixture": 0.5}, "mixture"),
+        ("rest", {"select": {"quantiles": [0.9, 0.5]}}, "must not fall"),
+        (
+            "online_dpo",
+            {"select": {"certainty": 0.9}},
+            "'select.certainty' is read only where select.rule is all_above",
+        ),
+        ("online_dpo", {"loss": "kto"}, "takes single answers.* Use a loss over pairs"),
+        ("online_dpo", {"parts": 2}, "cuts given data"),
+        ("ipo_md", {"reference": False}, "mixture samples with the reference"),
+        ("rs_dpo", {"gamma": 0.5}, "'gamma' is read only where loss is simpo"),
+        ("gkd", {"own": 1.5}, "own"),
+        ("reverse_kl", {"beta": 0.3}, "'beta' is read only where divergence is jensen_shannon"),
+        ("context_distill", {"context": " "}, "context is blank"),
+    ],
+)
+def test_a_setting_of_a_sampled_row_that_means_nothing_is_refused(
+    name: str, over: dict[str, Any], because: str
+) -> None:
+    with pytest.raises(ValidationError, match=because):
+        ROWS[name].settings(**over)
+
+
+def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
+    replay = {"rollout": {"replay": {"groups": 2}}}
+    for algorithm, over, because in (
+        ("rloo", replay, "no ratio to correct"),
+        ("trpo", replay, "earlier rounds have others"),
+        ("ppo_penalty", replay, "earlier rounds have others"),
+        ("grpo", {"rollout": {"group_size": 1}}, "compares siblings"),
+        ("nash_md", {"rollout": {"group_size": 1}}, "compares siblings"),
+        ("online_dpo", {"rollout": {"group_size": 1}}, "a pair is two samples"),
+        ("grpo", {"text": {"rows": 2}}, "read only where ptx is above 0"),
+        ("ppo", {"ptx": 1.0, "rollout": {"sampling": {"temperature": 0.7}}}, "at temperature 1"),
+        ("gkd", {"teacher": "sft"}, "nothing to learn"),
+        ("context_distill", {"teacher": "sft"}, "needs context"),
+    ):
+        named = (DISTILL if algorithm in DISTILL else ONLINE)[algorithm]
+        with pytest.raises(ValidationError, match=because):
+            named.model.model_validate(named.row.laid({"algorithm": algorithm, **over}))
 
 
 def test_what_a_row_set_for_a_formula_that_was_replaced_falls_away() -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from posttrain.models.device import Device, DeviceParams
-from posttrain.models.forward import score_tokens
+from posttrain.models.forward import head_weight, packed_states, score_tokens
 from posttrain.rollout.draw import row_keys, uniform
-from posttrain.rollout.engine import Samples, SamplingParams, greedy, sample
+from posttrain.rollout.engine import Mixture, Samples, SamplingParams, greedy, sample
 from posttrain.text.layout import pack
 from tests.library.models import random_rows, tiny_model
 
@@ -95,3 +95,35 @@ def test_uniform_numbers_are_uniform_and_apart() -> None:
     correlation = torch.corrcoef(values[:6]) - torch.eye(6)
     assert float(correlation.abs().max()) < 0.08
     assert row_keys(0, ["a"]).tolist() != row_keys(1, ["a"]).tolist()
+
+
+def test_a_mixture_is_the_geometric_mean_of_two_models_made_to_sum_to_one() -> None:
+    """The log-probs that are recorded are those of the mixture, by the training forward of both models."""
+    model, other = tiny_model(), tiny_model(seed=5)
+    found = sample(
+        model, PROMPTS, NAMES, n=2, params=PARAMS, seed=1, stop=STOP, device=DEVICE, mixture=Mixture(other, 0.3)
+    )
+    assert found.ids != drawn(n=2).ids
+    prompts = [prompt for prompt in PROMPTS for _ in range(2)]
+    layout = pack(prompts, found.ids)
+    with torch.no_grad():
+        ours, theirs = (packed_states(one, layout)[layout.source_M] @ head_weight(one).T for one in (model, other))
+    mixed = (0.7 * ours.log_softmax(-1) + 0.3 * theirs.log_softmax(-1)).log_softmax(-1)
+    expected = mixed.gather(1, layout.target_M[:, None]).squeeze(1)
+    recorded = torch.tensor([value for row in found.logps for value in row])
+    torch.testing.assert_close(recorded, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_mixture_without_the_other_is_the_model() -> None:
+    alone = sample(
+        tiny_model(),
+        PROMPTS,
+        NAMES,
+        n=4,
+        params=PARAMS,
+        seed=1,
+        stop=STOP,
+        device=DEVICE,
+        mixture=Mixture(tiny_model(seed=5), 0.0),
+    )
+    assert alone.ids == drawn().ids

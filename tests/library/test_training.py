@@ -8,19 +8,25 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective, TrpoKnobs
+from posttrain.algorithms.policy import TrpoKnobs
 from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective, RewardKnobs, RewardObjective
-from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, PairSelect
+from posttrain.algorithms.supervised import DistillKnobs, LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import TrainingError
+from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
-from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts
-from posttrain.online.selected import Choose, Selected, best, best_pairs, reaching, rising, telling_pairs
+from posttrain.online.mixed import Shared, WithText
+from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts, Shaping
+from posttrain.online.run import told
+from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
+from posttrain.online.selected import pair_rule
 from posttrain.online.trpo import Trpo
+from posttrain.params import check, merge
 from posttrain.rewards.blend import Blend
 from posttrain.rewards.verifiable import Sampled
-from posttrain.rollout.engine import SamplingParams
 from posttrain.text.chat import ChatText
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
@@ -41,18 +47,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dapo": ("dapo", {"overlong": 3}),
     "exact_penalty": ("ppo_penalty", {"penalty": {"kind": "exact", "target": 1e-5}}),
     "corrected": ("cispo", {"correction": 2.0}),
+    "moving_average": ("reinforce", {"advantage": "moving_average"}),
+    "adaptive_kl": ("ppo", {"kl": {"target": 1e-3, "horizon": 50}}),
+    "replay": ("grpo", {"rollout": {"replay": {"groups": 2, "rounds": 1}}}),
+    "ptx": ("ppo", {"ptx": 1.0}),
 }
 """Policy rows with some knobs set: what they need besides is supplied by the same run."""
 
-SEAMS: dict[str, tuple[Any, Choose | None]] = {
-    "online_dpo": (PreferenceObjective(PREFERENCE_ROWS["dpo"].settings()), best_pairs()),
-    "online_ipo": (PreferenceObjective(PREFERENCE_ROWS["ipo"].settings()), telling_pairs(0.501)),
-    "raft": (LikelihoodObjective(LikelihoodKnobs()), best()),
-    "rest": (LikelihoodObjective(LikelihoodKnobs()), rising((0.2, 0.5, 0.8), 2)),
-    "rest_em": (LikelihoodObjective(LikelihoodKnobs()), reaching(0.5)),
-    "gkd": (DistillObjective(DistillKnobs(divergence="jensen_shannon")), None),
-}
-"""Objectives of other tables, trained on the policy's own samples."""
+ROLLOUT = {"rounds": 3, "prompts": 4, "group_size": 3, "minibatches": 2, "sampling": {"max_tokens": 8}}
 
 
 class CutError(Exception):
@@ -93,49 +95,75 @@ def items(folder: Path, kind: str) -> list[Item]:
     return made
 
 
-def groups(folder: Path, modules: Modules, needs: frozenset[str], resample: int, overlong: int | None) -> Rollouts:
+def groups(
+    folder: Path, modules: Modules, needs: frozenset[str], params: RolloutParams | None = None, shaping: Any = None
+) -> Rollouts:
     text = ChatText(load_tokenizer(folder))
-    prompts = [Prompt(f"p{i}", text.prompt([{"role": "user", "content": f"{i}+1"}]), "1") for i in range(5)]
-    params = RolloutParams(rounds=3, prompts=4, group_size=3, minibatches=2, sampling=SamplingParams(max_tokens=8))
+    prompts = [Prompt(f"p{i}", text.prompt(asked(i)), "1") for i in range(5)]
     blend = Blend({"few": (1.0, few_numbers)})
-    return Rollouts(prompts, blend, modules, needs, params, text=text, seed=0, resample=resample, overlong=overlong)
+    params = params or RolloutParams.model_validate(ROLLOUT)
+    return Rollouts(prompts, blend, modules, needs, params, text=text, seed=0, shaping=shaping or Shaping())
+
+
+def asked(i: int) -> list[dict[str, str]]:
+    return [{"role": "user", "content": f"{i}+1"}]
+
+
+def settings_of(name: str) -> OnlineParams:
+    """A run as params.yaml would hold it."""
+    if name in DISTILL:
+        over = {"algorithm": name, "teacher": "other", "own": 1.0, "rollout": ROLLOUT}
+        over |= {"context": "Be brief."} if name == "context_distill" else {}
+        return check(DISTILL[name].model, DISTILL[name].row.laid(over), where=name)
+    row, over = VARIANTS.get(name, (name, {}))
+    over = merge({"algorithm": row, "rollout": ROLLOUT}, over)
+    return check(ONLINE[row].model, ONLINE[row].row.laid(over), where=name)
+
+
+def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, Modules, Source]:
+    """The objective, models and source of a run that samples, as the stage makes them."""
+    params, policy = settings_of(name), load_model(folder)
+    objective = params.objective()
+    needs = objective.needs
+    teacher = load_model(tiny_folder(place / "teacher", seed=3)) if "teacher_kl" in needs else None
+    text = ChatText(load_tokenizer(folder))
+    told_apart = {tuple(text.prompt(asked(i))): text.prompt(told(asked(i), "Be brief.")) for i in range(5)}
+    modules = Modules(
+        policy, DEVICE, load_model(folder),
+        load_scorer(folder, 0) if "value" in needs else None,
+        load_model(folder) if "kl_old" in needs else None,
+        teacher,
+        params.knobs(DistillKnobs).formula() if teacher is not None else None,
+        told_apart if name == "context_distill" else None,
+    )  # fmt: skip
+    samples = groups(folder, modules, needs, params.rollout, params.shaping())
+    if name == "ptx":
+        windows = [Item([[]], [list(range(9 + i, 20 + i))]) for i in range(5)]
+        return objective, modules, WithText(samples, windows, 2, 0)
+    if name == "gkd":
+        return objective, modules, Shared(samples, Epochs(items(folder, "plain"), 4, 1, 0), 0.5, 0)
+    return objective, modules, params.source(samples, text)
 
 
 def make_run(folder: Path, name: str, place: Path) -> Run:
     """One small run of each kind, everything made anew as a fresh process would."""
-    policy = load_model(folder)
     objective: Any
     update: Update
     source: Any
     if name == "sft":
-        modules, objective = Modules(policy, DEVICE), LikelihoodObjective(LikelihoodKnobs())
+        modules, objective = Modules(load_model(folder), DEVICE), LikelihoodObjective(LikelihoodKnobs())
         source = Epochs(items(folder, "plain"), 4, 2, 0)
     elif name in PREFERENCE_ROWS:
         objective = PreferenceObjective(PREFERENCE_ROWS[name].settings())
-        modules = Modules(policy, DEVICE, load_model(folder))
+        modules = Modules(load_model(folder), DEVICE, load_model(folder))
         kind = "feedback" if "label" in objective.needs else "pairs"
         source = preference_source(objective, items(folder, kind), 4, 2, 0, modules)
-    elif name in SEAMS:
-        objective, choose = SEAMS[name]
-        teacher = tiny_folder(place / "teacher", seed=3) if "teacher_kl" in objective.needs else None
-        modules = Modules(
-            policy, DEVICE, load_model(folder),
-            teacher=None if teacher is None else load_model(teacher),
-            divergence=None if teacher is None else objective.knobs.formula(),
-        )  # fmt: skip
-        source = groups(folder, modules, objective.needs, 0, None)
-        source = source if choose is None else Selected(source, choose)
     else:
-        row, over = VARIANTS.get(name, (name, {}))
-        objective = PolicyObjective(POLICY_ROWS[row].settings(**over), 8)
-        critic = load_scorer(folder, 0) if "value" in objective.needs else None
-        old = load_model(folder) if "kl_old" in objective.needs else None
-        modules = Modules(policy, DEVICE, load_model(folder), critic, old)
-        source = groups(folder, modules, objective.needs, objective.knobs.resample, objective.knobs.overlong)
+        objective, modules, source = sampled_run(folder, name, place)
     trained = [(module, OPTIMIZER.lr) for module in modules.trained.values()]
     update = AdamW(trained, OPTIMIZER, source.steps)
     if name == "trpo":
-        update = Trpo(policy, TrpoKnobs(delta=0.02, iterations=4))
+        update = Trpo(modules.policy, TrpoKnobs(delta=0.02, iterations=4))
     return Run(name, objective, source, modules, update, Checkpoints(name, "mark"), place / f"{name}.csv", 1)
 
 
@@ -161,13 +189,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "bco",
         "sdpo",
         "grpo",
-        "dapo",
         "ppo",
         "ppo_penalty",
-        "exact_penalty",
-        "corrected",
         "trpo",
-        *SEAMS,
+        "nash_md",
+        *VARIANTS,
+        *SAMPLED_ROWS,
+        *(name for name in DISTILL if name != "distill"),
     ],
 )
 def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(
@@ -196,9 +224,9 @@ def test_groups_that_agree_make_a_step_that_teaches_nothing(folder: Path) -> Non
     policy = load_model(folder)
     modules = Modules(policy, DEVICE, tiny_other(folder))
     objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
-    batch = groups(folder, modules, objective.needs, 0, None).batch(0)
+    batch = groups(folder, modules, objective.needs).batch(0)
     flat = batch.with_columns(batch.columns.with_rows(reward=torch.zeros(len(batch))))
-    chosen = best_pairs()(flat, 0)
+    chosen = pair_rule(PairSelect(), 0)(flat, 0)
     prepared = objective.prepare(chosen.columns, {})
     GradientProblem(objective, modules, chosen.with_columns(prepared.step)).backward()
     assert len(chosen) == 2
@@ -216,8 +244,8 @@ def tiny_other(folder: Path) -> Any:
 
 def test_a_sampled_pair_is_the_best_of_its_group_against_the_worst(folder: Path) -> None:
     modules = Modules(load_model(folder), DEVICE)
-    batch = groups(folder, modules, frozenset(), 0, None).batch(0)
-    chosen = best_pairs()(batch, 0)
+    batch = groups(folder, modules, frozenset()).batch(0)
+    chosen = pair_rule(PairSelect(), 0)(batch, 0)
     reward, group = chosen.columns.rows["reward"], chosen.columns.rows["group"]
     all_reward, all_group = batch.columns.rows["reward"], batch.columns.rows["group"]
     assert len(chosen) >= 2, "no group differs, so the test would prove nothing"
@@ -225,6 +253,64 @@ def test_a_sampled_pair_is_the_best_of_its_group_against_the_worst(folder: Path)
         mine = all_reward[all_group == of]
         assert good == mine.max() > mine.min() == bad
     assert chosen.columns.items.tolist() == [i // 2 for i in range(len(chosen))]
+
+
+def test_replayed_groups_are_of_earlier_rounds_and_not_too_old(folder: Path) -> None:
+    params = settings_of("replay")
+    modules = Modules(load_model(folder), DEVICE, load_model(folder))
+    source = groups(folder, modules, params.objective().needs, params.rollout)
+    ages = [source.batch(step).columns.rows["age"] for step in range(source.steps)]
+    fresh = [len(age) - 6 for age in ages[2:]]
+    assert [len(age) for age in ages[:2]] == [6, 6], "there is no earlier round yet"
+    assert fresh == [6] * 4, "two groups of three join each later step"
+    assert [sorted(set(age.tolist())) for age in ages] == [[0], [1], [0, 2], [1, 3], [0, 2], [1, 3]]
+    rows = source.batch(5).columns.rows
+    for group in rows["group"].unique():
+        assert rows["age"][rows["group"] == group].unique().numel() == 1, "a replayed group was taken for a fresh one"
+
+
+def test_text_beside_samples_is_learned_from_and_changes_no_advantage(folder: Path) -> None:
+    objective, modules, source = sampled_run(folder, "ptx", folder.parent)
+    batch = modules.fill(source.batch(0), objective.needs)
+    text_B = batch.columns.rows["pretrain"]
+    assert text_B.tolist() == [False] * 6 + [True] * 2
+    prepared = objective.prepare(batch.columns, objective.initial_state()).step
+    alone, _, plain = sampled_run(folder, "ppo", folder.parent)
+    other = alone.prepare(modules.fill(plain.batch(0), alone.needs).columns, alone.initial_state()).step
+    acted_N = ~prepared.spread(text_B)
+    torch.testing.assert_close(prepared.tokens["advantage"][acted_N], other.tokens["advantage"])
+    assert float(prepared.tokens["ptx_weight"][~acted_N].sum()) == pytest.approx(1.0)
+
+
+def test_a_teacher_with_a_context_is_asked_with_it(folder: Path, tmp_path: Path) -> None:
+    objective, modules, source = sampled_run(folder, "context_distill", tmp_path)
+    batch = source.batch(0)
+    plain = [
+        AutoModelForCausalLM.from_pretrained(place, attn_implementation="eager")
+        for place in (folder, tiny_folder(tmp_path / "same", seed=3))
+    ]
+    seen = modules.with_gradient(batch, objective.needs).tokens["teacher_kl"].detach()
+    expected = []
+    for prompt, completion in zip(batch.prompts, batch.completions, strict=True):
+        theirs = modules.teacher_prompts[tuple(prompt)]  # type: ignore[index]
+        assert len(theirs) > len(prompt)
+        logits = [
+            model(input_ids=torch.tensor([[*before, *completion]]), use_cache=False).logits[0, len(before) - 1 : -1]
+            for model, before in zip(plain, (prompt, theirs), strict=True)
+        ]
+        expected.append(forward_kl(*logits))
+    torch.testing.assert_close(seen, torch.cat(expected).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_opponents_come_from_the_mixture_and_are_not_learned_from(folder: Path) -> None:
+    objective, modules, source = sampled_run(folder, "nash_md", folder.parent)
+    batch = modules.fill(source.batch(0), objective.needs)
+    opponent_B = batch.columns.rows["opponent"]
+    assert opponent_B.tolist() == [False, False, True] * 2
+    prepared = objective.prepare(batch.columns, objective.initial_state()).step
+    assert float(prepared.tokens["weight"][prepared.spread(opponent_B)].abs().max()) == 0.0
+    own = prepared.tokens["weight"][~prepared.spread(opponent_B)]
+    torch.testing.assert_close(own, torch.full_like(own, 1 / 4))
 
 
 def test_trpo_never_leaves_its_region(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.workspace import stage as run_stage
 
-STAGES = ("prepare", "base", "sft", "pairs", "reward", "preference", "online", "evaluate", "report")
+STAGES = ("prepare", "base", "sft", "pairs", "reward", "preference", "online", "distill", "evaluate", "report")
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.errors import ParamsError
-from posttrain.sections import SECTIONS, check_params, describe_params
+from posttrain.sections import RUNS, SECTIONS, check_params, describe_params
 from tests.workspace import ROOT
 
 FILES = [ROOT / "params.yaml", *sorted((ROOT / "recipes").glob("*.yaml"))]
@@ -47,7 +47,8 @@ def test_a_wrong_file_is_told(text: str, words: str, tmp_path: Path, monkeypatch
 
 
 def test_every_parameter_is_explained() -> None:
-    for section in SECTIONS:
-        lines = describe_params(section).splitlines()[1:]
+    for section in (*SECTIONS, *RUNS):
+        lines = [line for line in describe_params(section).splitlines() if line.startswith("  ")]
+        assert lines
         bare = [line for line in lines if not line.split("  ", 3)[-1].strip() or line.rstrip().endswith("=")]
         assert not bare, bare

@@ -26,7 +26,13 @@ def row_of(kind: Kind, n: int) -> dict[str, Any]:
         "corpus": {"split": "train", "text": f"{n}+1={n + 1}"},
         "chat": {"split": "train", "problem": f"p{n}", "messages": user(f"{n}?") + assistant(f"#### {n}")},
         "prompts": {"split": "train", **asked, "answer": str(n + 1)},
-        "pairs": {"split": "train", **asked, "chosen": assistant(f"{n + 1}"), "rejected": assistant("no")},
+        "pairs": {
+            "split": "train",
+            **asked,
+            "chosen": assistant(f"{n + 1}"),
+            "rejected": assistant("no"),
+            "margin": 0.5,
+        },
         "feedback": {"split": "train", **asked, "completion": assistant(f"{n + 1}"), "label": n % 2 == 0},
         "rollouts": {
             "prompt_id": f"{group:016x}",

@@ -71,6 +71,7 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("prompts", "answer", {"answer": None}, "row 2, answer = None: must not be null"),
     ("prompts", "split", {"split": "dev"}, "must be one of train, heldout, test"),
     ("pairs", "rejected", {"rejected": assistant("3 ")}, "must differ from chosen; drop the pair"),
+    ("pairs", "margin", {"margin": -0.5}, "must be finite and not below 0; 0 stands for unknown"),
     ("pairs", "chosen", {"chosen": user("x")}, "must end with a turn of the assistant"),
     ("pairs", "chosen", {"chosen": user("x") + assistant("y")}, "must be one turn; leave the prompt out of it"),
     ("pairs", "rejected", {"rejected": []}, "row 2, rejected = []: must hold a turn"),

@@ -1,0 +1,194 @@
+"""What runs of `online.runs` and `distill.runs` can be told, and the objective and source that follow from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from posttrain.algorithms.distill_rows import DISTILL_ROWS, DistillRunKnobs
+from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.policy import (
+    POLICY_ROWS,
+    PolicyKnobs,
+    PolicyObjective,
+    group_refusal,
+    replay_refusal,
+    reuse_refusal,
+)
+from posttrain.algorithms.preference import PreferenceKnobs, PreferenceObjective
+from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
+from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.online.mixed import Shared, WithText
+from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
+from posttrain.online.selected import Selected, best_rule, pair_rule
+from posttrain.params import Params
+from posttrain.tables.store import read_table
+from posttrain.text.chat import ChatText
+from posttrain.train.batch import Source
+from posttrain.train.epochs import Epochs
+from posttrain.train.named import Algorithm
+from posttrain.train.rows import demonstrations, windows
+from posttrain.train.settings import TrainingParams
+
+CORPUS, CHAT = Path("data/corpus.parquet"), Path("data/chat.parquet")
+
+
+class OnlineParams(TrainingParams):
+    """What every run that samples can be told."""
+
+    algorithm: str = Field(description="a row of docs/algorithms.md")
+    start: str = Field("sft", description="the model it starts from, a folder under models/")
+    reward: dict[str, float] = Field({"correct": 1.0, "format": 0.2}, description="weight of each reward by name")
+    rollout: RolloutParams = Field(default_factory=RolloutParams)
+
+    def objective(self) -> Objective:
+        """What is learned."""
+        raise NotImplementedError
+
+    def shaping(self) -> Shaping:
+        """What the algorithm asks of the sampling."""
+        return Shaping()
+
+    def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
+        """What of the samples is learned from, and what is learned from beside them."""
+        return samples
+
+    def tables(self) -> list[Path]:
+        """Tables that are read beside the prompts."""
+        return []
+
+    def knobs(self, model: type[Any]) -> Any:
+        """The part of the settings that an objective reads."""
+        return model(**{name: getattr(self, name) for name in model.model_fields if name in self.model_fields_set})
+
+
+class TextParams(Params):
+    """Pretraining text beside the samples (PPO-ptx)."""
+
+    rows: int = Field(8, ge=1, description="windows of text in each optimizer step")
+    window: int = Field(64, ge=2, description="tokens per window")
+
+
+class PolicyRun(OnlineParams, PolicyKnobs):
+    """A policy objective on the policy's own samples."""
+
+    text: TextParams = Field(default_factory=TextParams)
+
+    @model_validator(mode="after")
+    def _fits_the_rollout(self) -> PolicyRun:
+        size, epochs, replay = self.rollout.group_size, self.rollout.epochs, self.rollout.replay.groups
+        reasons = {
+            f"rollout.group_size = {size}": group_refusal(self, size),
+            f"rollout.epochs = {epochs}": reuse_refusal(self, epochs),
+            f"rollout.replay.groups = {replay}": replay_refusal(self, replay),
+        }
+        refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]
+        if refused and not self.experimental:
+            raise ValueError(f"{'; '.join(refused)}, or experimental: true")
+        if self.overlong is not None and self.overlong >= self.rollout.sampling.max_tokens:
+            raise ValueError("overlong must be below rollout.sampling.max_tokens. Lower it")
+        if self.text != TextParams() and not self.ptx:
+            raise ValueError("text is read only where ptx is above 0, and ptx is 0 here. Remove text, or set ptx")
+        if self.ptx and self.rollout.sampling.temperature != 1:
+            raise ValueError("ptx is the likelihood of text at temperature 1. Use rollout.sampling.temperature 1")
+        return self
+
+    def objective(self) -> Objective:
+        """The row's surrogate; the longest completion is the constant of the fixed-length aggregation."""
+        return PolicyObjective(self.knobs(PolicyKnobs), self.rollout.sampling.max_tokens)
+
+    def shaping(self) -> Shaping:
+        """Dynamic sampling, the punishment of length, opponents."""
+        met = self.advantage == "win_rate"
+        return Shaping(self.resample, self.overlong, opponents=met, mixture=self.mixture if met else 0.0)
+
+    def source(self, samples: Rollouts, text: ChatText) -> Source:
+        """The samples, with pretraining text beside them where ptx asks for it."""
+        if not self.ptx:
+            return samples
+        documents = read_table(CORPUS, "corpus").filter(split="train")["text"].to_list()
+        return WithText(samples, windows(text, documents, self.text.window), self.text.rows, self.seed)
+
+    def tables(self) -> list[Path]:
+        """The corpus, for ptx."""
+        return [CORPUS] if self.ptx else []
+
+
+class SampledPairRun(OnlineParams, SampledPairKnobs):
+    """A preference objective on pairs of the policy's own samples."""
+
+    @model_validator(mode="after")
+    def _has_pairs(self) -> SampledPairRun:
+        if self.rollout.group_size < 2:
+            raise ValueError("rollout.group_size = 1: a pair is two samples of one prompt. Use 2 or more")
+        return self
+
+    def objective(self) -> Objective:
+        """The preference row."""
+        return PreferenceObjective(self.knobs(PreferenceKnobs))
+
+    def shaping(self) -> Shaping:
+        """All samples from the mixture (IPO-MD), or from the policy."""
+        return Shaping(mixture=self.mixture)
+
+    def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
+        """The pairs that the rule chooses."""
+        return Selected(samples, pair_rule(self.select, self.seed))
+
+
+class SampledBestRun(OnlineParams, SampledBestKnobs):
+    """The likelihood of the policy's own best samples."""
+
+    def objective(self) -> Objective:
+        """The likelihood."""
+        return LikelihoodObjective(self.knobs(LikelihoodKnobs))
+
+    def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
+        """The samples that reach the rule's mark."""
+        return Selected(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
+
+
+class DistillRun(OnlineParams, DistillRunKnobs):
+    """One run of `distill.runs`: a student that learns a teacher's distribution."""
+
+    teacher: str = Field(description="the model that is learned from, a folder under models/")
+    reward: dict[str, float] = Field({"correct": 1.0, "format": 0.2}, description="what is watched, not learned from")
+    max_tokens: int = Field(256, ge=8, description="longer given rows are left out, and counted")
+
+    @model_validator(mode="after")
+    def _complete(self) -> DistillRun:
+        if self.algorithm == "context_distill" and self.context is None:
+            raise ValueError("context_distill needs context: the system turn that only the teacher sees")
+        if self.context is None and self.teacher == self.start:
+            raise ValueError(f"teacher and start are both '{self.start}', so there is nothing to learn. Name another")
+        return self
+
+    def objective(self) -> Objective:
+        """The divergence."""
+        return DistillObjective(self.knobs(DistillKnobs))
+
+    def source(self, samples: Rollouts, text: ChatText) -> Source:
+        """Own samples, given answers, or both by turns."""
+        if self.own == 1:
+            return samples
+        rows = read_table(CHAT, "chat").filter(split="train").iter_rows(named=True)
+        size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
+        given = Epochs(demonstrations(text, rows, self.max_tokens, str(CHAT)), size, 1, self.seed)
+        return Shared(samples, given, self.own, self.seed)
+
+    def tables(self) -> list[Path]:
+        """The demonstrations, where given answers are learned from."""
+        return [CHAT] if self.own < 1 else []
+
+
+def _sampled(model: type[Any]) -> type[OnlineParams]:
+    return SampledPairRun if model is SampledPairKnobs else SampledBestRun
+
+
+ONLINE: dict[str, Algorithm] = {
+    **{name: Algorithm(row, PolicyRun) for name, row in POLICY_ROWS.items()},
+    **{name: Algorithm(row, _sampled(row.model)) for name, row in SAMPLED_ROWS.items()},
+}
+DISTILL: dict[str, Algorithm] = {name: Algorithm(row, DistillRun) for name, row in DISTILL_ROWS.items()}
