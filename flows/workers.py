@@ -28,6 +28,8 @@ from posttrain.errors import PipelineError, PosttrainError
 FLOW = "stage"
 _POLL = 1.0
 _TAIL = 12
+_PICKED_UP = 60.0
+"""A host that has died is taken for serving for up to a minute more; a stage handed to it is not waited for."""
 
 
 def bring_up(root: Path, name: str, commit: str) -> None:
@@ -121,10 +123,10 @@ def _run_on(host: str, name: str, commit: str, cancel: threading.Event) -> tuple
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import StateType
     from prefect.deployments import run_deployment
-    from prefect.states import Cancelling
+    from prefect.states import Cancelled, Cancelling
 
     begun: Any = run_deployment(f"{FLOW}/{host}", parameters={"name": name, "commit": commit}, timeout=0)
-    told = False
+    told, begun_at = False, time.monotonic()
     with get_client(sync_client=True) as client:
         while True:
             state = client.read_flow_run(begun.id).state
@@ -135,8 +137,12 @@ def _run_on(host: str, name: str, commit: str, cancel: threading.Event) -> tuple
                 told = True
             elif told:
                 time.sleep(_POLL)
-            if state is not None and state.type is StateType.SCHEDULED and told:
+            waiting = state is None or state.type is StateType.SCHEDULED
+            if waiting and told:
                 return StateType.CANCELLED.value, "not begun"
+            if waiting and time.monotonic() - begun_at > _PICKED_UP:
+                client.set_flow_run_state(begun.id, Cancelled(), force=True)
+                return StateType.CRASHED.value, f"{host} has not begun it within {_PICKED_UP:.0f} s: is it still up?"
 
 
 def main(words: Sequence[str] | None = None) -> int:

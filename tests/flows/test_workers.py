@@ -59,6 +59,12 @@ def ready(project: Project) -> set[str]:
     return {one["name"] for one in found if one["status"] == "READY"}
 
 
+def test_without_a_host_it_says_how_to_start_one(shared: Project) -> None:
+    ended = shared.run("--workers")
+    assert ended.code == 1
+    assert "no host serves stages. Start one in each clone: python -m flows.workers" in ended.err
+
+
 def test_two_hosts_share_the_stages(shared: Project, tmp_path: Path) -> None:
     with ExitStack() as stack:
         hosts = [stack.enter_context(worker(shared, tmp_path / name, f"{tmp_path.name}-{name}")) for name in "ab"]
@@ -83,11 +89,3 @@ def test_two_hosts_share_the_stages(shared: Project, tmp_path: Path) -> None:
         moved = shared.run("--workers", "--force", "prepare")
         assert moved.code == 1
         assert "git fetch && git checkout" in moved.err, "a clone at another commit refuses"
-
-
-def test_without_a_host_it_says_how_to_start_one(shared: Project) -> None:
-    if ready(shared):
-        pytest.skip("another test's worker still serves")
-    ended = shared.run("--workers")
-    assert ended.code == 1
-    assert "no host serves stages. Start one in each clone: python -m flows.workers" in ended.err
