@@ -7,8 +7,11 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import random
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +20,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from flows.graph import python_path
 from posttrain.compare.experiments import git
-from posttrain.errors import ParamsError, PipelineError
+from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.params import PARAMS_FILE, Params, check, did_you_mean, merge, read
 
 Overrides = Mapping[str, Any]
@@ -115,7 +119,26 @@ def trials(name: str, sweep: Sweep) -> list[Trial]:
 
 
 def check_trials(found: Sequence[Trial]) -> None:
-    """Hold the whole params.yaml of every trial against its types, so that a slip costs no work."""
+    """Hold the whole params.yaml of every trial against its types, so that a slip costs no work.
+
+    In a process of its own: the types bring polars along, whose handler of SIGINT would keep Ctrl-C from a flow that
+    waits for its tasks.
+    """
+    asked = json.dumps([[one.name, dict(one.overrides)] for one in found])
+    env = {**os.environ, "PYTHONPATH": python_path()}
+    command = [sys.executable, "-m", "flows.plan"]
+    done = subprocess.run(command, input=asked, env=env, check=False, stdout=subprocess.PIPE, text=True)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError as error:
+        what = f"checking the settings ended with exit code {done.returncode}"
+        raise PipelineError(what=what, where="sweep", mend="See the lines above") from error
+    if "error" in answer:
+        raise ParamsError(**answer["error"])
+
+
+def check_here(found: Sequence[Trial]) -> None:
+    """The same in this process."""
     from posttrain.sections import check_params
 
     here = read()
@@ -217,3 +240,18 @@ def _hydra(value: Any) -> str:
         escaped = value.replace("\\", "\\\\").replace("'", "\\'")
         return f"'{escaped}'"
     return json.dumps(value)
+
+
+def main() -> int:
+    """Check the trials on standard input; answer with the error, or with nothing, as one JSON object."""
+    try:
+        check_here([Trial(name, overrides) for name, overrides in json.load(sys.stdin)])
+    except PosttrainError as error:
+        print(json.dumps({"error": {"what": error.what, "where": error.where, "mend": error.mend}}))
+        return 1
+    print("{}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

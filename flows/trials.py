@@ -27,7 +27,7 @@ from flows.plan import Trial
 from flows.record import Outcome
 from flows.run import cancelled_elsewhere, quiet
 from flows.slots import Slots
-from posttrain.compare.measured import TIMES
+from posttrain.compare.experiments import TIMES
 from posttrain.workspace import write_json
 
 _MESSAGE_LINES = 12

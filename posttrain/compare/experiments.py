@@ -13,6 +13,8 @@ from posttrain.errors import DataError, PipelineError
 from posttrain.params import PARAMS_FILE
 from posttrain.workspace import plot_path
 
+TIMES = Path(".sweeps")
+"""Seconds of every stage of an experiment, as `flows.sweep` saw them; DVC keeps no times."""
 _REF = re.compile(r"refs/exps/(\w{2})/(\w{38})/(.+)")
 _LAYOUT = "%(refname) %(objectname) %(creatordate:unix)"
 

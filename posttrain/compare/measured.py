@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
+from posttrain.compare.experiments import TIMES
 from posttrain.compare.statistics import Floats
 from posttrain.errors import DataError
 from posttrain.params import PARAMS_FILE, read
@@ -21,8 +22,6 @@ from posttrain.workspace import plot_path
 
 Score = Literal["sampled", "greedy"]
 """Sampled: the share of samples that are right (pass@1); greedy: whether the likeliest completion is right."""
-TIMES = Path(".sweeps")
-"""Seconds of every stage of an experiment, as `flows.sweep` saw them; DVC keeps no times."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from flows.plan import Range, Sweep, Trial, check_committed, check_trials, checked_sweep_name, trials
+from flows.plan import Range, Sweep, Trial, check_committed, check_here, check_trials, checked_sweep_name, trials
 from flows.sweep import main
 from posttrain.errors import PosttrainError
 from tests.flows.project import Project, clean_env
+from tests.workspace import ROOT
 
 BETA = "online.runs.a.kl.beta"
 PARAMS = (
@@ -139,6 +141,22 @@ def test_a_killed_sweep_goes_on_and_is_compared(small: Project) -> None:
     assert found["training"]["steps"]["amount"] == 40
 
 
+@pytest.mark.slow
+def test_ctrl_c_ends_everything(small: Project) -> None:
+    slow = Path(small.env["SLOW"])
+    slow.touch()
+    begun = sweep(small, "2")
+    assert begun.stdout is not None
+    next(line for line in begun.stdout if "Running stage 'online'" in line)
+    begun.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    out, _ = begun.communicate(timeout=60)
+    assert time.monotonic() - begin < 20, out
+    assert begun.returncode == 128 + signal.SIGINT, out
+    assert small.processes() == []
+    assert small.dvc("exp", "list", "--name-only").split() == []
+
+
 def test_a_grid_times_seeds() -> None:
     found = trials("s", Sweep(grid={"online.runs.a.kl.beta": [0.1, 0.2], "sft.epochs": [1.0]}, seeds=[1, 2]))
     assert [one.overrides for one in found] == [
@@ -179,9 +197,23 @@ def test_a_slip_costs_no_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(PARAMS)
-    check_trials([Trial("s-fine", {BETA: 0.1, "online.runs.a.seed": 3})])
+    fine = Trial("s-fine", {BETA: 0.1, "online.runs.a.seed": 3})
+    check_here([fine])
     with pytest.raises(PosttrainError, match=said):
-        check_trials([Trial("s-wrong", overrides)])
+        check_here([fine, Trial("s-wrong", overrides)])
+
+
+def test_nothing_that_takes_ctrl_c_away_is_loaded_beside_a_flow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Polars answers SIGINT itself, and a flow that waits for its tasks would not hear of it."""
+    names = "import sys, flows.sweep, flows.trials, flows.run, flows.deploy, flows.workers, flows.plan"
+    words = [sys.executable, "-c", f"{names}; assert not {{'polars', 'torch'}} & set(sys.modules)"]
+    subprocess.run(words, cwd=ROOT, check=True)
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(PARAMS)
+    with pytest.raises(PosttrainError, match="unknown key. Did you mean 'beta'"):
+        check_trials([Trial("s-wrong", {"online.runs.a.kl.bta": 0.1})])
 
 
 def test_what_is_swept_must_be_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
