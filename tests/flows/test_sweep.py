@@ -212,7 +212,7 @@ def test_nothing_that_takes_ctrl_c_away_is_loaded_beside_a_flow(
     subprocess.run(words, cwd=ROOT, check=True)
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(PARAMS)
-    with pytest.raises(PosttrainError, match="unknown key. Did you mean 'beta'"):
+    with pytest.raises(PosttrainError, match=r"unknown key\. Did you mean 'beta'"):
         check_trials([Trial("s-wrong", {"online.runs.a.kl.bta": 0.1})])
 
 
