@@ -9,7 +9,7 @@ from tests.architecture.sources import home, imports, modules, own, own_imports
 LAYERS = (
     {"flows"},
     {"stages", "posttrain.__main__"},
-    {"posttrain.stage", "posttrain.sections"},
+    {"posttrain.stage", "posttrain.sections", "posttrain.compare"},
     {"posttrain.online"},
     {"posttrain.train", "posttrain.evaluate", "posttrain.report"},
     {"posttrain.rollout"},
