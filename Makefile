@@ -19,10 +19,11 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui test test-all lint format reproduce faults fuzz learning conformance oracle lock clean
+.PHONY: help env run smoke flow ui compare experiments test test-all lint format reproduce faults fuzz learning \
+	conformance oracle lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(READY) $(PAGE) ## make .venv from the pinned versions
 
@@ -40,6 +41,7 @@ $(PAGE): $(READY)
 	$(BIN)/python -m posttrain.report.plots_page
 
 run: env ## the whole pipeline, then its table of results
+	@$(BIN)/python -m posttrain mend
 	$(BIN)/dvc repro
 	@$(BIN)/python -m posttrain results
 
@@ -53,6 +55,12 @@ flow: env ## the pipeline as Prefect tasks
 
 ui: env ## Prefect's server and its pages
 	$(BIN)/python -m flows.server
+
+compare: env ## which run or setting is better, on the same held-out prompts (NAMES="a b" or a sweep; else all runs)
+	@$(BIN)/python -m posttrain compare $(NAMES)
+
+experiments: env ## DVC's experiments: the headline and the knobs that changed
+	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain)/'
 
 test: env ## the quick tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow" $(TESTS)

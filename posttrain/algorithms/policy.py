@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms import adaptive
-from posttrain.algorithms.objective import Loss, Prepared, State, require, supplied
+from posttrain.algorithms.objective import GRADIENT_COLUMNS, Loss, Prepared, State, require, supplied
 from posttrain.algorithms.policy_knobs import (
     CLIPPED,
     GROUPED,
@@ -78,6 +78,11 @@ class PolicyObjective:
         wanted |= {"anchor", "age"} if knobs.penalty.kind != "none" and knobs.penalty.target is not None else set()
         wanted |= {"pretrain"} if knobs.ptx else set()
         return frozenset(wanted)
+
+    @property
+    def by_token(self) -> bool:
+        others = self.needs & GRADIENT_COLUMNS
+        return self.knobs.ratio == "token" and others <= {"entropy"}
 
     def initial_state(self) -> State:
         return adaptive.initial(self.knobs)

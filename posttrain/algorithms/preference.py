@@ -48,6 +48,10 @@ class PreferenceObjective:
         """Whether rows of label 0 (a prompt with another prompt's answer) are needed to estimate the KL."""
         return self.knobs.loss in FEEDBACK and UNARY_LOSSES[self.knobs.loss].shift == "mismatched"
 
+    @property
+    def by_token(self) -> bool:
+        return False
+
     def initial_state(self) -> State:
         running = self.knobs.loss in FEEDBACK and not self.mismatched
         return {"shift": 0.0, "steps": 0.0} if running else {}

@@ -41,6 +41,10 @@ class RewardObjective:
         wanted = {"score", "side" if self.knobs.compare == "pairs" else "rank"}
         return frozenset(wanted | ({"margin"} if self.knobs.margins == "column" else set()))
 
+    @property
+    def by_token(self) -> bool:
+        return False
+
     def initial_state(self) -> State:
         return {}
 
@@ -91,6 +95,10 @@ class ProcessObjective:
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"step_score", "step_label"})
+
+    @property
+    def by_token(self) -> bool:
+        return False
 
     def initial_state(self) -> State:
         return {}

@@ -32,7 +32,11 @@ class LikelihoodObjective:
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset()
+        return frozenset({"entropy"})
+
+    @property
+    def by_token(self) -> bool:
+        return True
 
     def initial_state(self) -> State:
         return {}
@@ -44,7 +48,9 @@ class LikelihoodObjective:
 
     def loss(self, micro: Ragged) -> Loss:
         """-sum of weight * logp."""
-        return Loss(-_summed(micro, micro.tokens["logp"]), {})
+        entropy = micro.tokens["entropy"].detach()
+        share = micro.tokens["share"].to(entropy.dtype)
+        return Loss(-_summed(micro, micro.tokens["logp"]), {"entropy": (share * entropy).sum()})
 
 
 class DistillKnobs(Params):
@@ -84,6 +90,10 @@ class DistillObjective:
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"teacher_kl"})
+
+    @property
+    def by_token(self) -> bool:
+        return False
 
     def initial_state(self) -> State:
         return {}

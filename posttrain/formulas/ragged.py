@@ -113,6 +113,11 @@ class Ragged:
             item_B=None if self.item_B is None else self.item_B[index_R],
         )
 
+    def tokens_in(self, part: slice) -> Ragged:
+        """Some neighbouring tokens as one row that has token columns only."""
+        tokens = {name: column[part] for name, column in self.tokens.items()}
+        return Ragged(torch.tensor([part.stop - part.start]), tokens=tokens)
+
     def overlaid(self, part: Ragged, chosen_B: Tensor) -> Ragged:
         """These rows with the new columns of `part`, which are their rows where chosen; 0 on all other rows."""
         chosen_N = self.spread(chosen_B)

@@ -24,9 +24,10 @@ def row_keys(seed: int, names: Sequence[str]) -> Tensor:
     return torch.tensor([int.from_bytes(digest, "little", signed=True) for digest in digests], dtype=torch.long)
 
 
-def uniform(keys_R: Tensor, t: int) -> Tensor:
-    """A number in [0, 1) for each row at position t [R]."""
-    mixed = _mix(keys_R + (t + 1) * _GOLDEN % 2**63)
+def uniform(keys_R: Tensor, count: int) -> Tensor:
+    """A number in [0, 1) for each row at each of the positions 0 .. count - 1 [R, count]."""
+    steps_T = torch.tensor([(t + 1) * _GOLDEN % 2**63 for t in range(count)], device=keys_R.device)
+    mixed = _mix(keys_R[:, None] + steps_T)
     return _shift(mixed, 11).to(torch.float64) * 2.0**-53
 
 

@@ -10,9 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.models.attention import CachedAttention
+from posttrain.models.cache import CachedAttention
 from posttrain.models.device import Device
 from posttrain.models.forward import head_weight, hidden_states
+from posttrain.models.step import DecoderStep, fits
 from posttrain.params import Params
 from posttrain.rollout.draw import mixture_logits, row_keys, uniform
 from posttrain.text.layout import Layout, pack
@@ -76,7 +77,7 @@ def greedy(
     return _generate(model, prompts, None, 1, params, 0, stop, device, advance, None)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def _generate(
     model: Any,
     prompts: Sequence[Sequence[int]],
@@ -130,14 +131,14 @@ def _decode(
     rows_R = torch.arange(prompts_R.numel(), device=device.torch)
     tokens_RT = torch.full((rows_R.numel(), params.max_tokens), stop, device=device.torch)
     logps_RT = torch.zeros(tokens_RT.shape, device=device.torch)
-    keys_R = None if keys_R is None else keys_R.to(device.torch)
+    draws_RT = None if keys_R is None else uniform(keys_R.to(device.torch), params.max_tokens)
     done_R = torch.zeros_like(rows_R, dtype=torch.bool)
     look_every = 1 if device.torch.type == "cpu" else 8
     for t in range(params.max_tokens):
-        logits = voice.logits() / params.temperature
+        logits = voice.logits().div_(params.temperature)
         if mixture is not None and second is not None:
-            logits = mixture_logits(logits, second.logits() / params.temperature, mixture.share)
-        token_R, logp_R = _choose(logits, keys_R, t)
+            logits = mixture_logits(logits, second.logits().div_(params.temperature), mixture.share)
+        token_R, logp_R = _choose(logits, None if draws_RT is None else draws_RT[:, t])
         tokens_RT[rows_R, t], logps_RT[rows_R, t] = token_R, logp_R
         done_R = done_R | (token_R == stop)
         if t + 1 == params.max_tokens:
@@ -152,7 +153,7 @@ def _decode(
                     if speaker is not None:
                         speaker.cache.keep_rows(kept)
                 rows_R, token_R, lengths_R, done_R = rows_R[kept], token_R[kept], lengths_R[kept], done_R[kept]
-                keys_R = None if keys_R is None else keys_R[kept]
+                draws_RT = None if draws_RT is None else draws_RT[kept]
         voice.hear(token_R, lengths_R + t)
         if second is not None:
             second.hear(token_R, lengths_R + t)
@@ -165,6 +166,7 @@ class _Voice:
     def __init__(self, model: Any, layout: Layout, prompts_R: Tensor, longest: int) -> None:
         self._model, self._weight = model, head_weight(model)
         self.cache = CachedAttention(layout, prompts_R, longest)
+        self._step = DecoderStep(model, self.cache.longest) if fits(model, self.cache.longest) else None
         states = hidden_states(model, layout.ids_N[None], layout.positions_N[None], self.cache)[0]
         self._states_R = states[layout.last_B][prompts_R]
 
@@ -175,19 +177,23 @@ class _Voice:
     def hear(self, token_R: Tensor, position_R: Tensor) -> None:
         """Take in the token that was chosen for each row."""
         self.cache.step()
-        self._states_R = hidden_states(self._model, token_R[:, None], position_R[:, None], self.cache)[:, 0]
+        if self._step is not None:
+            self._states_R = self._step(token_R, position_R, self.cache)
+        else:
+            self._states_R = hidden_states(self._model, token_R[:, None], position_R[:, None], self.cache)[:, 0]
 
 
-def _choose(logits: Tensor, keys_R: Tensor | None, t: int) -> tuple[Tensor, Tensor]:
-    """The token of each row and its log-prob: the likeliest, or by inverse CDF from the row's own number."""
-    logp = logits.log_softmax(1)
-    if keys_R is None:
-        token_R = logp.argmax(1)
+def _choose(logits: Tensor, draw_R: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The token of each row and its log-prob: the likeliest, or by inverse CDF at the row's own number."""
+    p = logits.softmax(1)
+    top, most = logits.amax(1), p.amax(1)
+    if draw_R is None:
+        token_R = logits.argmax(1)
     else:
-        cdf = logp.to(torch.float64).exp().cumsum(1)
-        point = uniform(keys_R, t)[:, None] * cdf[:, -1:]
+        cdf = p.cumsum(1, dtype=torch.float64)
+        point = draw_R[:, None] * cdf[:, -1:]
         token_R = torch.searchsorted(cdf, point, right=True).squeeze(1).clamp(max=cdf.shape[1] - 1)
-    return token_R, logp.gather(1, token_R[:, None]).squeeze(1)
+    return token_R, logits.gather(1, token_R[:, None]).squeeze(1) - (top - most.log())
 
 
 def _collect(samples: Samples, tokens_RT: Tensor, logps_RT: Tensor, stop: int) -> None:

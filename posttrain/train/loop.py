@@ -49,13 +49,18 @@ class GradientProblem:
         """Add up the gradients and metrics of all micro-batches; one transfer from the device at the end."""
         totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.modules.device.torch))
         for micro in self.modules.micros(self.batch):
-            loss = self.objective.loss(self.modules.with_gradient(micro, self.objective.needs))
-            loss.total.backward()  # type: ignore[no-untyped-call]
-            totals["loss"] = totals["loss"] + loss.total.detach()
-            for name, share in loss.metrics.items():
-                totals[name] = totals[name] + share.detach()
+            for name, share in self._backward(micro).items():
+                totals[name] = totals[name] + share
         values: list[float] = torch.stack([part.double() for part in totals.values()]).tolist()
         return dict(zip(totals, values, strict=True))
+
+    def _backward(self, micro: Batch) -> dict[str, Tensor]:
+        """Add one micro-batch's gradient; its loss and metrics."""
+        if self.objective.by_token and len(micro):
+            return self.modules.backward_by_token(micro, self.objective)
+        loss = self.objective.loss(self.modules.with_gradient(micro, self.objective.needs))
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        return {"loss": loss.total.detach(), **{name: share.detach() for name, share in loss.metrics.items()}}
 
 
 def train(run: Run) -> MetricsLog:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posttrain.algorithms.objective import Objective
 from posttrain.formulas.distill import Divergence, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.models.device import Device
 from posttrain.models.forward import head_weight, packed_states, score_rows, score_tokens, value_tokens
-from posttrain.models.logp import exact_kl
+from posttrain.models.logp import exact_kl, token_loss_backward
 from posttrain.text.layout import Layout, micro_batches, pack
 from posttrain.train.batch import Batch
 
@@ -63,6 +64,29 @@ class Modules:
             if "teacher_kl" in needs:
                 columns = columns.with_tokens(teacher_kl=self._apart(layout, micro))
         return columns
+
+    def backward_by_token(self, micro: Batch, objective: Objective) -> dict[str, Tensor]:
+        """Add the gradient of an objective that is a sum over tokens; the loss and its metrics.
+
+        The loss is asked tile by tile while the head's distributions are at hand, so that they are made once.
+        """
+        layout = pack(micro.prompts, micro.completions).to(self.device.torch)
+        columns = on_device(micro.columns, self.device.torch)
+        totals: dict[str, Tensor] = {}
+
+        def loss(part: slice, logp: Tensor, entropy: Tensor) -> Tensor:
+            found = objective.loss(columns.tokens_in(part).with_tokens(logp=logp, entropy=entropy))
+            for name, share in {"loss": found.total, **found.metrics}.items():
+                totals[name] = totals[name] + share.detach() if name in totals else share.detach()
+            return found.total
+
+        with self.device.autocast():
+            states_ND = packed_states(self.policy, layout)
+            hidden_MD = states_ND.detach().index_select(0, layout.source_M)
+            head = head_weight(self.policy)
+            grad_MD = token_loss_backward(hidden_MD, head, layout.target_M, self.temperature, loss)
+        states_ND.backward(torch.zeros_like(states_ND).index_add_(0, layout.source_M, grad_MD))  # type: ignore[no-untyped-call]
+        return totals
 
     @torch.no_grad()
     def copy_policy(self, model: Any) -> None:

@@ -87,11 +87,8 @@ class AdamW:
             groups.append({"params": matrices, "peak": peak, "weight_decay": params.weight_decay})
             groups.append({"params": others, "peak": peak, "weight_decay": 0.0})
         groups = [group for group in groups if group["params"]]
-        first = groups[0]["params"][0]
         beta1, beta2 = params.betas
-        self._optimizer = torch.optim.AdamW(
-            groups, lr=params.lr, betas=(beta1, beta2), fused=first.device.type == "cuda"
-        )
+        self._optimizer = torch.optim.AdamW(groups, lr=params.lr, betas=(beta1, beta2), fused=True)
         self._parameters = [p for group in groups for p in group["params"]]
 
     def step(self, problem: Problem, progress: float) -> dict[str, float]:

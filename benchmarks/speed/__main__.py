@@ -1,0 +1,69 @@
+"""Speed and memory beside TRL and beside loops written by hand.
+
+python -m benchmarks.speed                       everything that is not measured yet, then docs/performance.md
+python -m benchmarks.speed --case sft/T -n 1     one workload on one model, nothing kept
+python -m benchmarks.speed --page                write the page from the results that are there
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.speed.cases import COMPARED, SCALING, TINY
+from benchmarks.speed.page import write_page
+from benchmarks.speed.run import RESULTS, ROOT, alternate, median, ratios
+
+ONCE = "trl_default"
+"""Measured in the first turn alone: it takes minutes, and nobody should count it as a win."""
+SIDES = ("posttrain", "bound", "trl")
+EXTRA = {"sft/T": ("trl_packing", "trl_default"), "sft/S": ("trl_packing",)} | {
+    f"{name}/T": ("trl_default",) for name in ("reward", "dpo", "grpo", "rloo")
+}
+
+
+def sides_of(case: str) -> tuple[str, ...]:
+    """The sides of a comparison."""
+    return SIDES + EXTRA.get(case, ())
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser.add_argument("--case", choices=[*COMPARED, *TINY], help="only this one; printed, not kept")
+    parser.add_argument("--sides", nargs="+", help="only these sides, posttrain among them")
+    parser.add_argument("-n", "--rounds", type=int, default=5, help="alternations")
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results first")
+    options = parser.parse_args(arguments)
+    if options.case:
+        with tempfile.TemporaryDirectory() as folder:
+            show(options.case, options.sides or sides_of(options.case), options.rounds, Path(folder))
+        return 0
+    if options.fresh:
+        shutil.rmtree(RESULTS, ignore_errors=True)
+    if not options.page:
+        for turn in range(1, options.rounds + 1):
+            for case in COMPARED:
+                alternate(case, [side for side in sides_of(case) if turn == 1 or side != ONCE], turn)
+        for cases in SCALING.values():
+            for turn in range(1, min(options.rounds, 3) + 1):
+                for case in cases:
+                    alternate(case, ("posttrain",), turn)
+    write_page(RESULTS, ROOT / "docs" / "performance.md")
+    return 0
+
+
+def show(case: str, sides: list[str], rounds: int, folder: Path) -> None:
+    """One comparison, on the terminal."""
+    reports = alternate(case, sides, rounds, folder)
+    for side in sides:
+        rate, peak = (median(reports[side], value) for value in (lambda r: r.rate, lambda r: r.peak_mb))
+        ratio = sorted(ratios(reports, side))[len(reports[side]) // 2]
+        print(f"{case} {side}: {rate:.2f}/s, {peak:.0f} MB, posttrain is {ratio:.2f} times as fast")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,57 @@
+"""CPU time and peak memory of one side, counted from the update after the warm-up."""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass
+class Meter:
+    """Started by each side when an update begins; the warm-up's updates are not counted."""
+
+    warm: int
+    _begun: int = 0
+    _start: float = 0.0
+    _spent: float = 0.0
+
+    def update(self) -> None:
+        """An update begins."""
+        if self._begun == self.warm:
+            self._start = time.process_time()
+        self._begun += 1
+
+    def end(self) -> None:
+        """The last update is done."""
+        self._spent = time.process_time() - self._start
+
+    def report(self, units: float, losses: list[float], **seen: float) -> Report:
+        """What the side did: useful units (tokens, pairs, completions) and the loss of every update."""
+        return Report(self._spent, units, peak_mb(), losses, seen)
+
+
+@dataclass(frozen=True)
+class Report:
+    """One side's measurement."""
+
+    seconds: float
+    units: float
+    peak_mb: float
+    losses: list[float]
+    seen: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Useful units per CPU second."""
+        return self.units / self.seconds
+
+    def line(self) -> str:
+        """One line of JSON, for the process that started the side."""
+        return json.dumps(asdict(self))
+
+
+def peak_mb() -> float:
+    """The process's largest resident size."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

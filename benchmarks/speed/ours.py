@@ -1,0 +1,162 @@
+"""The side `posttrain`: the training loop as the stages use it, without the final checkpoint."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from benchmarks.speed.case import (
+    BETAS,
+    CLIP,
+    LEARNING_RATE,
+    STOP,
+    Case,
+    Row,
+    language_model,
+    prompts,
+    reward,
+    tokenizer,
+)
+from benchmarks.speed.meter import Meter, Report
+from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
+from posttrain.models.attention import register
+from posttrain.models.device import Device, DeviceParams
+from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts
+from posttrain.rewards.blend import Blend
+from posttrain.rollout.engine import SamplingParams
+from posttrain.train.batch import Batch, Source
+from posttrain.train.checkpoint import Checkpoints, Saved
+from posttrain.train.epochs import Item, stack
+from posttrain.train.loop import Run, train
+from posttrain.train.metrics import MetricsLog
+from posttrain.train.modules import Modules
+from posttrain.train.optimizer import AdamW, OptimizerParams
+
+
+class Given:
+    """The batches of the case, in their order."""
+
+    def __init__(self, updates: Sequence[Sequence[Sequence[Row]]], columns: dict[str, list[float]]) -> None:
+        self._updates, self._columns = updates, columns
+
+    @property
+    def steps(self) -> int:
+        return len(self._updates)
+
+    def batch(self, step: int) -> Batch:
+        items = self._updates[step]
+        return stack(
+            [Item([row.prompt for row in item], [row.completion for row in item], self._columns) for item in items]
+        )
+
+    def seen(self) -> dict[str, float]:
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def load(self, tensors: dict[str, Tensor]) -> None: ...
+
+
+class Metered:
+    """A source that tells the meter when an update begins."""
+
+    def __init__(self, inner: Source, meter: Meter) -> None:
+        self._inner, self._meter = inner, meter
+
+    @property
+    def steps(self) -> int:
+        return self._inner.steps
+
+    def batch(self, step: int) -> Batch:
+        self._meter.update()
+        return self._inner.batch(step)
+
+    def seen(self) -> dict[str, float]:
+        return self._inner.seen()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self._inner.tensors()
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self._inner.load(tensors)
+
+
+class NoCheckpoints(Checkpoints):
+    """TRL's side saves nothing either."""
+
+    def __init__(self) -> None:
+        super().__init__("benchmark", "none")
+
+    def save(self, saved: Saved) -> None: ...
+
+    def latest(self) -> Saved | None:
+        return None
+
+
+def ready(model: Any) -> Any:
+    """A model as posttrain's store hands it out."""
+    model.set_attn_implementation(register())
+    return model.eval()
+
+
+def fit(objective: Objective, source: Source, modules: Modules, meter: Meter) -> MetricsLog:
+    """Train as a stage does, with AdamW at a constant rate."""
+    params = OptimizerParams(lr=LEARNING_RATE, schedule="constant", warmup=0.0, betas=list(BETAS), clip=CLIP)
+    update = AdamW([(modules.policy, LEARNING_RATE)], params, source.steps)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(
+            "benchmark", objective, Metered(source, meter), modules, update, NoCheckpoints(),
+            Path(folder) / "log.csv", checkpoint_every=10_000,
+        )  # fmt: skip
+        log = train(run)
+        meter.end()
+    return log
+
+
+def cpu() -> Device:
+    """One thread."""
+    return Device(DeviceParams(device="cpu", threads=1))
+
+
+class _Text:
+    """What a source of rollouts asks of a tokenizer."""
+
+    stop = STOP
+
+    def __init__(self, case: Case) -> None:
+        self._tokenizer = tokenizer(case.shape)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return text
+
+
+def online(case: Case, algorithm: str, settings: dict[str, Any]) -> Report:
+    """A policy row on its own samples: two updates a round."""
+    model, meter, device = ready(language_model(case.shape)), Meter(case.warm), cpu()
+    objective = PolicyObjective(POLICY_ROWS[algorithm].settings(**settings), case.longest_answer)
+    reference = ready(language_model(case.shape)) if "ref_logp" in objective.needs else None
+    modules = Modules(model, device, reference)
+    count = case.batch // case.group
+    given = [Prompt(f"p{i}", ids, "") for i, ids in enumerate(prompts(case, count))]
+    blend = Blend({"even": (1.0, lambda samples: [reward(one.completion_ids) for one in samples])})
+    rounds = (case.warm + case.updates) // 2
+    params = RolloutParams(
+        rounds=rounds, prompts=count, group_size=case.group, minibatches=2,
+        sampling=SamplingParams(max_tokens=case.longest_answer),
+    )  # fmt: skip
+    source = Rollouts(given, blend, modules, objective.needs, params, text=_Text(case), seed=0)
+    log = fit(objective, source, modules, meter)
+    counted = log.rows[case.warm :]
+    return meter.report(
+        case.batch * case.updates / 2,
+        [row["loss"] for row in log.rows],
+        length=sum(row["length"] for row in counted) / len(counted),
+        reward=sum(row["reward"] for row in counted) / len(counted),
+    )

@@ -1,0 +1,200 @@
+"""docs/performance.md from the measured results; no figure is written by hand."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from benchmarks.speed.case import Shape, batches, lengths, padding
+from benchmarks.speed.cases import COMPARED, SCALING, case_of
+from benchmarks.speed.run import Reports, load, median, ratios
+
+UNITS = {"sft": "tokens", "reward": "pairs", "dpo": "pairs", "grpo": "completions", "rloo": "completions"}
+TARGETS: dict[str, dict[str, float]] = {
+    "sft/T": {"trl": 2.2, "trl_packing": 1.5},
+    "sft/S": {"trl": 3.0, "trl_packing": 1.5},
+    "reward/T": {"trl": 2.2},
+    "reward/S": {"trl": 2.2},
+    "dpo/T": {"trl": 2.3},
+    "dpo/S": {"trl": 3.2},
+    "grpo/T": {"trl": 1.8},
+    "grpo/S": {"trl": 1.8},
+    "rloo/T": {"trl": 2.8},
+}
+MEMORY_TARGETS = {"sft/S": 1 / 3, "dpo/S": 1 / 3, "grpo/S": 0.6, "reward/S": 0.6}
+BOUND_TARGET = 0.9
+VOCABULARY_TARGET = 1.15
+BYTES_OF_WEIGHTS = 16
+"""Weight, gradient and AdamW's two averages of a parameter, in float32."""
+
+HEAD = """# Speed and memory
+
+What a step costs here, beside TRL and beside loops written by hand for one model and one machine (the *bound*), on one
+CPU core. Made by `make bench` (`python -m benchmarks.speed`; `--page` writes only this page); the raw reports are in
+`benchmarks/results`.
+
+## How it is measured
+
+- Each side runs in a fresh process on one pinned core with one thread. The sides take turns; a ratio is that of two
+  neighbours in time, and the tables show the median and, in brackets, the lowest and highest of all turns.
+- CPU time (user + system) is counted, after a warm-up, without imports and the making of the model. Memory is the
+  process's largest resident size, imports included.
+- All sides get the same rows in the same order, the same starting weights, AdamW, clipping and number of updates. Their
+  losses are compared update by update and must agree (SFT, reward model, DPO); online, the samples must be as long.
+- Metrics stay on: loss, entropy, gradient norm, KL by three estimators, clip fraction, accuracy, margin.
+- TRL is tuned: no bf16 autocast and no gradient checkpointing, both made for GPUs. `TRL as it comes` has its defaults,
+  which nobody should count as a win. Not counted for any side: checkpoints.
+- `bound` (benchmarks/speed/bound.py) does the same useful work without any generality. It shows what is left to gain.
+- Random weights and ids. Lengths are log-normal, as wide as makes a batch padded to its longest row hold 2.35 times its
+  real tokens. Useful units are real tokens, pairs, completions.
+
+Models: T is a Llama of 4 layers, width 128, 64 tokens; S has 8 layers, width 512, 32,000 tokens, tied. Online, T
+samples 4 prompts x 8 completions of at most 64 tokens, S 2 x 8 of 128; each round is two updates.
+"""
+
+HEADER = (
+    "| case | unit | posttrain | bound | TRL | posttrain / bound | posttrain / TRL "
+    "| peak MB: posttrain, bound, TRL | of TRL's |"
+)
+CONTROL = (
+    "`sft/control` is S with 512 tokens, rows of one length and every token scored: nothing to save but overhead. "
+    "A large ratio there would mean that the benchmark flatters."
+)
+
+
+def write_page(results: Path, page: Path) -> None:
+    """Write the page; a case without results is named."""
+    lines = [HEAD, _machine(), "", "## Beside TRL and the bound", ""]
+    lines += [HEADER, "|---|---|---|---|---|---|---|---|---|"]
+    found = {case: reports for case in COMPARED if (reports := load(case, results)).get("trl")}
+    lines += [_row(case, reports) for case, reports in found.items()]
+    lines += [f"| {case} | not measured yet | | | | | | | |" for case in COMPARED if case not in found]
+    lines += ["", CONTROL, "", *_others(found), "", *_padding(), "", *_targets(found), "", *_scaling(results)]
+    page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    print(f"written: {page}")
+
+
+def _row(case: str, reports: Reports) -> str:
+    rates = [_number(median(reports[side], lambda one: one.rate)) for side in ("posttrain", "bound", "trl")]
+    peaks = {side: median(reports[side], lambda one: one.peak_mb) for side in ("posttrain", "bound", "trl")}
+    by_bound, by_trl = _spread(ratios(reports, "bound")), _spread(ratios(reports, "trl"))
+    memory = ", ".join(f"{peak:.0f}" for peak in peaks.values()), f"{peaks['posttrain'] / peaks['trl']:.2f}"
+    cells = [case, f"{UNITS[case.partition('/')[0]]}/s", *rates, by_bound, by_trl, *memory]
+    return f"| {' | '.join(cells)} |"
+
+
+def _others(found: dict[str, Reports]) -> list[str]:
+    lines = ["| case | side | units/s | posttrain / side | peak MB | turns |", "|---|---|---|---|---|---|"]
+    names = {"trl_packing": "TRL, tuned, with packing", "trl_default": "TRL as it comes"}
+    for case, reports in found.items():
+        for side, title in names.items():
+            if reports.get(side):
+                rate = _number(median(reports[side], lambda one: one.rate))
+                peak = median(reports[side], lambda one: one.peak_mb)
+                ratio = _spread(ratios(reports, side))
+                lines.append(f"| {case} | {title} | {rate} | {ratio} | {peak:.0f} | {len(reports[side])} |")
+    return lines
+
+
+def _padding() -> list[str]:
+    shown = []
+    for case in ("sft/T", "dpo/T", "sft/control"):
+        rows = batches(case_of(case), 2 if case.startswith("dpo") else 1)[-1]
+        sizes = sorted(len(row) for item in rows for row in item)
+        shown.append(f"{case} {padding(rows):.2f} ({sizes[0]} to {sizes[-1]} tokens)")
+    online = case_of("grpo/T")
+    asked = lengths(online.batch // online.group, online.longest, online.padding)
+    return [f"Padded over real tokens of a batch: {', '.join(shown)}. Prompts of grpo/T: {asked} tokens."]
+
+
+def _targets(found: dict[str, Reports]) -> list[str]:
+    lines = ["## Targets", "", "| case | what | target | measured | |", "|---|---|---|---|---|"]
+    for case, reports in found.items():
+        if case != "sft/control":
+            lines.append(_target(case, "posttrain / bound", BOUND_TARGET, statistics.median(ratios(reports, "bound"))))
+        for side, target in TARGETS.get(case, {}).items():
+            if reports.get(side):
+                lines.append(_target(case, f"posttrain / {side}", target, statistics.median(ratios(reports, side))))
+        if case in MEMORY_TARGETS:
+            ours, theirs = (median(reports[side], lambda one: one.peak_mb) for side in ("posttrain", "trl"))
+            reached = "reached" if ours / theirs <= MEMORY_TARGETS[case] else "missed"
+            lines.append(
+                f"| {case} | memory of TRL's | <= {MEMORY_TARGETS[case]:.2f} | {ours / theirs:.2f} | {reached} |"
+            )
+    return lines
+
+
+def _target(case: str, what: str, target: float, value: float) -> str:
+    return f"| {case} | {what} | >= {target} | {value:.2f} | {'reached' if value >= target else 'missed'} |"
+
+
+def _scaling(results: Path) -> list[str]:
+    lines = ["## Scaling", "", "CPU seconds and peak memory of posttrain as one size grows.", ""]
+    for title, cases in SCALING.items():
+        lines += [f"**{title}**", "", "| size | CPU ms per update | ms per unit | peak MB | beyond the weights MB |"]
+        lines += ["|---|---|---|---|---|"]
+        beyond = []
+        for name in cases:
+            reports = load(name, results).get("posttrain", [])
+            if not reports:
+                lines.append(f"| {name} | not measured yet | | | |")
+                continue
+            case = case_of(name)
+            spent = median(reports, lambda one: one.seconds) * 1e3
+            peak = median(reports, lambda one: one.peak_mb)
+            beyond.append(peak - BYTES_OF_WEIGHTS * parameters(case.shape) / 2**20)
+            cells = [
+                name.split("-")[-1], f"{spent / case.updates:.0f}", f"{spent / reports[0].units:.3g}", f"{peak:.0f}",
+                f"{beyond[-1]:.0f}",
+            ]  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+        if title.startswith("vocabulary") and len(beyond) == len(cases):
+            growth = beyond[-1] / beyond[-2]
+            verdict = "reached" if growth <= VOCABULARY_TARGET else "missed"
+            target = f"(target {VOCABULARY_TARGET}: {verdict})"
+            lines += [f"32k to 152k: {growth:.2f} times the memory beyond the weights {target}.", ""]
+    return lines
+
+
+def parameters(shape: Shape) -> int:
+    """How many weights a tied Llama has."""
+    layer = 4 * shape.width**2 + 3 * shape.width * shape.feed_forward + 2 * shape.width
+    return shape.vocabulary * shape.width + shape.layers * layer + shape.width
+
+
+def _machine() -> str:
+    names = ("torch", "transformers", "trl")
+    versions = ", ".join(f"{name} {_version(name)}" for name in names)
+    return (
+        f"Machine: {_processor()}, {os.cpu_count()} cores shared with other work, {_memory()} GiB, no GPU; Python "
+        f"{platform.python_version()}, {versions}."
+    )
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def _processor() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _memory() -> int:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"

@@ -1,0 +1,98 @@
+"""Sides in turn, each in a fresh process pinned to one core; every report is kept as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.speed.meter import Report
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+SAME_LOSS = 2e-3
+"""Sides that do the same mathematics agree this closely in every update."""
+SAME_LENGTH = 0.25
+"""Samples of other random numbers are as long as ours up to this share."""
+
+Reports = dict[str, list[Report]]
+
+
+class SideError(RuntimeError):
+    """A side ended without a report."""
+
+
+def alternate(case: str, sides: Sequence[str], rounds: int, folder: Path = RESULTS) -> Reports:
+    """Every side once, then again, until there are `rounds` reports of each; what is in the folder counts."""
+    reports = load(case, folder)
+    for turn in range(rounds):
+        for side in sides:
+            if len(reports.get(side, [])) <= turn:
+                reports.setdefault(side, []).append(measured(case, side))
+                save(case, reports, folder)
+                print(f"{case} {side}: {reports[side][-1].rate:.2f}/s, {reports[side][-1].peak_mb:.0f} MB", flush=True)
+    agree(case, reports)
+    return reports
+
+
+def measured(case: str, side: str) -> Report:
+    """One side in a process of its own, on one core and one thread."""
+    core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    pinned = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
+    command = [*pinned, sys.executable, "-m", "benchmarks.speed.side", case, side]
+    quiet = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **quiet}, capture_output=True, text=True, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        raise SideError(f"{case} {side} failed:\n{done.stdout[-500:]}\n{done.stderr[-2000:]}")
+    return Report(**json.loads(lines[-1]))
+
+
+def agree(case: str, reports: Reports) -> None:
+    """Nobody does less: the losses of sides with the same rows are the same; samples of others are as long."""
+    ours = reports["posttrain"][0]
+    for side in {"bound", "trl"} & set(reports):
+        theirs = reports[side][0]
+        if "length" in ours.seen:
+            gap, bound = abs(theirs.seen["length"] / ours.seen["length"] - 1), SAME_LENGTH
+        else:
+            pairs = zip(ours.losses, theirs.losses, strict=True)
+            gap, bound = max(abs(a - b) / max(abs(a), 1e-3) for a, b in pairs), SAME_LOSS
+        if gap > bound:
+            raise SideError(f"{case}: posttrain and {side} differ by {gap:.4f}: {ours} {theirs}")
+
+
+def ratios(reports: Reports, side: str) -> list[float]:
+    """Posttrain's rate over the side's, turn by turn."""
+    pairs = zip(reports["posttrain"], reports[side], strict=False)
+    return [ours.rate / theirs.rate for ours, theirs in pairs]
+
+
+def median(reports: Sequence[Report], value: Callable[[Report], float]) -> float:
+    """The middle of a value."""
+    return statistics.median(value(report) for report in reports)
+
+
+def load(case: str, folder: Path) -> Reports:
+    """What has been measured."""
+    file = _file(case, folder)
+    if not file.is_file():
+        return {}
+    return {side: [Report(**one) for one in many] for side, many in json.loads(file.read_text()).items()}
+
+
+def save(case: str, reports: Reports, folder: Path) -> None:
+    """All of a case's reports."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({side: [asdict(one) for one in many] for side, many in reports.items()}, indent=1)
+    _file(case, folder).write_text(text + "\n", encoding="utf-8")
+
+
+def _file(case: str, folder: Path) -> Path:
+    return folder / f"{case.replace('/', '-')}.json"

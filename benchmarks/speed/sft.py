@@ -1,0 +1,77 @@
+"""SFT: tokens per CPU second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.speed import bound_loops, ours, theirs
+from benchmarks.speed.case import Case, batches, language_model, padding
+from benchmarks.speed.meter import Meter, Report
+from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.train.modules import Modules
+
+
+def posttrain(case: Case) -> Report:
+    """The stage's loop over the given rows."""
+    updates, meter = batches(case), Meter(case.warm)
+    modules = Modules(ours.ready(language_model(case.shape)), ours.cpu())
+    log = ours.fit(LikelihoodObjective(LikelihoodKnobs()), ours.Given(updates, {}), modules, meter)
+    return meter.report(_tokens(case), [row["loss"] for row in log.rows], padding=padding(updates[-1]))
+
+
+def trl(case: Case) -> Report:
+    """TRL, tuned: padded batches."""
+    return _trl(case, theirs.TUNED)
+
+
+def trl_default(case: Case) -> Report:
+    """TRL as it comes."""
+    return _trl(case, {})
+
+
+def trl_packing(case: Case) -> Report:
+    """TRL, tuned, with its packing: as many tokens in a block as a batch's longest row has, blocks for one batch."""
+    real = sum(len(item[0]) for item in batches(case)[-1])
+    blocks = max(round(real / case.longest), 1)
+    return _trl(case, {**theirs.TUNED, "packing": True, "max_length": case.longest}, blocks)
+
+
+def _trl(case: Case, over: dict[str, Any], size: int | None = None) -> Report:
+    theirs.require()
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    from benchmarks.speed.case import tokenizer
+
+    packing = size is not None
+    updates = batches(case)
+    rows = [item[0] for items in (updates[case.warm :] if packing else updates) for item in items]
+    data = {
+        "input_ids": [row.prompt + row.completion for row in rows],
+        "completion_mask": [[0] * len(row.prompt) + [1] * len(row.completion) for row in rows],
+    }
+    steps = case.updates if packing else case.warm + case.updates
+    settings = SFTConfig(
+        output_dir=theirs.folder(), per_device_train_batch_size=size or case.batch,
+        **{"max_steps": -1 if packing else steps, "num_train_epochs": 1, "max_length": None,
+           "completion_only_loss": True, **theirs.COMMON, **over},
+    )  # fmt: skip
+    meter = Meter(0 if packing else case.warm)
+    log = theirs.fit(
+        SFTTrainer, settings, meter, steps, model=language_model(case.shape), train_dataset=Dataset.from_dict(data),
+        processing_class=tokenizer(case.shape),
+    )  # fmt: skip
+    return meter.report(_tokens(case), [row["loss"] for row in log])
+
+
+def _tokens(case: Case) -> int:
+    return sum(len(item[0]) for items in batches(case)[case.warm :] for item in items)
+
+
+SIDES = {
+    "posttrain": posttrain,
+    "bound": bound_loops.sft,
+    "trl": trl,
+    "trl_packing": trl_packing,
+    "trl_default": trl_default,
+}

@@ -1,0 +1,121 @@
+"""One decoding step of the common decoder families in bare tensor calls: a small model's step is mostly Python.
+
+The weights are those of the model, its projections laid side by side. A model whose parts are not exactly the known
+ones is decoded by its own code instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm, silu
+
+from posttrain.models.cache import CachedAttention
+
+FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
+FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
+"""Kinds of rotary positions whose table does not change with the length."""
+
+
+@dataclass(frozen=True)
+class _Layer:
+    before: Tensor
+    qkv: tuple[Tensor, Tensor | None]
+    head_norms: tuple[Tensor, Tensor] | None
+    out: tuple[Tensor, Tensor | None]
+    after: Tensor
+    gate_up: tuple[Tensor, Tensor | None]
+    down: tuple[Tensor, Tensor | None]
+
+
+class DecoderStep:
+    """The hidden state after one more token of each row; made anew whenever the weights have changed."""
+
+    def __init__(self, model: Any, longest: int) -> None:
+        """`longest`: positions are below it."""
+        core, config = model.base_model, model.config
+        self._embedding, self._norm, self._eps = core.embed_tokens.weight, core.norm.weight, config.rms_norm_eps
+        self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self._size = core.layers[0].self_attn.head_dim
+        self._scale = core.layers[0].self_attn.scaling
+        places = torch.arange(longest, device=self._embedding.device)[None]
+        cos, sin = core.rotary_emb(self._embedding[:1], places)
+        half = self._size // 2
+        self._cos, self._sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=1)
+        self._layers = [_layer(layer) for layer in core.layers]
+
+    def __call__(self, token_R: Tensor, position_R: Tensor, cache: CachedAttention) -> Tensor:
+        """The last hidden states [R, D] of one token a row."""
+        x = self._embedding[token_R]
+        width, eps = x.shape[1:], self._eps
+        cos, sin = self._cos[position_R][:, None], self._sin[position_R][:, None]
+        for i, layer in enumerate(self._layers):
+            query, key, value = self._attended(
+                linear(rms_norm(x, width, layer.before, eps), *layer.qkv), layer, cos, sin
+            )
+            mixed = cache.attend(i, query, key, value, self._scale).reshape(x.shape[0], -1)
+            x = x + linear(mixed, *layer.out)
+            gate, up = linear(rms_norm(x, width, layer.after, eps), *layer.gate_up).chunk(2, dim=1)
+            x = x + linear(silu(gate) * up, *layer.down)
+        return rms_norm(x, width, self._norm, eps)
+
+    def _attended(self, qkv: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys, values [R, H, 1, D] with their positions turned in."""
+        heads, turned = self._heads, self._heads + self._kv_heads
+        split = qkv.view(-1, turned + self._kv_heads, self._size)
+        both = split[:, :turned]
+        if layer.head_norms is not None:
+            parts = (split[:, :heads], split[:, heads:turned])
+            normed = [
+                rms_norm(part, (self._size,), w, self._eps) for part, w in zip(parts, layer.head_norms, strict=True)
+            ]
+            both = torch.cat(normed, dim=1)
+        both = (both * cos + both.roll(self._size // 2, -1) * sin)[:, :, None]
+        return both[:, :heads], both[:, heads:], split[:, turned:, None]
+
+
+def fits(model: Any, longest: int) -> bool:
+    """Whether the model is made of exactly the parts that `DecoderStep` knows, and sees all of `longest` tokens."""
+    core, config = model.base_model, model.config
+    if type(core).__name__ not in FAMILIES or config.hidden_act != "silu":
+        return False
+    rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rotary not in FIXED_ROTARY:
+        return False
+    layers = core.layers
+    plain = all(
+        type(part) is nn.Linear
+        for layer in layers
+        for part in (*(getattr(layer.self_attn, f"{n}_proj") for n in "qkvo"), *_mlp(layer))
+    )
+    everywhere = getattr(config, "sliding_window", None)
+    windows = (getattr(layer.self_attn, "sliding_window", everywhere) for layer in layers)
+    return plain and all(window is None or window >= longest for window in windows)
+
+
+def _layer(layer: Any) -> _Layer:
+    attention = layer.self_attn
+    normed = hasattr(attention, "q_norm")
+    gate, up, down = _mlp(layer)
+    return _Layer(
+        before=layer.input_layernorm.weight,
+        qkv=_side_by_side(attention.q_proj, attention.k_proj, attention.v_proj),
+        head_norms=(attention.q_norm.weight, attention.k_norm.weight) if normed else None,
+        out=(attention.o_proj.weight, attention.o_proj.bias),
+        after=layer.post_attention_layernorm.weight,
+        gate_up=_side_by_side(gate, up),
+        down=(down.weight, down.bias),
+    )
+
+
+def _mlp(layer: Any) -> tuple[Any, Any, Any]:
+    return layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj
+
+
+def _side_by_side(*parts: Any) -> tuple[Tensor, Tensor | None]:
+    """Linear maps of one input as one."""
+    biases = [part.bias for part in parts]
+    return torch.cat([part.weight for part in parts]), None if biases[0] is None else torch.cat(biases)

@@ -1,0 +1,68 @@
+"""The speed benchmarks in small: that every side does the same work, not how fast."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from benchmarks.speed.case import batches, lengths, padding, words
+from benchmarks.speed.cases import COMPARED, SCALING, TINY, WORKLOADS, case_of
+from benchmarks.speed.meter import Report
+from benchmarks.speed.page import write_page
+from benchmarks.speed.run import SideError, agree, alternate, load, ratios, save
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_posttrain_and_the_bound_do_the_same_work(workload: str) -> None:
+    sides = importlib.import_module(f"benchmarks.speed.{workload}").SIDES
+    case = TINY[f"{workload}/tiny"]
+    ours, bound = (sides[side](case) for side in ("posttrain", "bound"))
+    agree(f"{workload}/tiny", {"posttrain": [ours], "bound": [bound]})
+    assert ours.units == bound.units > 0
+    assert len(ours.losses) == case.warm + case.updates
+
+
+@pytest.mark.parametrize("workload", ["sft", "dpo"])
+def test_trl_does_the_same_work(workload: str) -> None:
+    pytest.importorskip("trl", reason="TRL is not installed: pip install -e '.[trl]'")
+    sides = importlib.import_module(f"benchmarks.speed.{workload}").SIDES
+    case = TINY[f"{workload}/tiny"]
+    agree(f"{workload}/tiny", {side: [sides[side](case)] for side in ("posttrain", "trl")})
+
+
+def test_a_side_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
+    reports = alternate("sft/tiny", ("posttrain",), 1, tmp_path)
+    assert load("sft/tiny", tmp_path) == reports
+    assert reports["posttrain"][0].peak_mb > 50
+
+
+def test_sides_that_differ_are_an_error() -> None:
+    ours, theirs = Report(1.0, 1.0, 1.0, [0.5, 0.4]), Report(1.0, 1.0, 1.0, [0.5, 0.3])
+    with pytest.raises(SideError, match="differ"):
+        agree("sft/tiny", {"posttrain": [ours], "trl": [theirs]})
+
+
+def test_batches_waste_what_they_claim() -> None:
+    for name, answers in (("sft/T", 1), ("dpo/S", 2)):
+        case = case_of(name)
+        for items in batches(case, answers)[case.warm :]:
+            assert padding(items) == pytest.approx(case.padding, rel=0.02)
+            assert max(len(row) for item in items for row in item) == case.longest
+    assert padding(batches(case_of("sft/control"))[-1]) == 1
+    assert lengths(4, 10, 1.0) == [10] * 4
+    assert words([5, 1]) == "w5 <stop>"
+
+
+def test_the_page_has_every_case_and_ratios_by_turn(tmp_path: Path) -> None:
+    fast, slow = (Report(seconds, 10.0, 100.0, [1.0]) for seconds in (1.0, 2.0))
+    reports = {"posttrain": [fast, slow], "bound": [fast, fast], "trl": [slow, slow]}
+    assert ratios(reports, "trl") == [2.0, 1.0]
+    save("sft/T", reports, tmp_path)
+    write_page(tmp_path, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "1.50 [1.00, 2.00]" in text
+    assert all(case in text for case in COMPARED)
+    assert all(title in text for title in SCALING)
+    assert "dpo/S | not measured yet" in text

@@ -1,0 +1,164 @@
+"""Every fast path against the plain one: the same losses, gradients and samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
+from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.models.device import Device, DeviceParams
+from posttrain.models.logp import plain_token_logp, token_loss_backward
+from posttrain.models.step import fits
+from posttrain.models.store import new_model
+from posttrain.rollout.engine import Samples, SamplingParams, greedy, sample
+from posttrain.train.batch import make_batch
+from posttrain.train.loop import GradientProblem
+from posttrain.train.modules import Modules
+from tests.library.models import random_rows, tiny_model
+
+DEVICE = Device(DeviceParams(device="cpu", threads=1))
+PARAMS = SamplingParams(max_tokens=14)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_gradient_formed_with_its_forward_is_that_of_plain_autograd(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posttrain.models.logp.TILE_BYTES", 4 * 53 * 5)
+    torch.manual_seed(0)
+    hidden = torch.randn(17, 8, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(53, 8, dtype=torch.float64, requires_grad=True)
+    target, old = torch.randint(0, 53, (17,)), torch.randn(17, dtype=torch.float64)
+
+    def loss(part: slice, logp: Tensor, entropy: Tensor) -> Tensor:
+        return ((logp - old[part]).exp() * 0.3 - 0.2 * entropy + logp.square()).sum()
+
+    plain = loss(slice(0, 17), *plain_token_logp(hidden, weight, target, temperature))
+    by_hidden, by_weight = torch.autograd.grad(plain, (hidden, weight))
+    weight.grad = torch.ones_like(weight)
+    found = token_loss_backward(hidden.detach(), weight, target, temperature, loss)
+    torch.testing.assert_close(found, by_hidden, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(weight.grad - 1, by_weight, rtol=1e-9, atol=1e-10)
+
+
+def objectives() -> dict[str, Objective]:
+    return {
+        "likelihood": LikelihoodObjective(LikelihoodKnobs()),
+        "grpo": PolicyObjective(POLICY_ROWS["grpo"].settings(kl={"beta": 0.1}), 14),
+        "rloo": PolicyObjective(POLICY_ROWS["rloo"].settings(), 14),
+        "entropy bonus": PolicyObjective(POLICY_ROWS["dapo"].settings(entropy=0.1), 14),
+    }
+
+
+@pytest.mark.parametrize("micro_tokens", [100_000, 64], ids=["whole", "micro-batches"])
+@pytest.mark.parametrize("name", objectives())
+def test_a_step_by_tokens_is_a_step_by_rows(name: str, micro_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posttrain.models.logp.TILE_BYTES", 4 * 97 * 9)
+    objective = objectives()[name]
+    found = []
+    for by_token in (True, False):
+        model = tiny_model()
+        metrics = _backward(objective, model, by_token, micro_tokens)
+        found.append((metrics, {key: p.grad for key, p in model.named_parameters()}))
+    (fast, fast_gradients), (plain, plain_gradients) = found
+    assert fast == pytest.approx(plain, rel=1e-4, abs=1e-5)
+    for key, gradient in plain_gradients.items():
+        torch.testing.assert_close(fast_gradients[key], gradient, rtol=1e-3, atol=2e-6, msg=key)
+
+
+def _backward(objective: Objective, model: Any, by_token: bool, micro_tokens: int) -> dict[str, float]:
+    prompts, completions = random_rows(12, seed=4)
+    draw = torch.Generator().manual_seed(1)
+    count = sum(len(ids) for ids in completions)
+    rows = {
+        "reward": torch.rand(12, generator=draw),
+        "truncated": torch.zeros(12, dtype=torch.bool),
+        "group": torch.arange(4).repeat_interleave(3),
+    }
+    old = {name: -torch.rand(count, generator=draw) * 3 for name in ("old_logp", "ref_logp")}
+    batch = make_batch(prompts, completions, rows, old)
+    prepared = objective.prepare(batch.columns, objective.initial_state())
+    problem = GradientProblem(
+        _Plain(objective) if not by_token else objective,  # type: ignore[arg-type]
+        Modules(model, DEVICE, micro_tokens=micro_tokens),
+        batch.with_columns(replace(prepared.step, item_B=None)),
+    )
+    return problem.backward()
+
+
+class _Plain:
+    """An objective that keeps to the plain path."""
+
+    by_token = False
+
+    def __init__(self, inner: Objective) -> None:
+        self.needs, self.loss = inner.needs, inner.loss
+
+
+SHAPE = {
+    "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "max_position_embeddings": 256, "initializer_range": 0.2, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def family(name: str) -> Any:
+    """A small model of a common family."""
+    from transformers.models.llama.configuration_llama import LlamaConfig
+    from transformers.models.mistral.configuration_mistral import MistralConfig
+    from transformers.models.qwen2.configuration_qwen2 import Qwen2Config
+    from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+
+    configs = {
+        "llama": lambda: LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
+        "llama, stretched positions": lambda: LlamaConfig(
+            **SHAPE, rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
+        ),
+        "mistral": lambda: MistralConfig(**SHAPE, sliding_window=None),
+        "qwen2": lambda: Qwen2Config(**SHAPE),
+        "qwen3": lambda: Qwen3Config(**SHAPE, head_dim=8),
+    }
+    model = new_model(configs[name](), 0)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if parameter.dim() == 1:  # biases and norms start at 0 and 1, which would hide mistakes
+                parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(key))) * 0.1)
+    return model
+
+
+FAMILIES = ("llama", "llama, stretched positions", "mistral", "qwen2", "qwen3")
+
+
+def samples(model: Any) -> tuple[Samples, Samples]:
+    prompts = random_rows(6, seed=1)[0]
+    names = [str(i) for i in range(6)]
+    drawn = sample(model, prompts, names, n=5, params=PARAMS, seed=2, stop=2, device=DEVICE)
+    return drawn, greedy(model, prompts, params=PARAMS, stop=2, device=DEVICE)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_decoding_step_is_that_of_the_models_own_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = family(name)
+    assert fits(model, 100)
+    fast = samples(model)
+    monkeypatch.setattr("posttrain.rollout.engine.fits", lambda *_: False)
+    for mine, theirs in zip(fast, samples(model), strict=True):
+        assert mine.ids == theirs.ids
+        for one, other in zip(mine.logps, theirs.logps, strict=True):
+            assert one == pytest.approx(other, abs=2e-4)
+
+
+def test_a_model_with_foreign_parts_is_decoded_by_its_own_code() -> None:
+    model = tiny_model()
+    model.base_model.layers[0].mlp.up_proj = torch.nn.Sequential(model.base_model.layers[0].mlp.up_proj)
+    assert not fits(model, 10)
+    from transformers.models.mistral.configuration_mistral import MistralConfig
+
+    short = new_model(MistralConfig(**SHAPE, sliding_window=8), 0)
+    assert fits(short, 8)
+    assert not fits(short, 9)
