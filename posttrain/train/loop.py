@@ -127,7 +127,13 @@ def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]
 
 
 def _check_fit(trained: dict[str, Tensor], saved: Saved) -> None:
-    """Every weight is there, finite and of its shape, and there are no others."""
+    """Every weight is there, finite and of its shape, there are no others, and each step has its row of metrics."""
+    rows, state = saved.plain.get("rows"), saved.plain.get("objective")
+    listed = isinstance(rows, list) and all(isinstance(row, dict) for row in rows) and len(rows) == saved.step
+    if not listed or not isinstance(state, dict):
+        raise CheckpointError(
+            what="its metrics or its state are not whole", where=f"step {saved.step}", mend="Delete it"
+        )
     kinds = tuple({f"{name.split('.')[0]}." for name in trained})
     faults = [f"it lacks {name}" for name in trained if name not in saved.tensors]
     faults += [f"it has a foreign {name}" for name in saved.tensors if name.startswith(kinds) and name not in trained]
