@@ -17,6 +17,7 @@ ACCEPTED: tuple[tuple[str, str], ...] = (
         r"model folders: manifest\.json (gone|folder|loop)",
         "a model from elsewhere has no manifest; its config is checked",
     ),
+    (r"parameters: distill\.runs\.gkd\.context = ", "it is a text for the teacher, not a path"),
     (r"model folders: header huge", "a long description in a header is no fault of the tensors"),
     (r"model folders: config eos_token_id = -7", "nothing reads it: the tokenizer says where text ends"),
     (r"model folders: config max_position_embeddings = -1", "nothing reads it: positions are relative"),
