@@ -19,7 +19,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-all lint format reproduce faults fuzz learning \
+.PHONY: help env run smoke flow ui compare experiments test test-all lint format reproduce faults fuzz bench learning \
 	conformance oracle lock clean
 
 help: ## list the targets
@@ -95,6 +95,9 @@ conformance: env ## hold every objective against every law and write docs/confor
 
 learning: env ## train every algorithm over seeds and write docs/learning.md (resumable)
 	$(BIN)/python -m benchmarks.learning
+
+bench: env ## speed and memory beside TRL (extra `trl`) and the bound: docs/performance.md (hours), or CASE=sft/T alone
+	$(BIN)/python -m benchmarks.speed $(if $(CASE),--case $(CASE) -n 1)
 
 lock: ## renew constraints.txt with the newest versions that pyproject.toml allows
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

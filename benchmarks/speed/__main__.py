@@ -11,6 +11,7 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.speed.cases import COMPARED, SCALING, TINY
@@ -56,7 +57,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def show(case: str, sides: list[str], rounds: int, folder: Path) -> None:
+def show(case: str, sides: Sequence[str], rounds: int, folder: Path) -> None:
     """One comparison, on the terminal."""
     reports = alternate(case, sides, rounds, folder)
     for side in sides:

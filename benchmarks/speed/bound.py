@@ -28,7 +28,8 @@ class Norm(torch.autograd.Function):
         scale = (torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(EPS)).rsqrt_()
         y = x * scale
         ctx.save_for_backward(y, scale, weight)
-        return y * weight
+        normed: Tensor = y * weight
+        return normed
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,13 +91,13 @@ class Llama:
         x = self.embedding[rows.ids] if torch.is_grad_enabled() else self.embedding.index_select(0, rows.ids)
         cos, sin = self.cos[rows.positions][:, None], self.sin[rows.positions][:, None]
         for norm1, qkv, out, norm2, gate_up, down in self.layers:
-            x = x + self._attend(Norm.apply(x, norm1) @ qkv.T, rows, cos, sin) @ out.T
-            x = x + Gate.apply(Norm.apply(x, norm2) @ gate_up.T) @ down.T
-        return Norm.apply(x, self.norm)  # type: ignore[no-any-return]
+            x = x + self._attend(_norm(x, norm1) @ qkv.T, rows, cos, sin) @ out.T
+            x = x + _gate(_norm(x, norm2) @ gate_up.T) @ down.T
+        return _norm(x, self.norm)
 
     def _attend(self, qkv: Tensor, rows: Packed, cos: Tensor, sin: Tensor) -> Tensor:
         split = qkv.view(-1, 3 * self.heads, self.size)
-        turned = Turn.apply(split[:, : 2 * self.heads], cos, sin)
+        turned = _turn(split[:, : 2 * self.heads], cos, sin)
         q, k, v = turned[:, : self.heads], turned[:, self.heads :], split[:, 2 * self.heads :]
         return rows.attend(q, k, v).flatten(1)
 
@@ -114,6 +115,11 @@ class Turn(torch.autograd.Function):
         cos, sin = ctx.saved_tensors
         (grad,) = grads
         return (grad * cos).addcmul_(grad.roll(grad.shape[-1] // 2, -1), sin, value=-1), None, None
+
+
+_norm: Callable[[Tensor, Tensor], Tensor] = Norm.apply
+_gate: Callable[[Tensor], Tensor] = Gate.apply
+_turn: Callable[[Tensor, Tensor, Tensor], Tensor] = Turn.apply
 
 
 class Packed:
@@ -210,7 +216,7 @@ def token_step(
         p.mul_(-g[:, None] / mass).scatter_add_(1, target, g[:, None])
         torch.mm(p, head, out=grad_hidden[part])
         head.grad.addmm_(p.T, hidden[part])
-    states.backward(torch.zeros_like(states).index_add_(0, rows.source, grad_hidden))
+    states.backward(torch.zeros_like(states).index_add_(0, rows.source, grad_hidden))  # type: ignore[no-untyped-call]
     return loss, entropy / rows.target.numel()
 
 

@@ -48,7 +48,7 @@ def reward(case: Case) -> Report:
         loss.backward()  # type: ignore[no-untyped-call]
         adam.step()
         _ = float((gap > 0).float().mean()), float(gap.detach().mean())
-        losses.append(float(loss))
+        losses.append(loss.item())
     meter.end()
     return meter.report(case.batch * case.updates, losses)
 
@@ -72,6 +72,6 @@ def dpo(case: Case) -> Report:
         loss.backward()  # type: ignore[no-untyped-call]
         adam.step()
         _ = float((gap > 0).float().mean()), float(gap.detach().mean())
-        losses.append(float(loss))
+        losses.append(loss.item())
     meter.end()
     return meter.report(case.batch * case.updates, losses)

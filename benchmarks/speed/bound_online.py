@@ -182,7 +182,7 @@ def online(case: Case, algorithm: Algorithm) -> Report:
         with torch.no_grad():
             packed = Packed(rows)
             before = logps(reference.states(packed)[packed.source], reference.embedding, packed.target)
-        ref = before.split([len(one) for one in ids])
+        ref = torch.split(before, [len(one) for one in ids])
         order = torch.randperm(count, generator=torch.Generator().manual_seed(number * 1009))
         for half, part in enumerate(order.tensor_split(2)):
             if half:

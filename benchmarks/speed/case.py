@@ -148,7 +148,7 @@ def scorer(shape: Shape) -> Any:
     settings.num_labels = 1
     settings.architectures = ["LlamaForSequenceClassification"]
     torch.manual_seed(0)
-    return LlamaForSequenceClassification(settings)
+    return LlamaForSequenceClassification(settings)  # type: ignore[no-untyped-call]
 
 
 def tokenizer(shape: Shape) -> Any:
@@ -161,7 +161,10 @@ def tokenizer(shape: Shape) -> Any:
     words = {"<pad>": 0, "<stop>": STOP} | {f"w{i}": i for i in range(2, shape.vocabulary)}
     made = Tokenizer(WordLevel(words, unk_token="<pad>"))
     made.pre_tokenizer = Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<stop>", padding_side="left")
+    special = {"pad_token": "<pad>", "eos_token": "<stop>"}
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=made, padding_side="left", **special
+    )
 
 
 def words(ids: Sequence[int]) -> str:

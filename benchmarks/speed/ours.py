@@ -41,7 +41,7 @@ from posttrain.train.optimizer import AdamW, OptimizerParams
 class Given:
     """The batches of the case, in their order."""
 
-    def __init__(self, updates: Sequence[Sequence[Sequence[Row]]], columns: dict[str, list[float]]) -> None:
+    def __init__(self, updates: Sequence[Sequence[Sequence[Row]]], columns: dict[str, Sequence[float]]) -> None:
         self._updates, self._columns = updates, columns
 
     @property

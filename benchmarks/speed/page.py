@@ -46,7 +46,8 @@ CPU core. Made by `make bench` (`python -m benchmarks.speed`; `--page` writes on
   losses are compared update by update and must agree (SFT, reward model, DPO); online, the samples must be as long.
 - Metrics stay on: loss, entropy, gradient norm, KL by three estimators, clip fraction, accuracy, margin.
 - TRL is tuned: no bf16 autocast and no gradient checkpointing, both made for GPUs. `TRL as it comes` has its defaults,
-  which nobody should count as a win. Not counted for any side: checkpoints.
+  which nobody should count as a win: bf16 autocast among them, where all other sides compute in float32. Not counted
+  for any side: checkpoints.
 - `bound` (benchmarks/speed/bound.py) does the same useful work without any generality. It shows what is left to gain.
 - Random weights and ids. Lengths are log-normal, as wide as makes a batch padded to its longest row hold 2.35 times its
   real tokens. Useful units are real tokens, pairs, completions.

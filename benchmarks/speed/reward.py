@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.speed import bound_loops, ours, theirs
@@ -10,7 +11,7 @@ from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
 from posttrain.train.modules import Modules
 
-SIDE = {"side": [1.0, -1.0]}
+SIDE: dict[str, Sequence[float]] = {"side": [1.0, -1.0]}
 
 
 def posttrain(case: Case) -> Report:

@@ -63,7 +63,7 @@ def clock(meter: Meter, updates: int) -> Any:
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             meter.update()
 
-        def on_step_end(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
             if state.global_step == updates:
                 meter.end()
 
