@@ -73,7 +73,7 @@ class DecoderStep:
                 rms_norm(part, (self._size,), w, self._eps) for part, w in zip(parts, layer.head_norms, strict=True)
             ]
             both = torch.cat(normed, dim=1)
-        both = (both * cos + both.roll(self._size // 2, -1) * sin)[:, :, None]
+        both = torch.addcmul(both * cos, both.roll(self._size // 2, -1), sin)[:, :, None]
         return both[:, :heads], both[:, heads:], split[:, turned:, None]
 
 
