@@ -8,6 +8,7 @@ READY  := $(VENV)/.ready
 PAGE   := .dvc/plots_page.html
 TESTS  ?= tests
 JOBS   ?= 2
+KILLS  ?= 200
 # The first Python that will do, and of a virtual environment the one below it: .venv must not make itself anew.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.version_info < (3, 11) and sys.exit(1); print(sys._base_executable)' 2>/dev/null && break; done)
@@ -18,10 +19,11 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui test test-all lint format reproduce learning conformance oracle bench lock clean
+.PHONY: help env run smoke flow ui compare experiments test test-all lint format reproduce faults fuzz bench learning \
+	conformance oracle lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(READY) $(PAGE) ## make .venv from the pinned versions
 
@@ -39,6 +41,7 @@ $(PAGE): $(READY)
 	$(BIN)/python -m posttrain.report.plots_page
 
 run: env ## the whole pipeline, then its table of results
+	@$(BIN)/python -m posttrain mend
 	$(BIN)/dvc repro
 	@$(BIN)/python -m posttrain results
 
@@ -52,6 +55,12 @@ flow: env ## the pipeline as Prefect tasks
 
 ui: env ## Prefect's server and its pages
 	$(BIN)/python -m flows.server
+
+compare: env ## which run or setting is better, on the same held-out prompts (NAMES="a b" or a sweep; else all runs)
+	@$(BIN)/python -m posttrain compare $(NAMES)
+
+experiments: env ## DVC's experiments: the headline and the knobs that changed
+	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain)/'
 
 test: env ## the quick tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow" $(TESTS)
@@ -74,6 +83,12 @@ reproduce: env ## run two clean copies from nothing and compare every digest
 oracle: env ## our losses beside TRL's, which is put into .trl and nowhere else
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate
 	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle
+
+faults: env ## kill every stage 200 times, damage what can be damaged, and write docs/faults.md (about an hour)
+	$(BIN)/python -m tests.faults.report --kills $(KILLS)
+
+fuzz: env ## give every stage bad input and write docs/fuzz.md (about 15 minutes)
+	$(BIN)/python -m tests.faults.fuzz
 
 conformance: env ## hold every objective against every law and write docs/conformance.md
 	$(BIN)/python -m tests.laws.report

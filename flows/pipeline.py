@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from flows import record, server
-from flows.graph import Reading, Which, chosen, find_root
+from flows import idle, record, server
+from flows.graph import Reading, Stage, Where, Which, chosen, find_root
 from flows.record import Outcome
 from posttrain.errors import PosttrainError
 
@@ -28,10 +27,18 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--force", action="store_const", const="all", default="stale", dest="which", help="run also what is up to date"
     )
+    parser.add_argument(
+        "--workers",
+        action="store_const",
+        const="workers",
+        default="here",
+        dest="where",
+        help="run stages on the hosts that serve `python -m flows.workers` (docs/deploy.md)",
+    )
     options = parser.parse_args(words)
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, terminated)
     try:
-        return _run(options.targets, options.which)
+        return _run(options.targets, options.which, options.where)
     except PosttrainError as error:
         print(error, file=sys.stderr)
         return 1
@@ -39,33 +46,39 @@ def main(words: list[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _run(targets: list[str], which: Which) -> int:
+def _run(targets: list[str], which: Which, where: Where) -> int:
     root = find_root(Path.cwd())
     home = server.prepare(root)
     reading = Reading(root, targets)
-    url, temporary = server.find(home), None
-    if url is None:
+    url = server.find(home)
+    if url is None or idle.possible(url):
         stages = reading.stages
         if not chosen(stages, which):
-            # A server takes seconds to start, and there is nothing to schedule and nothing to tell.
-            print(record.table(stages, {stage.name: Outcome("Cached") for stage in stages}))
-            return 0
-        temporary = server.start_temporary(home)
-        url = temporary.url
-    os.environ["PREFECT_API_URL"] = url
+            return _nothing_to_do(url, stages)
+    temporary = server.connect(home)
     # Imported so late because Prefect reads its environment when it is imported; meanwhile DVC answers.
     from flows.run import recorded
 
     if temporary is not None:
         temporary.wait()
-    state = recorded(root, reading.stages, which)
+    state = recorded(root, reading.stages, which, where)
     if state.is_completed():
         return 0
     print(state.message, file=sys.stderr)
     return 128 + signal.SIGINT if state.is_cancelled() else 1
 
 
-def _terminated(number: int, _: FrameType | None) -> NoReturn:
+def _nothing_to_do(url: str | None, stages: list[Stage]) -> int:
+    """Where a server is up it is told; one that is not takes seconds to start, and there is nothing to tell."""
+    if url is None:
+        print(record.table(stages, {stage.name: Outcome("Cached") for stage in stages}))
+    else:
+        print(f"View at {idle.recorded(url, stages)}", file=sys.stderr)
+    return 0
+
+
+def terminated(number: int, _: FrameType | None) -> NoReturn:
+    """SIGTERM as an exception, so that what runs is ended in order."""
     raise SystemExit(128 + number)
 
 

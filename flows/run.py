@@ -23,22 +23,26 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import graph, process, record
-from flows.graph import Stage, Which
+from flows import graph, notify, process, record
+from flows.graph import Stage, Where, Which
 from flows.guard import STEPS, Guard
 from flows.record import Outcome
 from flows.slots import Slots
+from flows.workers import Workers
 from posttrain.errors import PosttrainError
 
 _CANCEL_POLL = 2.0
 _MESSAGE_LINES = 12
+_TOLD: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notify.on_failure]}
 
 
 class Crew:
     """All that the tasks of one flow run share; made inside the flow, because `serve` pickles its module by value."""
 
-    def __init__(self, root: Path, stages: Sequence[Stage], which: Which, guard: Guard) -> None:
-        self.root, self.guard, self.which = root, guard, which
+    def __init__(
+        self, root: Path, stages: Sequence[Stage], which: Which, guard: Guard, workers: Workers | None
+    ) -> None:
+        self.root, self.guard, self.which, self.workers = root, guard, which, workers
         self.stages = {stage.name: stage for stage in stages}
         self.to_run = graph.chosen(stages, which)
         self.outcomes: dict[str, Outcome] = {}
@@ -65,6 +69,8 @@ class Crew:
     def _try(self, stage: Stage) -> Outcome:
         if self.cancel.is_set():
             return Outcome("Cancelled", message=f"{stage.name}: not begun")
+        if self.workers is not None:
+            return self.workers.run(stage, self.cancel)
         with self.slots.take(stage, self.cancel) as shown:
             env = {**os.environ, "PYTHONUNBUFFERED": "1", **shown}
             force = ["--force"] if self.which == "all" else []
@@ -118,37 +124,43 @@ class Terse(logging.Filter):
         return True
 
 
-def recorded(root: Path, stages: Sequence[Stage], which: Which) -> State[Any]:
+def quiet() -> None:
+    """Keep Prefect's engine from repeating every failure."""
+    for name in ("prefect.task_runs", "prefect.flow_runs"):
+        logging.getLogger(name).addFilter(Terse())
+
+
+def recorded(root: Path, stages: Sequence[Stage], which: Which, where: Where) -> State[Any]:
     """Run these stages, which DVC has just been asked about, as a flow run, and return its final state."""
 
-    @flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False)  # type: ignore[arg-type]
+    @flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False, **_TOLD)  # type: ignore[arg-type]
     def pipeline() -> State[Any]:
-        return execute(root, stages, which)
+        return execute(root, stages, which, where)
 
     # The thread that beats sleeps through up to a second at the end, which is long where there is nothing to run.
     quick = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if not graph.chosen(stages, which) else {}
-    for name in ("prefect.task_runs", "prefect.flow_runs"):
-        logging.getLogger(name).addFilter(Terse())
+    quiet()
     with temporary_settings(quick):
         return pipeline(return_state=True)
 
 
-@flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False)  # type: ignore[arg-type]
-def pipeline(targets: list[str] | None = None, which: Which = "stale") -> State[Any]:
+@flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False, **_TOLD)  # type: ignore[arg-type]
+def pipeline(targets: list[str] | None = None) -> State[Any]:
     """The DAG of the folder that this runs in; asks DVC itself, as a schedule or a worker needs it."""
+    # Its parameters are of built-in types: a worker loads this file by its path, and there no other name is resolved.
     root = graph.find_root(Path.cwd())
-    return execute(root, graph.Reading(root, targets or []).stages, which)
+    return execute(root, graph.Reading(root, targets or []).stages, "stale", "here")
 
 
-def execute(root: Path, stages: Sequence[Stage], which: Which) -> State[Any]:
+def execute(root: Path, stages: Sequence[Stage], which: Which, where: Where) -> State[Any]:
     """Run the stages inside the current flow run; returns the state that the flow run ends in."""
     with Guard() as guard:
         try:
-            crew = Crew(root, stages, which, guard)
+            crew = Crew(root, stages, which, guard, Workers(root) if where == "workers" else None)
         except PosttrainError as error:
             return Failed(message=str(error))
         try:
-            with _cancelled_elsewhere(crew.cancel):
+            with cancelled_elsewhere(crew.cancel):
                 _submit_and_wait(crew)
         except KeyboardInterrupt:
             return Cancelled(message="Interrupted by SIGINT")
@@ -198,7 +210,7 @@ def _as_task(crew: Crew, stage: Stage) -> Task[[str], State[Any]]:
 
 
 @contextmanager
-def _cancelled_elsewhere(cancel: threading.Event) -> Iterator[None]:
+def cancelled_elsewhere(cancel: threading.Event) -> Iterator[None]:
     """Set `cancel` when the run is cancelled in Prefect's pages: nobody else tells a flow that has no worker."""
     over, run_id = threading.Event(), flow_run.id
 

@@ -85,6 +85,16 @@ class Temporary:
             raise PipelineError(what="Prefect's server did not start", where=str(self.log), mend=mend)
 
 
+def connect(home: Path) -> Temporary | None:
+    """Point Prefect to the server that is up, or to a temporary one, which is then to be waited for."""
+    url, temporary = find(home), None
+    if url is None:
+        temporary = start_temporary(home)
+        url = temporary.url
+    os.environ["PREFECT_API_URL"] = url
+    return temporary
+
+
 def start_temporary(home: Path) -> Temporary:
     """Start one on a port that is listened on at once, so that nobody else can take it meanwhile."""
     home.mkdir(parents=True, exist_ok=True)

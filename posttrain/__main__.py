@@ -16,11 +16,23 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("results", help="the table of results of the last run, and what to look at next")
     commands.add_parser("readme", help="write the last run's results into README.md and draw its plot")
+    commands.add_parser("mend", help="set a dvc.lock aside that a kill left in part; nothing is lost")
     commands.add_parser("check", help="check every section and run of params.yaml without running anything")
     shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
     shown.add_argument("section", nargs="?", help="one section, e.g. online")
     algorithms = commands.add_parser("algorithms", help="every algorithm, or one with its formula and knobs")
     algorithms.add_argument("name", nargs="?")
+    compared = commands.add_parser("compare", help="which setting is better, on the same held-out prompts")
+    compared.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="a run of params.yaml, an experiment, a sweep (all its experiments) or 'workspace'; default: all runs",
+    )
+    compared.add_argument("--policy", help="which policy of the experiments, e.g. online/grpo; default: what differs")
+    compared.add_argument("--against", metavar="NAME", help="compare each with this one only; default: all pairs")
+    compared.add_argument("--greedy", action="store_const", const="greedy", default="sampled", dest="score")
+    compared.add_argument("--json", action="store_const", const="json", default="words", dest="form")
     arguments = parser.parse_args()
     try:
         print(_answer(arguments))
@@ -44,6 +56,12 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.report.results import write_readme
 
             return write_readme()
+        case "mend":
+            from posttrain.lock import mend_lock
+
+            return mend_lock()
+        case "compare":
+            return _comparison(arguments)
         case "check":
             from posttrain.sections import check_params
 
@@ -56,6 +74,17 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.algorithms.describe import describe
 
             return describe(arguments.name)
+
+
+def _comparison(arguments: argparse.Namespace) -> str:
+    import json
+
+    from posttrain.compare.chosen import choose
+    from posttrain.compare.comparison import compare
+    from posttrain.compare.text import as_data, in_words
+
+    found = compare(choose(arguments.names, arguments.policy, arguments.score), arguments.against)
+    return json.dumps(as_data(found), indent=2) if arguments.form == "json" else in_words(found, arguments.score)
 
 
 if __name__ == "__main__":

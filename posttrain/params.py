@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from posttrain.errors import ParamsError
 
 PARAMS_FILE = "params.yaml"
+LARGEST = 1e12
+"""Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""
 
 
 class Params(BaseModel):
@@ -26,6 +28,14 @@ class Params(BaseModel):
         validate_default=True,
         use_attribute_docstrings=True,
     )
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _not_huge(cls, value: Any) -> Any:
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if any(isinstance(part, int | float) and abs(part) > LARGEST for part in parts):
+            raise ValueError(f"{_shown(value)} is larger than anything that could be meant (the end is {LARGEST:.0e})")
+        return value
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import re
 import sys
@@ -15,31 +16,46 @@ from collections.abc import Callable
 import psutil
 
 from posttrain.errors import ParamsError, PosttrainError
+from posttrain.workspace import drop_committed, hold_stage
 
 ORPHAN_CHECK_S = 0.5
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SHELLS = ("sh", "dash", "bash", "zsh", "ksh", "fish")
-RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def run_stage(work: Callable[[], None]) -> None:
     """Run a stage that exists once."""
-    _parser(work).parse_args()
-    _guarded(work)
+    parser = _parser(work)
+    parser.parse_args()
+    stage = parser.prog.rpartition(".")[2]
+
+    def held() -> None:
+        hold_stage(stage)
+        work()
+
+    _guarded(stage, held)
 
 
 def run_named_stage(work: Callable[[str], None]) -> None:
     """Run a stage that exists once for each named run of params.yaml."""
     parser = _parser(work)
     parser.add_argument("run", help="the run's name in params.yaml")
-    name: str = parser.parse_args().run
-    _guarded(lambda: work(name))
+    stage, run = parser.prog.rpartition(".")[2], parser.parse_args().run
+
+    def held() -> None:
+        name = "/".join(checked_name(part) for part in run.split("/"))
+        hold_stage(f"{stage}@{name}")
+        work(name)
+
+    _guarded(f"{stage} {run}", held)
 
 
 def checked_name(name: str) -> str:
     """The run's name, if it can be the name of a folder."""
     if not RUN_NAME.fullmatch(name):
-        mend = "Use letters, digits, '-' and '_', beginning with a letter or digit"
-        raise ParamsError(what=f"'{name}' cannot name a run", where="params.yaml", mend=mend)
+        mend = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
+        raise ParamsError(what=f"'{name[:100]}' cannot name a run", where="params.yaml", mend=mend)
     return name
 
 
@@ -53,21 +69,43 @@ def _parser(work: Callable[..., None]) -> argparse.ArgumentParser:
     )
 
 
-def _guarded(work: Callable[[], None]) -> None:
-    """Run the work; an error of ours is one clear line and exit code 1, without a traceback unless asked for."""
+def _guarded(name: str, work: Callable[[], None]) -> None:
+    """Run the work; an error that a person can mend is one clear line and exit code 1, without a traceback."""
     if "DVC_ROOT" in os.environ:
         threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
     try:
+        drop_committed()
         work()
     except PosttrainError as error:
-        if os.environ.get("POSTTRAIN_TRACEBACK"):
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+        _fail(str(error), 1)
+    except OSError as error:
+        if error.errno is None:  # not the system's refusal but a library's own error: a defect of ours
+            raise
+        _fail(f"{_place(error, name)}: {error.strerror}. {_mend(error)}", 1)
+    except KeyboardInterrupt:
+        _fail(f"{name} was interrupted. The next run goes on from the last checkpoint, where there is one", 130)
     # Everything is written; taking the interpreter apart with torch in it would only cost another second.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _fail(line: str, status: int) -> None:
+    """End with one line on stderr, after the traceback where it was asked for."""
+    if os.environ.get("POSTTRAIN_TRACEBACK"):
+        traceback.print_exc()
+    print(f"error: {line}", file=sys.stderr)
+    raise SystemExit(status) from None
+
+
+def _place(error: OSError, name: str) -> str:
+    return str(error.filename) if error.filename is not None else f"the stage {name}"
+
+
+def _mend(error: OSError) -> str:
+    if error.errno in DISK_FULL:
+        return "Free some disk space and run it again; what was there before is kept"
+    return "Mend the file, its folder or their rights and run it again"
 
 
 def _dvc_process() -> psutil.Process | None:

@@ -1,11 +1,31 @@
-"""Where a stage's outputs lie in the workspace, and the plain files among them."""
+"""Where a stage's outputs lie in the workspace, the plain files among them, and who is at work on what."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import json
 import os
+import shutil
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
+
+from posttrain.errors import PipelineError
+
+PATIENCE_S = 10.0
+"""How long to wait for a holder: an orphan ends itself within a second, and then its place is free."""
+DONE = "done"
+"""The file in a run's checkpoints that says which plot the finished run wrote."""
+_PART = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+MODEL_NAME = rf"^{_PART}([/@]{_PART})*$"
+"""What can name a folder under models/, and can never lead out of it."""
+HELD = "held"
+"""The lock file of a run's checkpoints."""
+_DIGEST = "md5: "
+_HELD: dict[str, int] = {}
 
 
 def model_path(name: str) -> Path:
@@ -23,6 +43,16 @@ def plot_path(name: str) -> Path:
     return Path("plots") / f"{name.replace('@', '/')}.csv"
 
 
+def checkpoint_path(name: str) -> Path:
+    """Where a stage's checkpoints lie: under the main workspace, even when DVC runs the stage in a copy of it."""
+    return Path(os.environ.get("DVC_ROOT") or ".") / "checkpoints" / name.replace("@", "/")
+
+
+def leads_out(path: str | Path) -> bool:
+    """Whether a path ends outside the workspace once its links are followed."""
+    return not Path(path).resolve().is_relative_to(Path.cwd().resolve())
+
+
 def write_json(path: Path, data: object) -> None:
     """Plain data as a JSON file that appears whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,3 +64,66 @@ def write_json(path: Path, data: object) -> None:
 def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:
     """The numbers to so many significant digits."""
     return {name: float(f"{value:.{digits}g}") for name, value in values.items()}
+
+
+def hold(file: Path, what: str, patience_s: float = PATIENCE_S) -> None:
+    """Hold a lock file until this process ends, however it ends; who finds it held is told by whom."""
+    key, until = os.path.abspath(file), time.monotonic() + patience_s
+    while key not in _HELD:
+        handle = _locked(file)
+        if handle is not None:
+            _HELD[key] = handle
+            with contextlib.suppress(OSError):  # a full disk must not stop a stage for want of this line
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"process {os.getpid()} ({' '.join(sys.argv)[:200]})".encode(), 0)
+        elif time.monotonic() >= until:
+            holder = file.read_text(encoding="utf-8", errors="replace") or "another process"
+            mend = "Wait until it has ended, or end it; nothing was changed"
+            raise PipelineError(what=f"{holder} is at work on {what} already", where=str(file), mend=mend)
+        else:
+            time.sleep(0.1)
+
+
+def hold_stage(name: str) -> None:
+    """Let no second process run this stage in this workspace."""
+    hold(Path("checkpoints/.held") / name.replace("/", "@"), f"the stage {name} of this workspace")
+
+
+def drop_unheld(folder: Path) -> None:
+    """Remove a folder of checkpoints, unless a living process is at work on it."""
+    handle = _locked(folder / HELD)
+    if handle is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def drop_committed() -> None:
+    """Remove the checkpoints of finished runs that DVC has recorded: dvc.lock then names the plot that they wrote."""
+    with contextlib.suppress(OSError):  # another stage that starts now may remove the same ones
+        marks = {mark: mark.read_text(encoding="utf-8") for mark in checkpoint_path("").rglob(DONE)}
+        recorded = Path("dvc.lock").read_text(encoding="utf-8") if marks else ""
+        for mark, digest in marks.items():
+            if digest.startswith(_DIGEST) and digest in recorded:
+                drop_unheld(mark.parent)
+
+
+def recorded_digest(file: Path) -> str:
+    """The digest by which dvc.lock names a file."""
+    return f"{_DIGEST}{hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}"
+
+
+def _locked(file: Path) -> int | None:
+    """The handle of the lock on a file, None if another process has it; the kernel lets go when a process ends."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    except FileNotFoundError:  # the folder was removed in between
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), file.stat()):  # else it was removed while we took it
+            return handle
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(handle)
+    return None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from posttrain.evaluate.policy import EvaluateParams, evaluate, summary
 from posttrain.params import load
-from posttrain.stage import checked_name, run_named_stage
+from posttrain.stage import run_named_stage
 
 
 def main(name: str) -> None:
     """Writes results/NAME/rollouts.parquet and results/NAME/metrics.json."""
-    name = "/".join(checked_name(part) for part in name.split("/"))
     print(summary(name, evaluate(name, load(EvaluateParams, "evaluate"))))
 
 

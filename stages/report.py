@@ -8,7 +8,7 @@ from posttrain.stage import run_stage
 
 
 def main() -> None:
-    """Writes report/summary.json, report/samples.parquet and report/report.html."""
+    """Writes headline.json, summary.json, samples.parquet and report.html under report/."""
     build_report(load(ReportParams, "report"))
     print(f"report: open {PAGE} in a browser")
 

@@ -12,6 +12,7 @@ import polars as pl
 import torch
 from pydantic import Field
 
+from posttrain.errors import DataError
 from posttrain.evaluate.intervals import Floats, interval, pass_at_k
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.forward import score_tokens
@@ -20,11 +21,12 @@ from posttrain.params import Params
 from posttrain.progress import Progress
 from posttrain.rewards.verifiable import Sampled, correct, well_formed
 from posttrain.rollout.engine import Samples, SamplingParams, greedy, sample
+from posttrain.tables.columns import Split
 from posttrain.tables.identity import with_ids
 from posttrain.tables.store import read_table, write_table
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import micro_batches, pack
-from posttrain.workspace import rounded, write_json
+from posttrain.workspace import MODEL_NAME, rounded, write_json
 
 PROMPTS = Path("data/prompts.parquet")
 
@@ -32,13 +34,13 @@ PROMPTS = Path("data/prompts.parquet")
 class EvaluateParams(Params):
     """Section `evaluate`: how policies are measured."""
 
-    split: str = Field("test", description="the prompts' split; test has a generator seed of its own")
+    split: Split = Field("test", description="the prompts' split; test has a generator seed of its own")
     prompts: int = Field(500, ge=2, description="prompts, from the top of the split")
     samples: int = Field(8, ge=1, description="samples of each prompt")
     seed: int = Field(20_261_121, ge=0, description="the samples' random numbers; a seed that no training uses")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
-    reference: str = Field("sft", description="the model that KL is measured against")
+    reference: str = Field("sft", pattern=MODEL_NAME, description="the model that KL is measured against")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,12 @@ def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
     text = ChatText(load_tokenizer(folder), str(folder))
     model = load_model(folder).to(device.torch)
     rows = read_table(PROMPTS, "prompts").filter(split=params.split).head(params.prompts).rows(named=True)
+    if len(rows) < 2:
+        what, mend = (
+            f"{len(rows)} prompts are in the split {params.split}",
+            "Two at least are needed to measure anything",
+        )
+        raise DataError(what=what, where=str(PROMPTS), mend=mend)
     encoded = [text.prompt(row["prompt"]) for row in rows]
     names = [row["id"] for row in rows]
     progress = Progress(f"evaluate {name}", 2 * len(rows), "prompt")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
 from typing import Literal
 
+import psutil
 import torch
 from pydantic import Field
 
@@ -37,6 +39,19 @@ class Device:
     def autocast(self) -> AbstractContextManager[object]:
         """bf16 matrix products with float32 weights, or nothing."""
         return torch.autocast(self.torch.type, torch.bfloat16) if self.bf16 else nullcontext()
+
+
+def free_bytes(device: torch.device) -> float:
+    """The memory that this process may still take: the device's, or the machine's within the container's limit."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    free = float(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError, KeyError):  # "max" where there is no limit
+        group = Path("/sys/fs/cgroup")
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        free = min(free, float(limit - used + int(parts["inactive_file"])))  # a cache that gives way
+    return free
 
 
 def _best() -> str:

@@ -78,11 +78,10 @@ def _train(
     source = params.source(samples, text)
     update = _update(params, modules, source.steps)
     inputs = [folder, PROMPTS, *models, *params.tables(), *([reward] if "model" in params.reward else [])]
-    log, checkpoints = run_training(name, params, inputs, objective, source, modules, update, WATCH)
+    log = run_training(name, params, inputs, objective, source, modules, update, WATCH)
     save_model(modules.policy, model_path(name), folder)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
-    checkpoints.clear()
 
 
 def _modules(params: OnlineParams, folder: Path, device: Device) -> Modules:

@@ -109,7 +109,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         if not self.ptx:
             return samples
         documents = read_table(CORPUS, "corpus").filter(split="train")["text"].to_list()
-        return WithText(samples, windows(text, documents, self.text.window), self.text.rows, self.seed)
+        return WithText(samples, windows(text, documents, self.text.window, str(CORPUS)), self.text.rows, self.seed)
 
     def tables(self) -> list[Path]:
         """The corpus, for ptx."""

@@ -16,7 +16,7 @@ from posttrain.report.lineage import SINGLE, differing, made_from
 from posttrain.report.page import page
 from posttrain.report.policies import Policy, Settings, labels, measured, read_json, reference, runs
 from posttrain.report.samples import for_page, lengths, samples, side_by_side
-from posttrain.report.summary import REWARD_MODEL, SUMMARY, gain_parts, summarize
+from posttrain.report.summary import HEADLINE, REWARD_MODEL, SUMMARY, gain_parts, headline, summarize
 from posttrain.tables.parquet import write_parquet
 from posttrain.workspace import metrics_path, write_json
 
@@ -33,7 +33,7 @@ class ReportParams(Params):
 
 
 def build_report(params: ReportParams) -> dict[str, dict[str, float]]:
-    """Writes report/summary.json, report/samples.parquet and report/report.html; gives the summary."""
+    """Writes headline.json, summary.json, samples.parquet and report.html under report/; gives the summary."""
     settings = read()
     policies = measured(settings)
     reward = read_json(metrics_path("reward")) if metrics_path("reward").is_file() else None
@@ -41,6 +41,7 @@ def build_report(params: ReportParams) -> dict[str, dict[str, float]]:
     table = side_by_side(policies, params.prompts)
     data = page_data(params, settings, policies, table, summary)
     write_json(Path(SUMMARY), summary)
+    write_json(Path(HEADLINE), headline(summary))
     write_parquet(table, SAMPLES)
     _write_text(PAGE, page(data, params.title))
     return summary

@@ -9,6 +9,8 @@ from typing import Any
 from posttrain.report.policies import Policy
 
 SUMMARY = "report/summary.json"
+HEADLINE = "report/headline.json"
+"""The one metric that DVC shows unasked: a table with every figure of every policy would have a hundred columns."""
 REWARD_MODEL = "reward_model"
 
 Figures = Mapping[str, float]
@@ -34,6 +36,13 @@ def summarize(policies: Iterable[Policy], reward: Mapping[str, Any] | None) -> d
     if reward and "heldout_accuracy" in reward:
         summary[REWARD_MODEL] = {"accuracy": float(reward["heldout_accuracy"])}
     return summary
+
+
+def headline(summary: Mapping[str, Figures]) -> dict[str, float]:
+    """Label -> pass@1 of every policy, and the reward model's accuracy."""
+    accuracy = summary.get(REWARD_MODEL, {})
+    found = {name: figures["pass_at_1"] for name, figures in policy_figures(summary).items()}
+    return {**found, **({REWARD_MODEL: accuracy["accuracy"]} if accuracy else {})}
 
 
 def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:

@@ -18,6 +18,7 @@ from posttrain.tables.identity import content_ids, with_ids
 from posttrain.tables.layouts import to_columns
 from posttrain.tables.parquet import DECODE_ERRORS, decode
 from posttrain.tables.splits import split_of
+from posttrain.workspace import leads_out
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -58,7 +59,9 @@ class GivenParams(Params):
     bad_rows: Literal["stop", "drop"] = Field(
         default="stop", description="What to do with rows that break the table's rules"
     )
-    outside_workspace: bool = Field(default=False, description="Let `path` lead out of the workspace")
+    outside_workspace: bool = Field(
+        default=False, description="Let `path`, or a folder as `hub`, lead out of the workspace"
+    )
 
     @model_validator(mode="after")
     def _one_place(self) -> GivenParams:
@@ -92,12 +95,12 @@ def load_feedback(params: GivenParams, section: str = "pairs.given") -> pl.DataF
 
 def _read(params: GivenParams, where: str) -> dict[str, pl.DataFrame]:
     """The source's frames by the source's names of its splits."""
-    if params.hub is not None:
-        return _read_hub(params, params.hub, where)
-    place = Path(str(params.path))
-    if not params.outside_workspace and not place.resolve().is_relative_to(Path.cwd().resolve()):
+    place = Path(params.path or params.hub or "")
+    if not params.outside_workspace and (params.path is not None or place.exists()) and leads_out(place):
         mend = "Copy the data into the workspace, or set outside_workspace: true"
         raise DataError(what="the path leads out of the workspace", where=where, mend=mend)
+    if params.hub is not None:
+        return _read_hub(params, params.hub, where)
     if place.is_file():
         return {"train": _read_file(place, where)}
     if not place.is_dir():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +10,11 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import Objective, State
-from posttrain.errors import TrainingError
+from posttrain.errors import CheckpointError, TrainingError
 from posttrain.progress import Progress
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, Saved
+from posttrain.train.limits import LimitParams, within
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.modules import Modules, rows_of
 from posttrain.train.optimizer import Update
@@ -33,6 +33,7 @@ class Run:
     log_path: Path
     checkpoint_every: int
     watch: tuple[str, ...] = ("loss",)
+    limits: LimitParams = field(default_factory=LimitParams)
 
 
 @dataclass
@@ -64,10 +65,9 @@ class GradientProblem:
 
 def train(run: Run) -> MetricsLog:
     """Run every step that is not done yet and give back the log of all of them."""
-    saved = run.checkpoints.latest()
-    state = run.objective.initial_state() if saved is None else _restore(run, saved)
-    first = 0 if saved is None else saved.step
-    log = MetricsLog(run.log_path, None if saved is None else saved.plain["rows"])
+    first, state, rows = run.checkpoints.resume(lambda saved: _restore(run, saved)) or (0, None, None)
+    state = run.objective.initial_state() if state is None else state
+    log = MetricsLog(run.log_path, rows)
     progress = Progress(run.name, run.source.steps, done=first)
     for step in range(first, run.source.steps):
         batch = run.modules.fill(run.source.batch(step), run.objective.needs)
@@ -78,11 +78,10 @@ def train(run: Run) -> MetricsLog:
             module.train()
         metrics = run.update.step(problem, step / run.source.steps)
         state = prepared.state
-        row = {"step": step, **metrics, **prepared.metrics, **run.source.seen()}
-        _check_finite(run, row)
-        log.add(row)
-        progress.advance(1, {name: row[name] for name in run.watch if name in row})
-        if (step + 1) % run.checkpoint_every == 0 or step + 1 == run.source.steps:
+        log.add({"step": step, **metrics, **prepared.metrics, **run.source.seen()})
+        well = within(run.limits, log.rows, run.name)
+        progress.advance(1, {name: log.rows[-1][name] for name in run.watch if name in log.rows[-1]})
+        if well and ((step + 1) % run.checkpoint_every == 0 or step + 1 == run.source.steps):
             run.checkpoints.save(_saved(run, step + 1, state, log))
     progress.close({name: log.rows[-1][name] for name in run.watch if log.rows and name in log.rows[-1]})
     for module in run.modules.trained.values():
@@ -105,29 +104,44 @@ def _saved(run: Run, step: int, state: State, log: MetricsLog) -> Saved:
     return Saved(step, tensors, {"objective": state, "rows": log.rows})
 
 
-def _restore(run: Run, saved: Saved) -> State:
-    """Put every part of the run back where the checkpoint left it."""
-
-    def under(prefix: str) -> dict[str, Tensor]:
-        return {name[len(prefix) :]: part for name, part in saved.tensors.items() if name.startswith(prefix)}
-
+def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]]:
+    """Put every part of the run back where the checkpoint left it, or nothing of it if a part does not fit."""
+    trained = {
+        f"{kind}.{name}": p for kind, module in run.modules.trained.items() for name, p in module.named_parameters()
+    }
+    _check_fit(trained, saved)
+    try:
+        state, rows = dict(saved.plain["objective"]), list(saved.plain["rows"])
+        run.update.load(saved.under("update."))
+        run.source.load(saved.under("source."))
+        torch.set_rng_state(saved.tensors["random"])
+    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        # checksum, fingerprint and weights are right, so this is no accident, and the run is half loaded
+        what = f"step {saved.step} was made by another version of the run ({error!r})"
+        raise TrainingError(what=what, where=f"the checkpoints of {run.name}", mend="Delete them") from error
     with torch.no_grad():
-        for kind, module in run.modules.trained.items():
-            parts = under(f"{kind}.")
-            for name, parameter in module.named_parameters():
-                parameter.copy_(parts[name])
-    run.update.load(under("update."))
-    run.source.load(under("source."))
-    torch.set_rng_state(saved.tensors["random"])
+        for name, parameter in trained.items():
+            parameter.copy_(saved.tensors[name])
     print(f"{run.name}: goes on from the checkpoint at step {saved.step} of {run.source.steps}")
-    return dict(saved.plain["objective"])
+    return saved.step, state, rows
 
 
-def _check_finite(run: Run, row: dict[str, float]) -> None:
-    bad = [name for name in ("loss", "grad_norm") if not math.isfinite(row.get(name, 0.0))]
-    if bad:
-        raise TrainingError(
-            what=f"{' and '.join(bad)} not finite at step {row['step']}",
-            where=run.name,
-            mend="Lower the learning rate; the last checkpoint before it is kept",
+def _check_fit(trained: dict[str, Tensor], saved: Saved) -> None:
+    """Every weight is there, finite and of its shape, there are no others, and each step has its row of metrics."""
+    rows, state = saved.plain.get("rows"), saved.plain.get("objective")
+    listed = isinstance(rows, list) and all(isinstance(row, dict) for row in rows) and len(rows) == saved.step
+    if not listed or not isinstance(state, dict):
+        raise CheckpointError(
+            what="its metrics or its state are not whole", where=f"step {saved.step}", mend="Delete it"
         )
+    kinds = tuple({f"{name.split('.')[0]}." for name in trained})
+    faults = [f"it lacks {name}" for name in trained if name not in saved.tensors]
+    faults += [f"it has a foreign {name}" for name in saved.tensors if name.startswith(kinds) and name not in trained]
+    for name in trained.keys() & saved.tensors.keys():
+        mine, theirs = trained[name], saved.tensors[name]
+        if mine.shape != theirs.shape:
+            faults.append(f"{name} has shape {list(theirs.shape)}, expected {list(mine.shape)}")
+        elif not torch.isfinite(theirs).all():
+            faults.append(f"{name} is not finite")
+    if faults:
+        raise CheckpointError(what="; ".join(sorted(faults)[:5]), where=f"step {saved.step}", mend="Delete it")

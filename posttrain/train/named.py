@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 
 from posttrain.errors import ParamsError
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
-from posttrain.workspace import model_path
+from posttrain.workspace import MODEL_NAME, model_path
 
 
 class Row(Protocol):
@@ -41,8 +42,7 @@ def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
 
 def start_path(name: str, section: str, key: str = "start") -> Path:
     """The folder of the model that a run starts from, or learns from."""
-    parts = Path(name).parts
-    if not parts or Path(name).is_absolute() or ".." in parts:
+    if not re.match(MODEL_NAME, name):
         mend = "Use a folder under models/, e.g. sft"
         raise ParamsError(what=f"{section}.{key} = '{name}' leaves models/", where=PARAMS_FILE, mend=mend)
     return model_path(name)

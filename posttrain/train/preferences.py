@@ -87,13 +87,12 @@ def train_reward(params: RewardParams) -> None:
     inputs.append(CHAT)
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
-    _, checkpoints = run_training("reward", params, inputs, objective, source, modules, update, watch)
+    run_training("reward", params, inputs, objective, source, modules, update, watch)
     measured = {**_accuracy(modules, heldout), "demonstrations_score": float(_scores(modules, shown).mean())}
     modules.policy.config.reward_shift = measured["demonstrations_score"]
     save_model(modules.policy, model_path("reward"), folder)
     write_json(metrics_path("reward"), {"steps": source.steps, "pairs": len(items), **rounded(measured)})
     print(f"reward: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {model_path('reward')}")
-    checkpoints.clear()
 
 
 def train_preference(run: str) -> None:
@@ -113,11 +112,10 @@ def train_preference(run: str) -> None:
     source = preference_source(objective, rows, params.batch, params.epochs, params.seed, modules)
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
-    log, checkpoints = run_training(name, params, [folder, table], objective, source, modules, update, watch)
+    log = run_training(name, params, [folder, table], objective, source, modules, update, watch)
     save_model(modules.policy, model_path(name), folder)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in ("loss", "accuracy") if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
-    checkpoints.clear()
 
 
 def preference_source(

@@ -57,14 +57,19 @@ def rankings(text: ChatText, rows: Iterable[Record], longest: int, where: str) -
     return _short(items, longest, where)
 
 
-def windows(text: ChatText, documents: Sequence[str], width: int) -> list[Item]:
+def windows(text: ChatText, documents: Sequence[str], width: int, where: str) -> list[Item]:
     """Documents one after the other, each ended by the stop token, cut into windows of width + 1 tokens."""
-    stream = [token for ids in text.plain(documents) for token in (*ids, text.stop)]
+    stream = [token for ids in (text.plain(documents) if documents else []) for token in (*ids, text.stop)]
+    if len(stream) <= width:
+        what = f"the {len(documents)} documents of a split have {len(stream)} tokens, fewer than window = {width}"
+        raise DataError(what=what, where=where, mend="Give more text, or lower base.window")
     starts = range(0, len(stream) - width, width)
     return [Item([[]], [stream[start : start + width + 1]]) for start in starts]
 
 
 def _short(items: list[Item], longest: int, where: str) -> list[Item]:
+    if not items:
+        raise DataError(what="a split has no rows to train on", where=where, mend="Give it rows")
     sizes = (max(len(p) + len(c) for p, c in zip(item.prompts, item.completions, strict=True)) for item in items)
     kept = [item for item, size in zip(items, sizes, strict=True) if size <= longest]
     if not kept:

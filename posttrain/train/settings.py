@@ -11,6 +11,8 @@ from posttrain.models.device import DeviceParams
 from posttrain.params import Params
 from posttrain.train.batch import Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
+from posttrain.train.estimate import check_memory, checkpoint_bytes, told_out_of_memory
+from posttrain.train.limits import LimitParams
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.modules import Modules
@@ -26,6 +28,7 @@ class TrainingParams(Params):
     device: DeviceParams = Field(default_factory=DeviceParams)
     micro_tokens: int = Field(16_384, ge=64, description="most tokens in one forward pass (memory, not results)")
     checkpoint_every: int = Field(50, ge=1, description="optimizer steps between checkpoints")
+    limits: LimitParams = Field(default_factory=LimitParams)
 
 
 def adamw(modules: Modules, params: TrainingParams, steps: int) -> AdamW:
@@ -43,9 +46,17 @@ def run_training(
     modules: Modules,
     update: Update,
     watch: tuple[str, ...],
-) -> tuple[MetricsLog, Checkpoints]:
-    """Train under the stage's own checkpoints; they are cleared by the caller once the results are written."""
-    mark = fingerprint(name, params.model_dump(mode="json"), inputs)
-    checkpoints = Checkpoints(name, mark)
-    run = Run(name, objective, source, modules, update, checkpoints, plot_path(name), params.checkpoint_every, watch)
-    return train(run), checkpoints
+) -> MetricsLog:
+    """Train under the stage's own checkpoints, which stay until DVC has recorded the results."""
+    settings = params.model_dump(mode="json", exclude={"limits", "checkpoint_every"})  # neither changes a result
+    mark = fingerprint(name, [settings, modules.device.torch.type], inputs)
+    checkpoints, plot = Checkpoints(name, mark), plot_path(name)
+    check_memory(modules, params.limits.memory, name)
+    checkpoints.check_space(checkpoint_bytes(modules))
+    run = Run(
+        name, objective, source, modules, update, checkpoints, plot, params.checkpoint_every, watch, params.limits
+    )
+    with told_out_of_memory(modules, name):
+        log = train(run)
+    checkpoints.finish(plot)
+    return log

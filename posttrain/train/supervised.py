@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.errors import ParamsError
 from posttrain.models.device import Device
 from posttrain.models.store import load_model, load_tokenizer, new_model, save_model
 from posttrain.params import Params
@@ -21,7 +22,7 @@ from posttrain.train.epochs import Epochs, Item, stack
 from posttrain.train.modules import Modules
 from posttrain.train.rows import demonstrations, windows
 from posttrain.train.settings import TrainingParams, adamw, run_training
-from posttrain.workspace import metrics_path, model_path, rounded, write_json
+from posttrain.workspace import leads_out, metrics_path, model_path, rounded, write_json
 
 SCRATCH = "scratch"
 CORPUS, CHAT = Path("data/corpus.parquet"), Path("data/chat.parquet")
@@ -30,12 +31,18 @@ CORPUS, CHAT = Path("data/corpus.parquet"), Path("data/chat.parquet")
 class ScratchParams(Params):
     """The shape of a model from scratch (Qwen3's architecture)."""
 
-    layers: int = Field(3, ge=1, description="decoder layers")
-    width: int = Field(64, ge=8, description="hidden size")
-    heads: int = Field(2, ge=1, description="attention heads")
-    feed_forward: int = Field(192, ge=8, description="width of the feed-forward layers")
-    context: int = Field(512, ge=16, description="longest sequence")
+    layers: int = Field(3, ge=1, le=1000, description="decoder layers")
+    width: int = Field(64, ge=8, le=100_000, description="hidden size")
+    heads: int = Field(2, ge=1, le=10_000, description="attention heads")
+    feed_forward: int = Field(192, ge=8, le=1_000_000, description="width of the feed-forward layers")
+    context: int = Field(512, ge=16, le=100_000_000, description="longest sequence")
     spread: float = Field(0.08, gt=0, lt=1, description="deviation of the random start; 0.02 learns far slower here")
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> ScratchParams:
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width = {self.width} is no even multiple of heads = {self.heads}. Change one of them")
+        return self
 
 
 class BaseParams(TrainingParams):
@@ -43,11 +50,18 @@ class BaseParams(TrainingParams):
 
     model: str = Field(SCRATCH, description="'scratch', a local folder, or a Hub name")
     revision: str | None = Field(None, description="the Hub commit; needed for a Hub name")
+    outside_workspace: bool = Field(False, description="let `model` be a folder outside the workspace")
     tokenizer: BpeParams = Field(default_factory=BpeParams)
     shape: ScratchParams = Field(default_factory=ScratchParams)
     steps: int = Field(850, ge=1, description="optimizer steps from scratch")
     batch: int = Field(32, ge=1, description="windows per step")
     window: int = Field(64, ge=2, description="tokens per window")
+
+    @model_validator(mode="after")
+    def _revision_of_something(self) -> BaseParams:
+        if self.model == SCRATCH and self.revision is not None:
+            raise ValueError("revision belongs to a Hub name, and model is scratch. Remove it")
+        return self
 
 
 class SftParams(TrainingParams):
@@ -64,20 +78,30 @@ def make_base(params: BaseParams) -> None:
     if params.model != SCRATCH:
         from posttrain.models.given import fetch_model
 
+        if Path(params.model).exists() and leads_out(params.model) and not params.outside_workspace:
+            mend = "Copy the model into the workspace, or set base.outside_workspace: true"
+            where = f"base.model = {params.model} (params.yaml)"
+            raise ParamsError(what="the path leads out of the workspace", where=where, mend=mend)
         fetch_model(params.model, params.revision, model_path("base"))
         write_json(metrics_path("base"), {"source": params.model})
         return
+    scratch = Path("models/.tokenizer")
+    try:
+        _from_scratch(params, scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _from_scratch(params: BaseParams, scratch: Path) -> None:
+    """Train a tokenizer and a model on the corpus."""
     frame = read_table(CORPUS, "corpus")
     documents = {split: frame.filter(split=split)["text"].to_list() for split in ("train", "heldout")}
-    scratch = Path("models/.tokenizer")
     train_tokenizer(documents["train"], params.tokenizer, scratch)
     text = ChatText(load_tokenizer(scratch), str(scratch))
+    items, heldout = (windows(text, documents[split], params.window, str(CORPUS)) for split in ("train", "heldout"))
     model = new_model(_config(params, text), params.seed)
-    items = windows(text, documents["train"], params.window)
-    heldout = windows(text, documents["heldout"], params.window)
     epochs = params.steps * params.batch / len(items)
     _fit("base", params, [CORPUS], model, items, heldout, params.batch, epochs, LikelihoodKnobs(), scratch)
-    shutil.rmtree(scratch)
 
 
 def finetune(params: SftParams) -> None:
@@ -110,13 +134,12 @@ def _fit(
     source = Epochs(items, batch, epochs, params.seed)
     update = adamw(modules, params, source.steps)
     objective = LikelihoodObjective(knobs)
-    log, checkpoints = run_training(name, params, inputs, objective, source, modules, update, ("loss",))
+    log = run_training(name, params, inputs, objective, source, modules, update, ("loss",))
     save_model(modules.policy, model_path(name), tokenizer)
     tokens = sum(len(ids) for item in items for ids in item.completions)
     summary = {"train_loss": log.tail("loss", 20), "heldout_loss": _mean_loss(modules, heldout)}
     write_json(metrics_path(name), {"steps": source.steps, "rows": len(items), "tokens": tokens, **rounded(summary)})
     print(f"{name}: held-out loss {summary['heldout_loss']:.3f}, saved in {model_path(name)}")
-    checkpoints.clear()
 
 
 @torch.no_grad()

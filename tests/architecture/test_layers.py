@@ -9,14 +9,14 @@ from tests.architecture.sources import home, imports, modules, own, own_imports
 LAYERS = (
     {"flows"},
     {"stages", "posttrain.__main__"},
-    {"posttrain.stage", "posttrain.sections"},
+    {"posttrain.stage", "posttrain.sections", "posttrain.compare"},
     {"posttrain.online"},
     {"posttrain.train", "posttrain.evaluate", "posttrain.report"},
     {"posttrain.rollout"},
     {"posttrain.algorithms", "posttrain.rewards"},
     {"posttrain.models"},  # below rewards: a learned reward is a model
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
-    {"posttrain.params", "posttrain.progress", "posttrain.workspace"},
+    {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
     {"posttrain.errors"},
     {"posttrain"},
 )

@@ -24,7 +24,8 @@ name, *inputs = sys.argv[1:]
 seen = pathlib.Path("seen"); seen.mkdir(exist_ok=True)
 begin = time.time()
 (seen / f"{name}.begun").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-trouble = json.loads(pathlib.Path("trouble.json").read_text()).get(name, {})
+troubles = json.loads(pathlib.Path("trouble.json").read_text())
+trouble = troubles.get(name, {})
 print(f"{name} at work")
 if trouble.get("deaf"):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -32,7 +33,7 @@ if trouble.get("child"):
     subprocess.Popen(["sleep", "300"])
 if trouble.get("fails", 0) > 0:
     trouble["fails"] -= 1
-    pathlib.Path("trouble.json").write_text(json.dumps({name: trouble}))
+    pathlib.Path("trouble.json").write_text(json.dumps(troubles))
     sys.exit(f"{name}: cannot add apples to pears")
 time.sleep(trouble.get("seconds", 0))
 text = "".join(pathlib.Path(path).read_text() for path in inputs)

@@ -53,9 +53,12 @@ def huge_header(folder: Path) -> None:
 
 
 def config(**over: object) -> Callable[[Path], None]:
+    """Change the config and forget the manifest, which would be the one to refuse."""
+
     def apply(folder: Path) -> None:
         data = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**data, **over}))
+        (folder / "manifest.json").unlink()
 
     return apply
 
@@ -81,9 +84,9 @@ NORM = "model.norm.weight"
         (cut("model.safetensors"), "the weights cannot be read"),
         (huge_header, "the weights cannot be read"),
         (lambda folder: (folder / "model.safetensors").unlink(), "the weights cannot be read"),
-        (cut("config.json"), "cannot be read"),
+        (cut("config.json"), "not what manifest.json says: config.json"),
         (config(model_type="nonesuch"), "cannot be read"),
-        (config(architectures=["EvilForCausalLM"]), "unknown architecture 'EvilForCausalLM'"),
+        (config(architectures=["EvilForCausalLM"]), "architectures = ['EvilForCausalLM'] is none of"),
     ],
 )
 def test_a_damaged_folder_is_refused_with_the_reason(folder: Path, damage: Callable[[Path], None], words: str) -> None:

@@ -60,7 +60,8 @@ def test_models_load_with_from_pretrained(smoke_workspace: Path, policy: str) ->
     folder = smoke_workspace / "models" / policy
     model = AutoModelForCausalLM.from_pretrained(folder)
     saved = load_file(folder / "model.safetensors")
-    assert set(saved) == set(json.loads((folder / "manifest.json").read_text()))
+    listed = json.loads((folder / "manifest.json").read_text())
+    assert set(listed) == {*saved, "config.json", "tokenizer.json", "tokenizer_config.json"}
     for name, tensor in saved.items():
         assert model.state_dict()[name].equal(tensor), name
     chat = [{"role": "user", "content": "Ann has 2 coins."}]
@@ -88,7 +89,11 @@ def test_every_training_stage_logs_what_plots_draw(smoke_workspace: Path) -> Non
 def test_dvc_shows_metrics_params_and_plots(smoke_workspace: Path) -> None:
     shown = json.loads(_quiet(dvc(smoke_workspace, "metrics", "show", "--json")))
     files = next(iter(shown.values()))["data"]
-    assert {"report/summary.json", "results/sft/metrics.json", "metrics/reward.json"} <= set(files)
+    assert list(files) == ["report/headline.json"], "the table of `dvc exp show` is readable as it comes"
+    assert set(files["report/headline.json"]["data"]) == {"base", "sft", "dpo", "grpo", "reward_model"}
+    asked = ("report/summary.json", "results/sft/metrics.json", "metrics/reward.json")
+    shown = json.loads(_quiet(dvc(smoke_workspace, "metrics", "show", "--json", *asked)))
+    assert set(next(iter(shown.values()))["data"]) == set(asked), "the others by name"
     plots = json.loads(_quiet(dvc(smoke_workspace, "plots", "show", "--json")))
     assert any("online/grpo.csv" in name for name in plots["data"]), list(plots)
 

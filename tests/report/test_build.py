@@ -16,7 +16,7 @@ from posttrain.report.policies import labels
 from tests.report import workspace
 from tests.workspace import ROOT, run
 
-OUTPUTS = ("summary.json", "samples.parquet", "report.html")
+OUTPUTS = ("headline.json", "summary.json", "samples.parquet", "report.html")
 
 
 def page_data(text: str) -> dict[str, object]:
@@ -42,6 +42,8 @@ def test_summary_has_one_object_per_policy(finished: Path) -> None:
         "right_given_working": 0.9,
         "kl": 0.9,
     }
+    headline = json.loads(Path("report/headline.json").read_text())
+    assert headline == {"base": 0.0, "sft": 0.3, "dpo": 0.64, "grpo": 0.9, "reward_model": 0.875}
     assert summary["sft"]["kl"] == 0.0, "the reference is no distance from itself"
     assert summary["reward_model"] == {"accuracy": 0.875}
 

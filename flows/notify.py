@@ -1,0 +1,66 @@
+"""Tells a webhook that a flow failed: JSON by POST to the address in POSTTRAIN_WEBHOOK, in Slack's form."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prefect import Flow
+    from prefect.client.schemas.objects import FlowRun, State
+
+VARIABLE = "POSTTRAIN_WEBHOOK"
+# An address like Slack's is a secret: it stays in the environment, and out of Prefect's parameters and logs.
+_WAITS = (0.0, 2.0, 8.0)
+_TIMEOUT = 10.0
+_LONGEST = 3000
+
+log = logging.getLogger("prefect.posttrain.notify")
+
+
+def on_failure(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Prefect's hook for failed and crashed runs."""
+    url = os.environ.get(VARIABLE)
+    if url:
+        send(url, message(flow.name, flow_run.name, str(flow_run.id), state.name or "Failed", state.message or ""))
+
+
+def message(flow: str, run: str, run_id: str, state: str, text: str) -> dict[str, str]:
+    """What is posted; `text` is what a chat shows."""
+    pages = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
+    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+    return {
+        "text": f"{flow} '{run}' on {socket.gethostname()}: {state}\n{shown}",
+        "flow": flow,
+        "run": run,
+        "state": state,
+        "message": shown,
+        "url": f"{pages}/runs/flow-run/{run_id}",
+    }
+
+
+def send(url: str, body: dict[str, str]) -> bool:
+    """Post it, three tries; a webhook that does not answer is logged and changes nothing else."""
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json", "User-Agent": "posttrain"}, method="POST"
+    )
+    reason = ""
+    for wait in _WAITS:
+        time.sleep(wait)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT):
+                return True
+        except urllib.error.HTTPError as error:
+            reason = f"it answered {error.code}"
+            if error.code < 500 and error.code != 429:
+                break
+        except (OSError, ValueError) as error:
+            reason = type(error).__name__
+    log.warning("the webhook in %s was not told of the failure: %s", VARIABLE, reason)
+    return False

@@ -1,0 +1,257 @@
+"""What a sweep consists of: its settings times its seeds, each checked and named before any work."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from flows.graph import python_path
+from posttrain.compare.experiments import git
+from posttrain.errors import ParamsError, PipelineError, PosttrainError
+from posttrain.params import PARAMS_FILE, Params, check, did_you_mean, merge, read
+
+Overrides = Mapping[str, Any]
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
+LONGEST_SLUG = 48
+
+
+class Range(Params):
+    """Numbers to draw from."""
+
+    low: float
+    high: float
+    scale: str = Field("log", pattern="log|linear", description="log: every order of magnitude is as likely")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Range:
+        if self.low >= self.high or (self.scale == "log" and self.low <= 0):
+            raise ValueError(
+                f"low = {self.low}, high = {self.high}: low must be below high, and above 0 on a log scale"
+            )
+        return self
+
+
+class Random(Params):
+    """Random search: so many draws, each key by itself."""
+
+    draws: int = Field(ge=1)
+    seed: int = Field(0, ge=0, description="the same seed gives the same draws")
+    over: dict[str, Range | list[Any]] = Field(min_length=1, description="key -> a range, or a list to choose from")
+
+
+class Sweep(Params):
+    """A file under sweeps/: every combination of the grid, every listed setting, every random draw; times the seeds."""
+
+    grid: dict[str, list[Any]] = Field(default_factory=dict, description="key -> its values; all combinations are run")
+    settings: list[dict[str, Any]] = Field(
+        default_factory=list, description="settings, each a mapping of keys to values"
+    )
+    random: Random | None = Field(None, description="random search")
+    seeds: list[int] = Field(default_factory=list, description="each setting is run once with each")
+    seed_keys: list[str] = Field(
+        default_factory=list, description="where a seed is put; default: `seed` of each section that is swept"
+    )
+    targets: list[str] = Field(default_factory=list, description="stages to run, with what they need; default: all")
+
+    @model_validator(mode="after")
+    def _something(self) -> Sweep:
+        if not (self.grid or self.settings or self.random or self.seeds):
+            raise ValueError("it names nothing to run. Give it grid, settings, random or seeds")
+        if self.seeds and not self.seed_keys and not self.swept:
+            raise ValueError("seeds alone need seed_keys, e.g. [online.runs.grpo.seed]")
+        return self
+
+    @property
+    def swept(self) -> list[str]:
+        """All keys that it sets, without seeds."""
+        drawn = self.random.over if self.random else {}
+        return list(dict.fromkeys([*self.grid, *(key for one in self.settings for key in one), *drawn]))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One experiment of a sweep, under the name that DVC keeps it by."""
+
+    name: str
+    overrides: Overrides
+
+    def words(self) -> list[str]:
+        """The options that give `dvc exp run` these settings; `++` also adds a key that has its default so far."""
+        return [word for key, value in self.overrides.items() for word in ("-S", f"++{key}={_hydra(value)}")]
+
+
+def read_sweep(file: Path) -> Sweep:
+    """A sweep from its file."""
+    return check(Sweep, read(file), where="sweep", file=str(file))
+
+
+def checked_sweep_name(name: str) -> str:
+    """The name, if experiments can begin with it: SWEEP-SETTINGS; a '-' would make it look like another's."""
+    if not NAME.fullmatch(name):
+        mend = "Use letters, digits and '_'; file names under sweeps/ too"
+        raise PipelineError(what=f"'{name}' cannot name a sweep", where="sweep", mend=mend)
+    return name
+
+
+def trials(name: str, sweep: Sweep) -> list[Trial]:
+    """Every setting with every seed, each once; the seeds of a setting follow each other."""
+    grid = [dict(zip(sweep.grid, values, strict=True)) for values in itertools.product(*sweep.grid.values())]
+    chosen = [*(grid if sweep.grid else []), *sweep.settings, *_drawn(sweep.random)] or [{}]
+    keys = sweep.seed_keys or sorted({f"{_section(key)}.seed" for key in sweep.swept})
+    seeded = [{**one, **dict.fromkeys(keys, seed)} for one in chosen for seed in sweep.seeds] if sweep.seeds else chosen
+    found = {one.name: one for one in (Trial(_name(name, overrides), overrides) for overrides in seeded)}
+    return list(found.values())
+
+
+def check_trials(found: Sequence[Trial]) -> None:
+    """Hold the whole params.yaml of every trial against its types, so that a slip costs no work.
+
+    In a process of its own: the types bring polars along, whose handler of SIGINT would keep Ctrl-C from a flow that
+    waits for its tasks.
+    """
+    asked = json.dumps([[one.name, dict(one.overrides)] for one in found])
+    env = {**os.environ, "PYTHONPATH": python_path()}
+    command = [sys.executable, "-m", "flows.plan"]
+    done = subprocess.run(command, input=asked, env=env, check=False, stdout=subprocess.PIPE, text=True)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError as error:
+        what = f"checking the settings ended with exit code {done.returncode}"
+        raise PipelineError(what=what, where="sweep", mend="See the lines above") from error
+    if "error" in answer:
+        raise ParamsError(**answer["error"])
+
+
+def check_here(found: Sequence[Trial]) -> None:
+    """The same in this process."""
+    from posttrain.sections import check_params
+
+    here = read()
+    for key in dict.fromkeys(key for one in found for key in one.overrides):
+        _check_run(key, here)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for one in found:
+            laid = here
+            for key, value in one.overrides.items():
+                laid = merge(laid, _nested(key, value))
+            Path(PARAMS_FILE).write_text(json.dumps(laid), encoding="utf-8")  # JSON is YAML
+            try:
+                check_params()
+            except ParamsError as error:
+                raise ParamsError(what=error.what, where=f"{one.name} ({shown(one)})", mend=error.mend) from error
+
+
+def check_committed() -> None:
+    """Experiments hang on a commit; what is compared should be told by it. DVC's own products may have changed."""
+    git("rev-parse", "--verify", "HEAD")
+    # What DVC writes is told by dvc.lock, where each output is a line `path: ...`.
+    lock = Path("dvc.lock")
+    text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
+    products = {"dvc.lock", *re.findall(r"path: (\S+)", text[text.find("outs:") :])}
+    changed = [
+        name
+        for name in git("diff", "--name-only", "HEAD").splitlines()
+        if name not in products and not name.startswith(("metrics/", "results/", "report/"))
+    ]
+    if changed:
+        mend = "Commit them, so that each experiment says what it was made from: git commit -a"
+        listed = ", ".join(changed[:5]) + (" ..." if len(changed) > 5 else "")
+        raise PipelineError(what=f"changed since the last commit: {listed}", where="sweep", mend=mend)
+
+
+def shown(trial: Trial) -> str:
+    """Its settings for a person."""
+    return " ".join(f"{key}={value}" for key, value in trial.overrides.items())
+
+
+def _drawn(search: Random | None) -> list[dict[str, Any]]:
+    if search is None:
+        return []
+    rng = random.Random(search.seed)
+    return [{key: _draw(over, rng) for key, over in search.over.items()} for _ in range(search.draws)]
+
+
+def _draw(over: Range | list[Any], rng: random.Random) -> Any:
+    if isinstance(over, list):
+        return rng.choice(over)
+    if over.scale == "linear":
+        value = rng.uniform(over.low, over.high)
+    else:
+        value = math.exp(rng.uniform(math.log(over.low), math.log(over.high)))
+    return float(f"{value:.3g}")
+
+
+def _section(key: str) -> str:
+    """What has a seed of its own: a section, or a run."""
+    parts = key.split(".")
+    return ".".join(parts[:3]) if parts[1:2] == ["runs"] else parts[0]
+
+
+def _check_run(key: str, here: Mapping[str, Any]) -> None:
+    """A run that params.yaml does not have would be made by its first setting."""
+    parts = key.split(".")
+    if parts[1:2] == ["runs"]:
+        known = list((here.get(parts[0]) or {}).get("runs") or {})
+        if len(parts) < 4 or parts[2] not in known:
+            mend = did_you_mean(parts[2] if len(parts) > 2 else "", known)
+            raise ParamsError(what=f"'{key}' is no setting of a run of params.yaml", where="sweep", mend=mend)
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def _name(sweep: str, overrides: Overrides) -> str:
+    """Readable, and unique by a digest of the exact settings: the same settings are the same experiment."""
+    digest = hashlib.sha256(json.dumps(overrides, sort_keys=True).encode()).hexdigest()[:6]
+    said = {key.rpartition(".")[2]: value for key, value in overrides.items()}
+    slug = re.sub(r"\.{2,}", ".", "-".join(f"{key}{_plain(value)}" for key, value in said.items()))[:LONGEST_SLUG]
+    return f"{sweep}-{slug.strip('.-')}-{digest}"
+
+
+def _plain(value: Any) -> str:
+    return re.sub(r"[^A-Za-z0-9.+-]+", "_", f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def _hydra(value: Any) -> str:
+    """A value in the grammar of Hydra's overrides, which `-S` speaks."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_hydra(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_hydra, value)) + "]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+    return json.dumps(value)
+
+
+def main() -> int:
+    """Check the trials on standard input; answer with the error, or with nothing, as one JSON object."""
+    try:
+        check_here([Trial(name, overrides) for name, overrides in json.load(sys.stdin)])
+    except PosttrainError as error:
+        print(json.dumps({"error": {"what": error.what, "where": error.where, "mend": error.mend}}))
+        return 1
+    print("{}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

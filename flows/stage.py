@@ -1,0 +1,23 @@
+"""The flow that a host of `flows.workers` serves: one stage, in the host's own clone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from flows.workers import bring_up
+from posttrain.errors import PosttrainError
+
+
+@flow(name="stage", log_prints=True, persist_result=False)
+def stage(name: str, commit: str) -> State[Any]:
+    """Pull, run and push one stage at one commit."""
+    try:
+        bring_up(Path.cwd(), name, commit)
+    except PosttrainError as error:
+        return Failed(message=str(error))
+    return Completed(message=f"{name} is in the remote's run cache")

@@ -1,0 +1,175 @@
+"""Stages on several hosts: each host serves the flow `stage` from its own clone, and all share one DVC remote.
+
+`python -m flows.workers` is what a host runs; `python -m flows.pipeline --workers` hands stages to those that serve.
+A host pulls what the stage needs, runs it, and pushes outputs and run cache; the coordinator then takes the result from
+the run cache and alone writes the dvc.lock that is committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flows import process, server
+from flows.graph import Stage, find_root, python_path
+from flows.guard import Guard
+from flows.record import Outcome
+from posttrain.compare.experiments import git
+from posttrain.errors import PipelineError, PosttrainError
+
+FLOW = "stage"
+_POLL = 1.0
+_TAIL = 12
+_PICKED_UP = 60.0
+"""A host that has died is taken for serving for up to a minute more; a stage handed to it is not waited for."""
+
+
+def bring_up(root: Path, name: str, commit: str) -> None:
+    """What a host does for one stage: pull, run, push; any step that fails is an error with its last lines."""
+    here = git("rev-parse", "HEAD").strip()
+    if here != commit:
+        mend = f"In {root} on {socket.gethostname()}: git fetch && git checkout {commit[:12]}"
+        raise PipelineError(what=f"this clone is at {here[:12]}, the flow at {commit[:12]}", where=str(root), mend=mend)
+    with Guard() as guard:
+        # What is upstream was made elsewhere and comes from the run cache, which --pull fetches; so without -s.
+        # And without --allow-missing, which takes a stage that has no dependencies and never ran for unchanged.
+        _dvc(root, guard, "repro", "--pull", name)
+        _dvc(root, guard, "push", "--run-cache")
+
+
+def take_over(root: Path, name: str) -> None:
+    """What the coordinator does once a host is done: the result from the remote's run cache, into its own dvc.lock."""
+    with Guard() as guard:
+        _dvc(root, guard, "repro", "--pull", name)
+
+
+class Workers:
+    """The hosts that serve at this moment, each given one stage at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._commit = git("rev-parse", "HEAD").strip()
+        self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._restoring = threading.Lock()
+        found = _serving()
+        if not found:
+            mend = "Start one in each clone: python -m flows.workers, with the same PREFECT_API_URL"
+            raise PipelineError(what="no host serves stages", where="--workers", mend=mend)
+        for host in found:
+            self._free.put(host)
+
+    def run(self, stage: Stage, cancel: threading.Event) -> Outcome:
+        """Have a free host run the stage, then take over its result."""
+        host, begun = self._next(cancel), time.monotonic()
+        if host is None:
+            return Outcome("Cancelled", message=f"{stage.name}: not begun")
+        try:
+            state, message = _run_on(host, stage.name, self._commit, cancel)
+        finally:
+            self._free.put(host)
+        if state == "CANCELLED":
+            return Outcome("Cancelled", time.monotonic() - begun, f"{stage.name}: cancelled on {host}")
+        if state != "COMPLETED":
+            what = f"stage '{stage.name}' failed on {host}:\n{message}"
+            return Outcome("Failed", time.monotonic() - begun, what)
+        try:
+            with self._restoring:
+                take_over(self._root, stage.name)
+        except PosttrainError as error:
+            return Outcome("Failed", time.monotonic() - begun, str(error))
+        return Outcome("Completed", time.monotonic() - begun, f"on {host}")
+
+    def _next(self, cancel: threading.Event) -> str | None:
+        while not cancel.is_set():
+            try:
+                return self._free.get(timeout=_POLL)
+            except queue.Empty:
+                continue
+        return None
+
+
+def _dvc(root: Path, guard: Guard, *words: str) -> None:
+    command = process.Command([sys.executable, "-m", "dvc", "--wait-for-lock", *words], root, os.environ)
+    ended = process.run(command, write=lambda line: print(line, flush=True), cancel=threading.Event(), guard=guard)
+    if ended.code:
+        tail = "\n".join(f"  {line}" for line in ended.tail[-_TAIL:])
+        mend = "Mend it there, and run the flow again"
+        raise PipelineError(
+            what=f"dvc {words[0]} ended with exit code {ended.code}:\n{tail}\n", where=str(root), mend=mend
+        )
+
+
+def _serving() -> list[str]:
+    """The hosts whose process has told the server lately that it is there."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+    from prefect.client.schemas.objects import DeploymentStatus
+
+    with get_client(sync_client=True) as client:
+        found = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])))
+    return sorted(one.name for one in found if one.status == DeploymentStatus.READY)
+
+
+def _run_on(host: str, name: str, commit: str, cancel: threading.Event) -> tuple[str, str]:
+    """Start the stage there and wait; a cancellation is passed on. The type and the message of its last state."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.objects import StateType
+    from prefect.deployments import run_deployment
+    from prefect.states import Cancelled, Cancelling
+
+    begun: Any = run_deployment(f"{FLOW}/{host}", parameters={"name": name, "commit": commit}, timeout=0)
+    told, begun_at = False, time.monotonic()
+    with get_client(sync_client=True) as client:
+        while True:
+            state = client.read_flow_run(begun.id).state
+            if state is not None and state.is_final():
+                return state.type.value, state.message or ""
+            if cancel.wait(_POLL) and not told:
+                client.set_flow_run_state(begun.id, Cancelling(), force=True)
+                told = True
+            elif told:
+                time.sleep(_POLL)
+            waiting = state is None or state.type is StateType.SCHEDULED
+            if waiting and told:
+                return StateType.CANCELLED.value, "not begun"
+            if waiting and time.monotonic() - begun_at > _PICKED_UP:
+                client.set_flow_run_state(begun.id, Cancelled(), force=True)
+                return StateType.CRASHED.value, f"{host} has not begun it within {_PICKED_UP:.0f} s: is it still up?"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Serve the flow `stage` from this clone until ended."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.workers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--name", default=socket.gethostname(), help="what the host is called; default: its own name")
+    options = parser.parse_args(words)
+    try:
+        root = find_root(Path.cwd())
+        os.chdir(root)
+        url = server.find(server.prepare(root))
+        if url is None:
+            mend = "Set it to the coordinator's server, e.g. http://HOST:4200/api"
+            raise PipelineError(what="no Prefect server is named", where="PREFECT_API_URL", mend=mend)
+        os.environ["PREFECT_API_URL"] = url
+    except PosttrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    os.environ.setdefault("PYTHONPATH", python_path())
+    from flows.stage import stage
+
+    print(f"'{options.name}' takes stages in {root}", flush=True)
+    stage.serve(name=options.name, limit=1, print_starting_message=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

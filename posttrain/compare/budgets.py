@@ -1,0 +1,94 @@
+"""The metric in training at equal steps, equal tokens and equal time, read from the metrics of every step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from posttrain.compare.measured import Measured
+from posttrain.compare.settings import Setting
+from posttrain.compare.statistics import Difference, Floats, difference
+from posttrain.params import check
+
+Budget = Literal["steps", "tokens", "seconds"]
+BUDGETS: tuple[Budget, ...] = ("steps", "tokens", "seconds")
+METRICS = ("reward", "accuracy")
+"""What curves show of how good the policy is: of its samples, or on the pairs it is trained on."""
+WINDOW = 0.1
+"""The metric is its mean over the last tenth of what the budget allows, since one step is noise."""
+
+
+@dataclass(frozen=True)
+class AtEqual:
+    """All settings when they had used the same of a budget; `why_not` where that cannot be said."""
+
+    budget: Budget
+    amount: float
+    values: list[Floats]
+    """Per setting one value per seed."""
+    why_not: str = ""
+
+    def difference(self, left: int, right: int) -> Difference:
+        return difference(self.values[left][:, None], self.values[right][:, None])
+
+
+def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
+    """The metric of every setting at the largest amount that all of them have used."""
+    trained = [one for setting in settings for one in setting.trained]
+    metric = next((name for name in METRICS if all(name in one.curve for one in trained)), None)
+    if metric is None:
+        return AtEqual(budget, 0.0, [], f"their curves share no {' or '.join(METRICS)}")
+    spent = {id(one): used(one, budget) for one in trained}
+    lacking = [one.name for one in trained if spent[id(one)] is None]
+    if lacking:
+        return AtEqual(budget, 0.0, [], f"no {budget} known of {', '.join(lacking[:3])}{' ...' * (len(lacking) > 3)}")
+    amount = min(float(one[-1]) for one in spent.values() if one is not None)
+    values = [
+        np.array([_value(one.curve[metric], spent[id(one)], amount) for one in setting.trained]) for setting in settings
+    ]
+    return AtEqual(budget, amount, values)
+
+
+def used(one: Measured, budget: Budget) -> Floats | None:
+    """What a training had used of a budget after each of its steps; None where nothing tells."""
+    steps = len(one.curve.get("step", ()))
+    if not steps:
+        return None
+    if budget in one.curve and budget != "steps":
+        return np.cumsum([value or 0.0 for value in one.curve[budget]])
+    if budget == "steps":
+        return np.arange(1.0, steps + 1)
+    if budget == "seconds":
+        # Only the whole is known; steps of one training take about the same time.
+        return None if one.seconds is None else np.linspace(one.seconds / steps, one.seconds, steps)
+    rows = _rows_per_step(one)
+    return None if rows is None else np.cumsum([rows * (value or 0.0) for value in one.curve["length"]])
+
+
+def _rows_per_step(one: Measured) -> float | None:
+    """Completions that were sampled for one optimizer step of an online run; its curve holds their mean length."""
+    if not one.policy.startswith("online/") or "length" not in one.curve:
+        return None
+    from posttrain.online.rollouts import RolloutParams
+
+    given = {key.removeprefix("rollout."): json.loads(value) for key, value in one.own.items() if _of_rollout(key)}
+    rollout = check(RolloutParams, given, where=one.name)
+    return rollout.prompts * rollout.group_size / (rollout.minibatches * rollout.epochs)
+
+
+def _of_rollout(key: str) -> bool:
+    return key.startswith("rollout.") and key.count(".") == 1
+
+
+def _value(column: Sequence[float | None], spent: Floats | None, amount: float) -> float:
+    assert spent is not None
+    inside = [
+        value
+        for value, at in zip(column, spent, strict=True)
+        if value is not None and (1 - WINDOW) * amount <= at <= amount * (1 + 1e-9)
+    ]
+    return float(np.mean(inside)) if inside else float("nan")

@@ -1,0 +1,133 @@
+"""Which setting is better: every pair on the held-out prompts, and in training at equal budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from posttrain.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
+from posttrain.compare.measured import Measured, scores
+from posttrain.compare.settings import Setting, grouped
+from posttrain.compare.statistics import ALPHA, Difference, Finding, difference, findings
+from posttrain.errors import PipelineError
+from posttrain.params import did_you_mean
+
+MORE = 1.05
+"""Budgets within 5 % count as equal."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What can be said of two settings, given by their places."""
+
+    left: int
+    right: int
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A setting's own figures."""
+
+    label: str
+    seeds: int
+    value: float
+    low: float
+    high: float
+    spent: dict[Budget, float | None]
+
+
+@dataclass(frozen=True)
+class Training:
+    """The pairs at an equal budget."""
+
+    at: AtEqual
+    pairs: list[Pair]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that a comparison found."""
+
+    prompts: int
+    means: list[Mean]
+    held_out: list[Pair]
+    training: list[Training]
+    notes: list[str]
+
+
+def compare(found: Sequence[Measured], against: str | None = None) -> Comparison:
+    """Every pair of settings, or each against one of them, with Holm's correction within each of the measures."""
+    settings, notes = grouped(found)
+    means = [_mean(setting) for setting in settings]
+    order = sorted(range(len(settings)), key=lambda nth: -means[nth].value)
+    settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
+    pairs = _pairs([setting.label for setting in settings], settings, against)
+    scored = [scores(setting.trained) for setting in settings]
+    held_out = [_within_1(pair) for pair in _judged(pairs, lambda one, two: difference(scored[one], scored[two]))]
+    at = [at_equal(settings, budget) for budget in BUDGETS]
+    training = [Training(one, [] if one.why_not else _judged(pairs, one.difference)) for one in at]
+    return Comparison(len(found[0].prompts), means, held_out, training, [*notes, *_unequal(means)])
+
+
+def verdict(pair: Pair, labels: Sequence[str]) -> str:
+    """The answer in words; with one seed a side only these two trainings can be told apart, not the settings."""
+    finding = pair.finding
+    if not finding.told:
+        return "cannot tell"
+    better = labels[pair.left if finding.mean > 0 else pair.right]
+    if finding.over_seeds:
+        return f"{better} is better"
+    return f"cannot tell of the settings (one seed); of these two trainings {better} is better"
+
+
+def _pairs(labels: Sequence[str], settings: Sequence[Setting], against: str | None) -> list[tuple[int, int]]:
+    if against is None:
+        return list(combinations(range(len(labels)), 2))
+    names = [{setting.label, *(one.name for one in setting.trained)} for setting in settings]
+    base = next((nth for nth, known in enumerate(names) if against in known), None)
+    if base is None:
+        mend = did_you_mean(against, sorted(set().union(*names)))
+        raise PipelineError(what=f"'{against}' is not among what is compared", where="--against", mend=mend)
+    return [(nth, base) for nth in range(len(labels)) if nth != base]
+
+
+def _judged(pairs: Sequence[tuple[int, int]], apart: Callable[[int, int], Difference]) -> list[Pair]:
+    found = findings([apart(left, right) for left, right in pairs])
+    return [Pair(left, right, finding) for (left, right), finding in zip(pairs, found, strict=True)]
+
+
+def _within_1(pair: Pair) -> Pair:
+    """Shares differ by 1 at most, however little two seeds can say."""
+    one = pair.finding
+    return replace(pair, finding=replace(one, low=max(one.low, -1.0), high=min(one.high, 1.0)))
+
+
+def _mean(setting: Setting) -> Mean:
+    """A setting's mean with its interval, which is that of the difference from 0."""
+    scored = scores(setting.trained)
+    own = difference(scored, np.zeros_like(scored))
+    half = own.half(ALPHA)
+    spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}
+    return Mean(setting.label, len(scored), own.mean, max(0.0, own.mean - half), min(1.0, own.mean + half), spent)
+
+
+def _spent(setting: Setting, budget: Budget) -> float | None:
+    """What its trainings used on average."""
+    amounts = [used(one, budget) for one in setting.trained]
+    known = [float(amount[-1]) for amount in amounts if amount is not None]
+    return sum(known) / len(known) if known and len(known) == len(amounts) else None
+
+
+def _unequal(means: Sequence[Mean]) -> list[str]:
+    """A warning for each budget that some used more of: the held-out figures are those of whole trainings."""
+    notes = []
+    for budget in BUDGETS:
+        known = [amount for mean in means if (amount := mean.spent[budget]) is not None]
+        if known and max(known) > MORE * min(known):
+            ratio = max(known) / min(known)
+            notes.append(f"not at equal {budget}: the most that a setting used is {ratio:.2f} times the least")
+    return notes

@@ -1,0 +1,100 @@
+"""DVC's experiments: which there are, and the files of one, laid out like a workspace."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import DataError, PipelineError
+from posttrain.params import PARAMS_FILE
+from posttrain.workspace import plot_path
+
+TIMES = Path(".sweeps")
+"""Seconds of every stage of an experiment, as `flows.sweep` saw them; DVC keeps no times."""
+_REF = re.compile(r"refs/exps/(\w{2})/(\w{38})/(.+)")
+_LAYOUT = "%(refname) %(objectname) %(creatordate:unix)"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment under the name that `dvc exp show` gives it."""
+
+    name: str
+    commit: str
+    baseline: str
+    """The commit that it was run on."""
+    date: int
+
+
+def git(*words: str) -> str:
+    """What git answers; an error of its own is one of ours."""
+    done = subprocess.run(["git", *words], check=False, capture_output=True, text=True)
+    if done.returncode:
+        reason = " ".join(done.stderr.split())[:300]
+        mend = "Experiments need a git repository with a commit: git add --all && git commit"
+        raise PipelineError(what=f"git {words[0]} failed ({reason})", where=str(Path.cwd()), mend=mend)
+    return done.stdout
+
+
+def experiments() -> list[Experiment]:
+    """All of this repository, the oldest first."""
+    found = []
+    for line in git("for-each-ref", "--sort=creatordate", f"--format={_LAYOUT}", "refs/exps").splitlines():
+        ref, commit, date = line.rsplit(" ", 2)
+        parts = _REF.fullmatch(ref)
+        if parts:
+            found.append(Experiment(parts[3], commit, parts[1] + parts[2], int(date or 0)))
+    return found
+
+
+def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
+    """The experiment of that name, or all of that sweep; those run on HEAD, else on the commit used last.
+
+    A sweep's experiments are called SWEEP-SETTINGS, and a sweep's own name has no '-'.
+    """
+    alike = [one for one in among if one.name == name or one.name.startswith(f"{name}-")]
+    exact = [one for one in alike if one.name == name]
+    if exact or "-" in name:
+        alike = exact
+    if not alike:
+        return []
+    head = git("rev-parse", "HEAD").strip()
+    baselines = {one.baseline for one in alike}
+    baseline = head if head in baselines else max(alike, key=lambda one: one.date).baseline
+    return [one for one in alike if one.baseline == baseline]
+
+
+def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
+    """Write the files of an experiment that a comparison reads under `into`."""
+    from dvc.api import DVCFileSystem
+    from dvc.exceptions import DvcException
+
+    wanted = (Path(PARAMS_FILE), Path("results") / policy / "rollouts.parquet", plot_path(policy))
+    files: Any = DVCFileSystem(rev=experiment.commit)
+    for path in wanted:
+        target = into / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if path == wanted[-1] and not files.exists(path.as_posix()):
+                continue  # base and sft are measured too, and given models have no curve
+            files.get_file(path.as_posix(), str(target))
+        except (DvcException, OSError) as error:
+            reason = " ".join(str(error).split())[:300]
+            mend = "If it was run elsewhere: dvc exp pull, dvc pull. Else name what it holds with --policy"
+            raise DataError(what=f"it lacks {path} ({reason})", where=experiment.name, mend=mend) from error
+    return into
+
+
+def settings_of(experiment: Experiment) -> dict[str, str]:
+    """The experiment's params.yaml, flat."""
+    from ruamel.yaml import YAML
+
+    from posttrain.report.lineage import flattened
+
+    text = git("show", f"{experiment.commit}:{PARAMS_FILE}")
+    data: Any = YAML(typ="safe", pure=True).load(text)
+    return flattened(data)

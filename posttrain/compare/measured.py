@@ -1,0 +1,95 @@
+"""What one training left: its settings, its score on every held-out prompt, and how it got there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from posttrain.compare.experiments import TIMES
+from posttrain.compare.statistics import Floats
+from posttrain.errors import DataError
+from posttrain.params import PARAMS_FILE, read
+from posttrain.report.curves import Column, read_curve
+from posttrain.report.lineage import flattened
+from posttrain.tables.store import read_table
+from posttrain.workspace import plot_path
+
+Score = Literal["sampled", "greedy"]
+"""Sampled: the share of samples that are right (pass@1); greedy: whether the likeliest completion is right."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One trained policy with its scores."""
+
+    name: str
+    policy: str
+    """Folder under results/, e.g. online/grpo."""
+    settings: Mapping[str, str]
+    """Dotted key -> value as text, of all of params.yaml."""
+    prompts: tuple[str, ...]
+    scores_P: Floats
+    curve: Mapping[str, Column]
+    seconds: float | None
+
+    @property
+    def own(self) -> dict[str, str]:
+        """The settings under the policy's own section, without its name: `kl.beta` of `online.runs.grpo.kl.beta`."""
+        head = section(self.policy) + "."
+        return {key.removeprefix(head): value for key, value in self.settings.items() if key.startswith(head)}
+
+
+def section(policy: str) -> str:
+    """Where the settings of a policy lie in params.yaml."""
+    return policy.replace("/", ".runs.")
+
+
+def read_measured(folder: Path, name: str, policy: str, score: Score) -> Measured:
+    """What lies in a workspace, or in a copy of an experiment's files that is laid out like one."""
+    rollouts = read_table(folder / "results" / policy / "rollouts.parquet", "rollouts")
+    chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
+    scores = chosen.group_by("prompt_id", maintain_order=True).agg(pl.col("reward").mean())
+    plot = folder / plot_path(policy)
+    return Measured(
+        name=name,
+        policy=policy,
+        settings=flattened(read(folder / PARAMS_FILE)),
+        prompts=tuple(scores["prompt_id"]),
+        scores_P=scores["reward"].cast(pl.Float64).to_numpy(),
+        curve=read_curve(plot) if plot.is_file() else {},
+        seconds=_seconds(name, policy),
+    )
+
+
+def check_same_prompts(found: list[Measured]) -> None:
+    """Refuse what was measured on other prompts: then a difference may be that of the prompts."""
+    for one in found[1:]:
+        if one.prompts != found[0].prompts:
+            shared = len(set(one.prompts) & set(found[0].prompts))
+            raise DataError(
+                what=f"{one.name} and {found[0].name} were measured on other prompts ({shared} are the same)",
+                where=f"results/{one.policy}/rollouts.parquet",
+                mend="Compare what shares the sections prepare and evaluate of params.yaml",
+            )
+
+
+def scores(found: list[Measured]) -> Floats:
+    """The scores of one setting's trainings as [seeds, prompts]."""
+    return np.stack([one.scores_P for one in found])
+
+
+def _seconds(name: str, policy: str) -> float | None:
+    """How long the policy's own stage took, if a sweep saw it."""
+    file = TIMES / f"{name}.json"
+    try:
+        times: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    seconds = times.get(policy.replace("/", "@"))
+    return float(seconds) if isinstance(seconds, int | float) else None

@@ -1,0 +1,80 @@
+"""Which trainings are the same setting under other seeds, and what to call each setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from posttrain.compare.measured import Measured, section
+
+Flat = Mapping[str, str]
+LONGEST = 70
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting with all that was trained under it."""
+
+    label: str
+    trained: list[Measured]
+
+
+def is_seed(key: str) -> bool:
+    """Whether a setting only chooses random numbers."""
+    return key.rpartition(".")[2] == "seed"
+
+
+def differing(found: Sequence[Flat]) -> list[str]:
+    """The keys in which flat settings differ, without seeds, in the order of the file."""
+    keys = dict.fromkeys(key for one in found for key in one)
+    return [key for key in keys if not is_seed(key) and len({one.get(key) for one in found}) > 1]
+
+
+def grouped(found: Sequence[Measured]) -> tuple[list[Setting], list[str]]:
+    """The settings, each with its seeds, and what a reader has to know about them."""
+    alike: dict[tuple[str | None, ...], list[Measured]] = {}
+    compared = [_compared(one, found) for one in found]
+    keys = differing(compared)
+    if len({one.policy for one in found}) > 1:
+        keys = ["policy", *(key for key in keys if key != "policy")]
+    for one, flat in zip(found, compared, strict=True):
+        alike.setdefault(tuple(flat.get(key) for key in keys), []).append(one)
+    notes: list[str] = []
+    settings: list[Setting] = []
+    for values, trained in alike.items():
+        label = _label(keys, values, trained)
+        distinct = _distinct(trained)
+        if len(distinct) < len(trained):
+            notes.append(f"{label}: of {len(trained)} trainings only {len(distinct)} differ; equal ones count once")
+        settings.append(Setting(label, distinct))
+    return settings, notes
+
+
+def _compared(one: Measured, found: Sequence[Measured]) -> Flat:
+    """All settings where all are the same policy of several experiments; else the run's own."""
+    if len({other.policy for other in found}) == 1:
+        return one.settings
+    # The name of a run is no setting: two runs that differ in their seeds only are one setting.
+    return {"policy": one.policy.partition("/")[0] if "/" in one.policy else one.policy, **one.own}
+
+
+def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[Measured]) -> str:
+    """What sets it apart, as short as it can be said; runs of one workspace have names of their own."""
+    names = " + ".join(one.name for one in trained)
+    if "policy" in keys or not keys:
+        return names
+    head = section(trained[0].policy) + "."
+    shown = zip((key.removeprefix(head) for key in keys), values, strict=True)
+    text = " ".join(f"{key}={'default' if value is None else value}" for key, value in shown)
+    return text if len(text) <= LONGEST else names
+
+
+def _distinct(trained: Sequence[Measured]) -> list[Measured]:
+    """Without those whose every score equals an earlier one's: a seed that changes nothing is no other seed."""
+    kept: list[Measured] = []
+    for one in trained:
+        if not any(np.array_equal(one.scores_P, other.scores_P) and one.curve == other.curve for other in kept):
+            kept.append(one)
+    return kept

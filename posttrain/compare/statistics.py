@@ -1,0 +1,128 @@
+"""Paired differences of settings on the same prompts, with intervals over prompts and seeds, for many pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+DRAWS = 20_000
+ALPHA = 0.05
+_CHUNK = 2_000_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far left is above right, with draws of how far that could be off."""
+
+    mean: float
+    errors: Floats
+    """Absolute sizes of the drawn errors, sorted."""
+    over_seeds: bool
+    """False where one side has a single seed: then the errors know of other prompts only."""
+
+    def half(self, alpha: float) -> float:
+        """Half the width of the interval that the truth lies outside of with probability alpha."""
+        nth = int(np.ceil((1 - alpha) * len(self.errors)))
+        return float(self.errors[min(nth, len(self.errors) - 1)])
+
+    @property
+    def p_value(self) -> float:
+        """How often chance alone would give a difference as large."""
+        larger = len(self.errors) - int(np.searchsorted(self.errors, abs(self.mean), side="left"))
+        return (1 + larger) / (1 + len(self.errors))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One pair's interval, at the level that its place among all pairs leaves to it."""
+
+    mean: float
+    low: float
+    high: float
+    p_value: float
+    """Corrected for the number of pairs."""
+    over_seeds: bool
+
+    @property
+    def told(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low > 0 or self.high < 0
+
+
+def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
+    """`mean(left) - mean(right)`, each [seeds, prompts] on the same prompts in the same order.
+
+    Prompts are resampled, the same for both sides (Efron 1979). Two or three seeds cannot be: resampling n of them
+    shrinks their spread by (n - 1) / n and knows nothing of its own error. So the seeds' part is drawn from Student's t
+    with Welch's degrees of freedom. What seeds and prompts share, chance within a cell, is counted once.
+    """
+    rng = np.random.default_rng(seed)
+    left_P, right_P = left_SP.mean(axis=0), right_SP.mean(axis=0)
+    apart_P = left_P - right_P
+    mean, prompts = float(apart_P.mean()), len(apart_P)
+    errors = _resampled(apart_P - mean, rng)
+    over_seeds = min(len(left_SP), len(right_SP)) > 1
+    if over_seeds:
+        spread, shared = _seed_variances((left_SP, right_SP)), sum(_cell_variance(one) for one in (left_SP, right_SP))
+        of_prompts = float(apart_P.var(ddof=1)) / prompts if prompts > 1 else 0.0
+        if of_prompts > 0:
+            errors *= np.sqrt(max(0.0, 1 - shared / of_prompts))
+        if sum(spread) > 0:
+            freedom = sum(spread) ** 2 / sum(
+                one**2 / (len(side) - 1) for one, side in zip(spread, (left_SP, right_SP), strict=True)
+            )
+            errors += np.sqrt(sum(spread)) * rng.standard_t(freedom, DRAWS)
+    return Difference(mean, np.sort(np.abs(errors)), over_seeds)
+
+
+def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Finding]:
+    """Holm's step-down (1979): the chance that any pair is told wrongly is at most alpha.
+
+    Every interval is drawn at the level at which its pair was judged: it excludes 0 exactly where the pair is told.
+    """
+    order = sorted(range(len(differences)), key=lambda nth: differences[nth].p_value)
+    found: dict[int, Finding] = {}
+    level, corrected, open_ = alpha, 0.0, True
+    for rank, nth in enumerate(order):
+        one = differences[nth]
+        if open_:
+            level = alpha / (len(order) - rank)
+        half = one.half(level)
+        open_ = open_ and abs(one.mean) > half
+        corrected = max(corrected, min(1.0, one.p_value * (len(order) - rank)))
+        found[nth] = Finding(one.mean, one.mean - half, one.mean + half, corrected, one.over_seeds)
+    return [found[nth] for nth in range(len(differences))]
+
+
+def _resampled(centred_P: Floats, rng: np.random.Generator) -> Floats:
+    """Errors of the mean under resampled prompts; P / (P - 1) as resampling sees the spread around its own mean."""
+    size = len(centred_P)
+    if size < 2:
+        return np.zeros(DRAWS)
+    each = max(1, _CHUNK // size)
+    parts = [
+        centred_P[rng.integers(0, size, size=(min(each, DRAWS - start), size), dtype=np.int32)].mean(axis=1)
+        for start in range(0, DRAWS, each)
+    ]
+    errors: Floats = np.concatenate(parts) * np.sqrt(size / (size - 1))
+    return errors
+
+
+def _seed_variances(sides: Sequence[Floats]) -> list[float]:
+    """Variance of each side's mean that its seeds show."""
+    return [float(side.mean(axis=1).var(ddof=1)) / len(side) for side in sides]
+
+
+def _cell_variance(side_SP: Floats) -> float:
+    """Variance of a side's mean that comes from chance within a seed and prompt: what neither of both explains."""
+    seeds, prompts = side_SP.shape
+    if prompts < 2:
+        return 0.0
+    rest = side_SP - side_SP.mean(axis=1, keepdims=True) - side_SP.mean(axis=0, keepdims=True) + side_SP.mean()
+    freedom = (seeds - 1) * (prompts - 1)
+    return float((rest * rest).sum() / freedom / (seeds * prompts))

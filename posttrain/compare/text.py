@@ -1,0 +1,123 @@
+"""A comparison in words and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from posttrain.compare.budgets import BUDGETS
+from posttrain.compare.comparison import Comparison, Mean, Pair, Training, verdict
+from posttrain.compare.measured import Score
+
+MOST_PAIRS = 15
+UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}
+
+
+def in_words(found: Comparison, score: Score) -> str:
+    """The whole answer for the terminal, the verdict last."""
+    metric = "pass@1" if score == "sampled" else "greedy accuracy"
+    parts = [f"{metric} on the same {found.prompts} held-out prompts", _means(found.means, metric)]
+    parts += [f"note: {note}" for note in found.notes]
+    labels = [mean.label for mean in found.means]
+    if found.held_out:
+        parts.append(f"{metric}, first minus second, {_how(found.held_out)}\n{_pairs(found.held_out, labels)}")
+    parts += [_training(one, labels) for one in found.training if found.held_out]
+    return "\n\n".join([*parts, conclusion(found)])
+
+
+def conclusion(found: Comparison) -> str:
+    """One line that a hurried reader may take away."""
+    labels = [mean.label for mean in found.means]
+    if len(labels) == 1:
+        return "There is one setting only: nothing to compare."
+    told = [pair for pair in found.held_out if pair.finding.told and pair.finding.over_seeds]
+    beaten = {pair.right if pair.finding.mean > 0 else pair.left for pair in told}
+    if not told:
+        seeds = min(mean.seeds for mean in found.means)
+        mend = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds a setting"
+        return f"Cannot tell which setting is better: {mend}; run more seeds (docs/compare.md)."
+    rest = [label for nth, label in enumerate(labels) if nth not in beaten]
+    if len(rest) == 1:
+        return f"Best on the held-out prompts: {rest[0]}."
+    worse = "; ".join(labels[nth] for nth in sorted(beaten))
+    return f"Among the best, and not told apart from each other: {'; '.join(rest)}. Worse than some other: {worse}."
+
+
+def as_data(found: Comparison) -> dict[str, Any]:
+    """The same as plain data."""
+    labels = [mean.label for mean in found.means]
+    return {
+        "prompts": found.prompts,
+        "settings": [asdict(mean) for mean in found.means],
+        "held_out": [_pair_data(pair, labels) for pair in found.held_out],
+        "training": {
+            one.at.budget: {"amount": one.at.amount, "pairs": [_pair_data(pair, labels) for pair in one.pairs]}
+            if not one.at.why_not
+            else {"cannot_tell": one.at.why_not}
+            for one in found.training
+        },
+        "notes": found.notes,
+        "conclusion": conclusion(found),
+    }
+
+
+def _pair_data(pair: Pair, labels: Sequence[str]) -> dict[str, Any]:
+    return {
+        "left": labels[pair.left],
+        "right": labels[pair.right],
+        **asdict(pair.finding),
+        "verdict": verdict(pair, labels),
+    }
+
+
+def _means(means: Sequence[Mean], metric: str) -> str:
+    rows = [["setting", "seeds", metric, "95 % interval", *BUDGETS]]
+    for mean in means:
+        interval = f"[{mean.low:.3f}, {mean.high:.3f}]"
+        spent = [_amount(mean.spent[budget]) for budget in BUDGETS]
+        rows.append([mean.label, str(mean.seeds), f"{mean.value:.3f}", interval, *spent])
+    return _aligned(rows)
+
+
+def _how(pairs: Sequence[Pair]) -> str:
+    over = "prompts and seeds" if any(pair.finding.over_seeds for pair in pairs) else "prompts"
+    return f"intervals over {over}, corrected for {len(pairs)} comparison{'s' * (len(pairs) > 1)} (Holm)"
+
+
+def _pairs(pairs: Sequence[Pair], labels: Sequence[str]) -> str:
+    ranked = sorted(pairs, key=lambda pair: pair.finding.p_value)
+    rows = [["first", "second", "difference", "interval", "p", ""]]
+    for pair in ranked[:MOST_PAIRS]:
+        one = pair.finding
+        interval, p = f"[{one.low:+.3f}, {one.high:+.3f}]", f"{one.p_value:.3f}" if one.p_value >= 0.001 else "<.001"
+        rows.append([labels[pair.left], labels[pair.right], f"{one.mean:+.3f}", interval, p, verdict(pair, labels)])
+    text = _aligned(rows, left=(0, 1, 5))
+    hidden = len(ranked) - MOST_PAIRS
+    return text if hidden <= 0 else f"{text}\n({hidden} more, less clear; --against NAME or --json shows them)"
+
+
+def _training(training: Training, labels: Sequence[str]) -> str:
+    at = training.at
+    if at.why_not:
+        return f"In training at equal {at.budget}: cannot tell, {at.why_not}"
+    head = f"In training at equal {at.budget} ({_amount(at.amount)} {UNITS[at.budget]})"
+    if not any(pair.finding.over_seeds for pair in training.pairs):
+        return f"{head}: cannot tell, there is one seed of each"
+    return f"{head}, intervals over seeds\n{_pairs(training.pairs, labels)}"
+
+
+def _amount(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    widths = [max(len(row[nth]) for row in rows) for nth in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        padded = enumerate(zip(row, widths, strict=True))
+        cells = [cell.ljust(width) if nth in left else cell.rjust(width) for nth, (cell, width) in padded]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""When training has gone wrong: what is watched at every step, and the error that ends the run with its cause."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import Field
+
+from posttrain.errors import TrainingError
+from posttrain.params import Params
+
+BEFORE = 100
+"""Steps that tell what a usual gradient is; a fifth of them must be there before any gradient is judged."""
+
+Row = Mapping[str, float]
+
+
+class LimitParams(Params):
+    """What ends a run that has gone wrong; null switches a limit off. A loss that is not finite always ends it."""
+
+    gradient: float | None = Field(
+        100.0, gt=1, description="largest gradient norm, as a multiple of the median of the steps before"
+    )
+    entropy: float | None = Field(0.001, gt=0, description="smallest mean entropy per token, in nats")
+    kl: float | None = Field(5.0, gt=0, description="largest mean KL to the reference per token (k3), in nats")
+    steps: int = Field(5, ge=1, description="steps in a row beyond a limit that end the run")
+    memory: float | None = Field(
+        1.0, gt=0, description="share of the free memory that the run may need by estimate, checked before it begins"
+    )
+
+
+def within(limits: LimitParams, rows: Sequence[Row], name: str) -> bool:
+    """Whether the newest step is within all limits; too many in a row beyond one of them end the run."""
+    newest = rows[-1]
+    bad = [key for key in ("loss", "grad_norm") if not math.isfinite(newest.get(key, 0.0))]
+    if bad:
+        raise TrainingError(
+            what=f"{' and '.join(bad)} not finite at step {newest['step']}",
+            where=name,
+            mend="Lower the learning rate; the last checkpoint before it is kept",
+        )
+    beyond = list(_beyond(limits, rows, len(rows) - 1))
+    if beyond and len(rows) >= limits.steps:
+        earlier = [
+            {key for key, _, _ in _beyond(limits, rows, at)} for at in range(len(rows) - limits.steps, len(rows))
+        ]
+        for key, what, mend in beyond:
+            if all(key in keys for keys in earlier):
+                told = f"{what}, and has been for {limits.steps} steps, at step {newest['step']}"
+                kept = f"The last checkpoint before it is kept; limits.{key}: null (params.yaml) goes on regardless"
+                raise TrainingError(what=told, where=name, mend=f"{mend}. {kept}")
+    return not beyond
+
+
+def _beyond(limits: LimitParams, rows: Sequence[Row], at: int) -> Iterator[tuple[str, str, str]]:
+    """(limit, what happened, how to mend it) for each limit that the row is beyond."""
+    row = rows[at]
+    norm, usual = row.get("grad_norm", 0.0), _usual_gradient(limits, rows, at)
+    if limits.gradient is not None and usual and norm > limits.gradient * usual:
+        what = f"the gradient explodes: its norm is {norm:.3g}, usually it was {usual:.3g}"
+        yield "gradient", what, "Lower optimizer.lr or raise optimizer.warmup"
+    entropy = row.get("entropy")
+    if limits.entropy is not None and entropy is not None and not entropy >= limits.entropy:
+        what = f"the entropy has collapsed: {entropy:.3g} nats per token, the limit is {limits.entropy:.3g}"
+        yield "entropy", what, "Raise the entropy bonus (entropy) or kl.beta, or lower optimizer.lr"
+    moved = row.get("kl_k3")
+    if limits.kl is not None and moved is not None and not moved <= limits.kl:
+        what = f"the policy runs away from its reference: KL {moved:.3g} nats per token, the limit is {limits.kl:.3g}"
+        yield "kl", what, "Raise kl.beta or lower optimizer.lr"
+
+
+def _usual_gradient(limits: LimitParams, rows: Sequence[Row], at: int) -> float | None:
+    """The median norm of the steps before those in question; steps that taught nothing tell nothing."""
+    last = max(at - limits.steps, 0)
+    norms = [row["grad_norm"] for row in rows[max(last - BEFORE, 0) : last] if row.get("grad_norm")]
+    return statistics.median(norms) if len(norms) >= BEFORE // 5 else None

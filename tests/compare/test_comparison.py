@@ -1,0 +1,130 @@
+"""Comparisons of a real workspace's files: what is told, what is refused, what is one setting."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from posttrain.compare.chosen import choose
+from posttrain.compare.comparison import compare, verdict
+from posttrain.compare.text import as_data, conclusion, in_words
+from posttrain.errors import PosttrainError
+from tests.report import workspace
+
+SEEDS = """
+prepare: {source: two_step}
+preference:
+  runs:
+    dpo: {algorithm: dpo, start: sft, beta: 0.1}
+online:
+  runs:
+    low_1: {algorithm: grpo, seed: 1, kl: {beta: 0.02}, rollout: {prompts: 4, group_size: 4, minibatches: 2}}
+    low_2: {algorithm: grpo, seed: 2, kl: {beta: 0.02}, rollout: {prompts: 4, group_size: 4, minibatches: 2}}
+    low_3: {algorithm: grpo, seed: 3, kl: {beta: 0.02}, rollout: {prompts: 4, group_size: 4, minibatches: 2}}
+    high_1: {algorithm: grpo, seed: 1, kl: {beta: 0.5}, rollout: {prompts: 4, group_size: 4, minibatches: 2}}
+    high_2: {algorithm: grpo, seed: 2, kl: {beta: 0.5}, rollout: {prompts: 4, group_size: 4, minibatches: 2}}
+    high_3: {algorithm: grpo, seed: 3, kl: {beta: 0.5}, rollout: {prompts: 4, group_size: 4, minibatches: 2}}
+"""
+
+
+def put_run(folder: Path, name: str, skill: float, *, steps: int = 40, length: float = 10.0) -> None:
+    """A run that gets about `skill` of the prompts right; its reward rises to that."""
+    rng = np.random.default_rng(sum(name.encode()))
+    rows = workspace.rollouts(f"online/{name}")
+    for row in rows:
+        row["reward"] = float(rng.random() < skill)
+    workspace.put_policy(folder, "online/grpo", rows)  # writes the metrics of a known policy
+    (folder / "results/online" / name).mkdir(parents=True, exist_ok=True)
+    (folder / "results/online/grpo/rollouts.parquet").rename(folder / "results/online" / name / "rollouts.parquet")
+    reward = [skill * step / steps + float(rng.normal(0, 0.01)) for step in range(steps)]
+    columns = {"loss": [0.1] * steps, "reward": reward, "length": [length] * steps}
+    workspace.put_curve(folder / "plots/online" / f"{name}.csv", columns)
+
+
+@pytest.fixture
+def seeded(finished: Path) -> Path:
+    """Two settings with three seeds each: low is far better; high is trained twice as long on longer texts."""
+    (finished / "params.yaml").write_text(SEEDS, encoding="utf-8")
+    for seed in (1, 2, 3):
+        put_run(finished, f"low_{seed}", 0.9)
+        put_run(finished, f"high_{seed}", 0.3, steps=80, length=20.0)
+    return finished
+
+
+def test_runs_that_differ_in_seeds_only_are_one_setting_and_the_better_one_is_told(seeded: Path) -> None:
+    found = compare(choose(["low_1", "low_2", "low_3", "high_1", "high_2", "high_3"], None, "sampled"))
+    assert [(mean.label, mean.seeds) for mean in found.means] == [
+        ("low_1 + low_2 + low_3", 3),
+        ("high_1 + high_2 + high_3", 3),
+    ]
+    (pair,) = found.held_out
+    assert verdict(pair, [mean.label for mean in found.means]) == "low_1 + low_2 + low_3 is better"
+    assert 0.3 < pair.finding.low < pair.finding.mean < pair.finding.high < 0.8
+    assert conclusion(found) == "Best on the held-out prompts: low_1 + low_2 + low_3."
+
+
+def test_training_is_compared_at_equal_steps_and_equal_tokens(seeded: Path) -> None:
+    found = compare(choose(["low_1", "low_2", "low_3", "high_1", "high_2", "high_3"], None, "sampled"))
+    steps, tokens, seconds = found.training
+    assert steps.at.amount == 40
+    # 4 prompts x 4 samples over 2 minibatches: 8 completions a step, of 10 tokens.
+    assert tokens.at.amount == 40 * 8 * 10
+    # At 40 of its 80 steps the longer run is half way up; at equal tokens it is a quarter up.
+    assert np.mean(steps.at.values[1]) == pytest.approx(0.3 / 2, abs=0.03)
+    assert np.mean(tokens.at.values[1]) == pytest.approx(0.3 / 4, abs=0.03)
+    assert seconds.at.why_not.startswith("no seconds known of low_1")
+    assert any("not at equal steps" in note and "2.00 times" in note for note in found.notes)
+
+
+def test_seconds_are_those_that_a_sweep_saw(seeded: Path) -> None:
+    for name, seconds in (("low_1", 20.0), ("high_1", 80.0)):
+        workspace.put_json(seeded / ".sweeps" / f"{name}.json", {f"online@{name}": seconds, "report": 2.0})
+    found = compare(choose(["low_1", "high_1"], None, "sampled"))
+    assert [mean.spent["seconds"] for mean in found.means] == [20.0, 80.0]
+    assert found.training[2].at.amount == 20.0
+    assert "In training at equal seconds (20 s): cannot tell, there is one seed of each" in in_words(found, "sampled")
+
+
+def test_one_seed_tells_of_two_trainings_but_of_no_setting(finished: Path) -> None:
+    found = compare(choose([], None, "sampled"))
+    words = in_words(found, "sampled")
+    assert "of these two trainings grpo is better" in words
+    assert words.splitlines()[-1].startswith("Cannot tell which setting is better: with one seed")
+    assert "their curves share no reward or accuracy" in words
+    data: dict[str, Any] = json.loads(json.dumps(as_data(found)))
+    assert data["held_out"][0]["verdict"].startswith("cannot tell of the settings (one seed)")
+
+
+def test_against_one_leaves_the_other_pairs_out(seeded: Path) -> None:
+    measured = choose(["sft", "low_1", "high_1"], None, "sampled")
+    assert len(compare(measured).held_out) == 3
+    found = compare(measured, "sft")
+    assert len(found.held_out) == 2
+    with pytest.raises(PosttrainError, match="Did you mean 'low_1'"):
+        compare(measured, "low_7")
+
+
+def test_a_seed_that_changes_nothing_is_no_seed(seeded: Path) -> None:
+    for part in ("results/online/{}/rollouts.parquet", "plots/online/{}.csv"):
+        (seeded / part.format("low_2")).write_bytes((seeded / part.format("low_1")).read_bytes())
+    found = compare(choose(["low_1", "low_2", "high_1", "high_2"], None, "sampled"))
+    assert [mean.seeds for mean in found.means] == [1, 2]
+    assert any("of 2 trainings only 1 differ" in note for note in found.notes)
+    assert "cannot tell of the settings" in verdict(found.held_out[0], [mean.label for mean in found.means])
+
+
+def test_other_prompts_are_refused(finished: Path) -> None:
+    workspace.put_policy(finished, "online/grpo", workspace.rollouts("online/grpo", first_prompt=5))
+    with pytest.raises(PosttrainError, match=re.escape("measured on other prompts (25 are the same)")):
+        choose(["dpo", "grpo"], None, "sampled")
+
+
+def test_greedy_looks_at_the_likeliest_completions(finished: Path) -> None:
+    sampled, greedy = (choose(["grpo"], None, score)[0].scores_P for score in ("sampled", "greedy"))
+    assert sampled[1] == 0.5 and greedy[1] == 1.0
+    assert conclusion(compare(choose(["grpo"], None, "greedy"))) == "There is one setting only: nothing to compare."

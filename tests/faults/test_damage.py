@@ -1,0 +1,53 @@
+"""Checkpoints that are damaged or foreign, a disk that is full, and two runs at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.damage import FAULTS, Bench, can_mount, checkpoints_of, full_tmpfs, two_at_once
+from tests.faults.kills import digests, outputs
+from tests.faults.processes import Server
+
+pytestmark = pytest.mark.xdist_group("faults")
+
+
+@pytest.fixture(scope="module")
+def bench(smoke_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with Server() as server:
+        yield Bench(server, smoke_workspace, tmp_path_factory.mktemp("bench"))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_told_and_the_next_run_ends_with_the_same_bytes(bench: Bench, name: str) -> None:
+    fault, _, _ = FAULTS[name]
+    if fault is full_tmpfs and not can_mount():
+        pytest.skip("this machine does not let us mount a small file system")
+    for seed in range(1 if fault in (full_tmpfs, two_at_once) else 3):
+        assert fault(bench, seed), f"seed {seed}"
+
+
+def test_checkpoints_stay_until_dvc_has_recorded_the_outputs(bench: Bench) -> None:
+    """Finished but not in dvc.lock: the next run needs no step. In dvc.lock: the next stage to start removes them."""
+    workspace = bench.copy()
+    assert len(checkpoints_of(workspace)) == 2, "the last two are kept"
+    again = bench.server.run(workspace, bench.stage)
+    assert re.search(r"goes on from the checkpoint at step (\d+) of \1\b", again.output), again.output
+    assert digests(workspace) == bench.expected
+    mark = next((workspace / "checkpoints").rglob("done")).read_text()
+    lock = workspace / "dvc.lock"
+    lock.write_text(f"{lock.read_text()}\n# {mark}\n")
+    assert bench.server.run(workspace, "evaluate sft").status == 0
+    assert not checkpoints_of(workspace)
+
+
+def test_older_checkpoints_go_when_a_run_with_other_inputs_saves(bench: Bench) -> None:
+    workspace = bench.copy()
+    params = workspace / "params.yaml"
+    params.write_text(params.read_text().replace("sft: {epochs: 0.25", "sft: {epochs: 0.26"))
+    assert bench.server.run(workspace, bench.stage).status == 0
+    assert len({folder.parent for folder in checkpoints_of(workspace)}) == 1
+    assert all((workspace / out).exists() for out in outputs(bench.stage))

@@ -1,0 +1,33 @@
+"""Bad input is refused with one clear error and nothing written; `make fuzz` tries every case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.cases import all_cases
+from tests.faults.fuzz import run_cases
+
+pytestmark = pytest.mark.xdist_group("faults")
+SHARE = 40
+
+
+def test_there_are_enough_cases_and_each_has_its_own_name() -> None:
+    cases = all_cases()
+    assert len(cases) >= 500
+    assert len({(case.kind, case.name) for case in cases}) == len(cases)
+
+
+def test_a_share_of_the_cases(smoke_workspace: Path, tmp_path: Path) -> None:
+    verdicts = run_cases(smoke_workspace, tmp_path, all_cases()[::SHARE])
+    wrong = [f"{one.case.kind}: {one.case.name}: {one.why}" for one in verdicts if one.outcome == "wrong"]
+    assert not wrong, "\n".join(wrong)
+    assert sum(one.outcome == "refused" for one in verdicts) > len(verdicts) / 2
+
+
+@pytest.mark.slow
+def test_every_case(smoke_workspace: Path, tmp_path: Path) -> None:
+    verdicts = run_cases(smoke_workspace, tmp_path, all_cases())
+    wrong = [f"{one.case.kind}: {one.case.name}: {one.why}" for one in verdicts if one.outcome == "wrong"]
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,88 @@
+"""Training that goes wrong ends with its cause, and with a last checkpoint from before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.damage import checkpoints_of
+from tests.faults.kills import prepared
+from tests.faults.processes import Ended, Server
+
+pytestmark = pytest.mark.xdist_group("faults")
+SMALL = '"rollout": {"rounds": 40, "prompts": 4, "group_size": 4, "minibatches": 1}'
+RUNAWAY = (
+    '{"algorithm": "grpo", "start": "sft", "kl": {"beta": 0.0001}, "optimizer": {"lr": 0.02, "schedule": "constant"}'
+)
+COLLAPSE = '{"algorithm": "grpo", "start": "sft", "optimizer": {"lr": 0.9, "schedule": "linear", "clip": 1.0e9}'
+EXPLOSION = (
+    '{"epochs": 5.0, "checkpoint_every": 1, "optimizer": {"lr": 0.9, "warmup": 0.9, "clip": 1.0e9}, '
+    '"limits": {"gradient": 2.0, "steps": 2}}'
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as started:
+        yield started
+
+
+def run_with(server: Server, workspace: Path, stage: str, path: list[str], value: str) -> Ended:
+    given = {"change": "setting", "arguments": {"path": path, "value": value}}
+    return server.run(workspace, stage, before="tests.faults.changes:apply", given=given)
+
+
+@pytest.mark.parametrize(
+    ("stage", "path", "value", "cause"),
+    [
+        ("online grpo", ["online", "runs", "grpo"], f'{RUNAWAY}, {SMALL}, "checkpoint_every": 1}}', "runs away"),
+        (
+            "online grpo",
+            ["online", "runs", "grpo"],
+            f'{COLLAPSE}, {SMALL}, "checkpoint_every": 1}}',
+            "entropy has collapsed",
+        ),
+        ("sft", ["sft"], EXPLOSION, "the gradient explodes"),
+    ],
+    ids=["kl", "entropy", "gradient"],
+)
+def test_a_run_that_goes_wrong_ends_with_the_cause(
+    server: Server, smoke_workspace: Path, tmp_path: Path, stage: str, path: list[str], value: str, cause: str
+) -> None:
+    workspace = prepared(smoke_workspace, tmp_path / "w")
+    ended = run_with(server, workspace, stage, path, value)
+    assert ended.status == 1 and cause in ended.output, ended.output
+    assert "Traceback" not in ended.output and "null (params.yaml)" in ended.output
+    kept = [json.loads((folder / "state.json").read_text()) for folder in checkpoints_of(workspace)]
+    assert kept, "no checkpoint from before is kept"
+    for state in kept:
+        newest = state["rows"][-1]
+        assert newest.get("kl_k3", 0) <= 5 and newest.get("entropy", 1) >= 0.001, newest
+
+
+def test_a_limit_that_is_off_lets_the_run_go_on_from_the_kept_checkpoint(
+    server: Server, smoke_workspace: Path, tmp_path: Path
+) -> None:
+    workspace, path = prepared(smoke_workspace, tmp_path / "w"), ["online", "runs", "grpo"]
+    run = f'{RUNAWAY}, {SMALL.replace("40", "8")}, "checkpoint_every": 1'
+    tight = '"limits": {"kl": 2.0, "steps": 2}'
+    assert run_with(server, workspace, "online grpo", path, f"{run}, {tight}}}").status == 1
+    off = '"limits": {"kl": null, "entropy": null, "gradient": null}'
+    ended = run_with(server, workspace, "online grpo", path, f"{run}, {off}}}")
+    assert ended.status == 0 and "goes on from the checkpoint" in ended.output, ended.output
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [(["sft", "micro_tokens"], "900000000"), (["sft", "limits"], '{"memory": 1.0e-9}')],
+)
+def test_a_run_that_will_not_fit_is_refused_before_it_begins(
+    server: Server, smoke_workspace: Path, tmp_path: Path, path: list[str], value: str
+) -> None:
+    workspace = prepared(smoke_workspace, tmp_path / "w")
+    ended = run_with(server, workspace, "sft", path, value)
+    assert ended.status == 1 and "GB more memory" in ended.output and "micro_tokens" in ended.output, ended.output
+    assert not checkpoints_of(workspace)

@@ -1,0 +1,52 @@
+"""Whatever is killed, the next run ends with the bytes of one that nobody killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import dvc_kills
+from tests.faults.kills import STAGES, UNCHECKPOINTED, Tally, prepared, torture
+from tests.faults.processes import Server
+
+pytestmark = pytest.mark.xdist_group("faults")
+QUICK = ("sft", "preference sdpo", "online adaptive_kl", "online ppo")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as started:
+        yield started
+
+
+def survived(tally: Tally, kills: int) -> None:
+    assert not tally.faults, "\n".join(tally.faults[:3])
+    assert tally.killed == kills and tally.lives > 0
+    if tally.stage.split()[0] not in UNCHECKPOINTED and kills > 10:
+        assert tally.resumed > 0, "no attempt went on from a checkpoint, so none was tested"
+
+
+@pytest.mark.parametrize("stage", QUICK)
+def test_a_few_kills(server: Server, smoke_workspace: Path, tmp_path: Path, stage: str) -> None:
+    survived(torture(server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 3, seed=1), 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_twenty_kills(server: Server, smoke_workspace: Path, tmp_path: Path, stage: str) -> None:
+    survived(torture(server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 20, seed=20), 20)
+
+
+def test_dvc_killed_while_it_commits_has_lost_nothing(smoke_workspace: Path, tmp_path: Path) -> None:
+    tally = dvc_kills.torture_dvc(smoke_workspace, tmp_path, "sft", [dvc_kills.COMMIT], seed=1)
+    assert not tally.faults, "\n".join(tally.faults)
+    assert tally.killed == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", dvc_kills.STAGES)
+def test_dvc_killed_at_every_kind_of_moment(smoke_workspace: Path, tmp_path: Path, stage: str) -> None:
+    tally = dvc_kills.torture_dvc(smoke_workspace, tmp_path, stage, list(dvc_kills.MOMENTS), seed=2)
+    assert not tally.faults, "\n".join(tally.faults)

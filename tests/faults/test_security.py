@@ -1,0 +1,153 @@
+"""No pickle is read, no secret is written down, and no path in the parameters leads out of the workspace."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.kills import prepared
+from tests.faults.processes import Server
+from tests.faults.surroundings import STAGES
+from tests.workspace import ROOT, dvc, environment
+
+pytestmark = pytest.mark.xdist_group("faults")
+CANARY = "-".join(("canary", "7f3a9c51e2"))  # whole in no file of the checkout, so in none of its copies
+SECRETS = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "POSTTRAIN_SECRET", "DATABASE_PASSWORD")
+
+
+def forbid_pickle() -> None:
+    """In the stage's process: whatever would run what a pickle says fails, from Python and from C."""
+
+    def hook(event: str, arguments: object) -> None:
+        if event == "pickle.find_class":
+            raise PermissionError(f"a pickle was read: {arguments}")
+
+    sys.addaudithook(hook)
+    import torch
+
+    for owner, name in ((pickle, "load"), (pickle, "loads"), (torch, "load"), (torch, "save")):
+        setattr(owner, name, _refused(name))
+
+
+def _refused(name: str) -> object:
+    def refuse(*arguments: object, **named: object) -> None:
+        raise PermissionError(f"{name} was called")
+
+    return refuse
+
+
+def read_a_pickle() -> None:
+    """In the stage's process: what the hook has to catch."""
+    forbid_pickle()
+    pickle.Unpickler(io.BytesIO(pickle.dumps(Path))).load()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server({name: f"{CANARY}-{name}" for name in SECRETS}) as started:
+        yield started
+
+
+def test_every_stage_runs_where_pickle_is_forbidden(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
+    workspace = prepared(smoke_workspace, tmp_path / "w")
+    for stage in (*STAGES, "sft"):  # the second time from its checkpoint
+        ended = server.run(workspace, stage, before="tests.faults.test_security:forbid_pickle")
+        assert ended.status == 0, f"{stage}: {ended.output}"
+    report = prepared(smoke_workspace, tmp_path / "r", "report")
+    assert server.run(report, "report", before="tests.faults.test_security:forbid_pickle").status == 0
+
+
+def test_the_prohibition_works(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
+    workspace = prepared(smoke_workspace, tmp_path / "w")
+    ended = server.run(workspace, "sft", before="tests.faults.test_security:read_a_pickle")
+    assert ended.status != 0 and "a pickle was read" in ended.output
+
+
+def found_in(folder: Path, words: str) -> list[str]:
+    """The files under a folder that hold these words, as bytes."""
+    return [str(path) for path in folder.rglob("*") if path.is_file() and words.encode() in path.read_bytes()]
+
+
+def test_no_secret_of_the_environment_is_written_down(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
+    """By no stage, whether it ends well, is refused, or tells where an error was raised."""
+    workspace = prepared(smoke_workspace, tmp_path / "w")
+    for stage in STAGES:
+        ended = server.run(workspace, stage)
+        assert ended.status == 0 and CANARY not in ended.output, stage
+    given = {"change": "damage", "arguments": {"file": "data/chat.parquet", "how": "head"}}
+    refused = server.run(
+        workspace, "sft", before="tests.faults.changes:apply", given=given, env={"POSTTRAIN_TRACEBACK": "1"}
+    )
+    assert refused.status == 1 and "Traceback" in refused.output and CANARY not in refused.output
+    assert not found_in(workspace, CANARY)
+
+
+def test_no_secret_gets_into_what_dvc_writes(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, f"{CANARY}-{name}")
+    done = dvc(own_workspace, "repro", "--force", "--single-item", "report")
+    assert done.returncode == 0 and CANARY not in done.stdout
+    assert not found_in(own_workspace, CANARY)
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "words"),
+    [
+        ("base", "{model: ../other}", "leads out of the workspace"),
+        ("base", "{model: linked}", "leads out of the workspace"),
+        (
+            "prepare",
+            "{source: given, given: {chat: {path: ../other}, prompts: {path: x}}}",
+            "leads out of the workspace",
+        ),
+        (
+            "prepare",
+            "{source: given, given: {chat: {hub: ../other}, prompts: {path: x}}}",
+            "leads out of the workspace",
+        ),
+        ("evaluate", "{reference: ../../other}", "evaluate.reference"),
+        ("evaluate", "{reference: x@..@..@other}", "evaluate.reference"),
+        ("online grpo", "{runs: {grpo: {algorithm: grpo, start: x@..@..@..@other}}}", "leaves models/"),
+    ],
+)
+def test_no_path_leads_out_of_the_workspace(
+    server: Server, smoke_workspace: Path, tmp_path: Path, section: str, value: str, words: str
+) -> None:
+    workspace = prepared(smoke_workspace, tmp_path / "w")
+    (tmp_path / "other").mkdir()
+    (workspace / "linked").symlink_to(tmp_path / "other")
+    stage = "evaluate sft" if section == "evaluate" else section
+    given = {"change": "setting", "arguments": {"path": [section.split(maxsplit=1)[0]], "value": value}}
+    ended = server.run(workspace, stage, before="tests.faults.changes:apply", given=given)
+    assert ended.status == 1 and words in ended.output, ended.output
+
+
+def test_a_folder_outside_is_taken_where_it_is_allowed(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
+    workspace = prepared(smoke_workspace, tmp_path / "w")
+    (workspace / "models/sft").rename(tmp_path / "model")
+    value = f"{{model: {tmp_path / 'model'}, outside_workspace: true}}"
+    given = {"change": "setting", "arguments": {"path": ["base"], "value": value}}
+    ended = server.run(workspace, "base", before="tests.faults.changes:apply", given=given)
+    assert ended.status == 0, ended.output
+
+
+def test_a_stage_opens_no_connection() -> None:
+    """The whole library imports without a socket being opened."""
+    code = (
+        "import sys\n"
+        "def hook(event, arguments):\n"
+        "    if event == 'socket.connect': raise PermissionError(arguments)\n"
+        "sys.addaudithook(hook)\n"
+        "from tests.faults.server import load\n"
+        "load()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment() | {"PYTHONPATH": str(ROOT)}, text=True
+    )
+    assert done.returncode == 0

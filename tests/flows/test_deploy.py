@@ -1,0 +1,191 @@
+"""Schedules, new data and failures, with a real server, a real worker and a real webhook on loopback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import notify
+from flows.arrivals import Watch
+from flows.deploy import main
+from posttrain.errors import PipelineError
+from tests.flows.project import Project
+from tests.workspace import ROOT
+
+
+class Webhook(ThreadingHTTPServer):
+    """Keeps what is posted to it; answers with the codes in `answers`, then with 200."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Keep)
+        self.posted: list[dict[str, Any]] = []
+        self.answers: list[int] = []
+        self.url = f"http://127.0.0.1:{self.server_port}/hook"
+
+
+class _Keep(BaseHTTPRequestHandler):
+    server: Webhook
+
+    def do_POST(self) -> None:
+        self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    with Webhook() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@contextmanager
+def started(project: Project, log: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    env = {**project.env, "PREFECT_RUNNER_POLL_FREQUENCY": "1", "PREFECT_WORKER_QUERY_SECONDS": "1"}
+    with log.open("wb") as sink:
+        process = subprocess.Popen([sys.executable, *words], cwd=project.root, env=env, stdout=sink, stderr=sink)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()  # a worker waits for runs that it has begun meanwhile
+            process.wait()
+
+
+def runs_of(project: Project, deployment: str) -> list[dict[str, Any]]:
+    found = project.api("flow_runs/filter", deployments={"name": {"any_": [deployment]}}, sort="START_TIME_ASC")
+    return [run for run in found if run["start_time"]]
+
+
+def wait_for(project: Project, deployment: str, log: Path, **wanted: Any) -> dict[str, Any]:
+    """The first run of the deployment that has begun and has these values."""
+    end = time.monotonic() + 90
+    while time.monotonic() < end:
+        for run in runs_of(project, deployment):
+            if all(run[key] == value for key, value in wanted.items()):
+                return run
+        time.sleep(0.3)
+    seen = [(run["state_type"], run["auto_scheduled"]) for run in runs_of(project, deployment)]
+    raise AssertionError(f"no run with {wanted}, but {seen}\n{log.read_text()[-5000:]}")
+
+
+def test_a_failure_is_told_wherever_the_flow_was_started(project: Project, webhook: Webhook) -> None:
+    project.env[notify.VARIABLE] = webhook.url
+    project.trouble(prepare={"fails": 1})
+    assert project.run("prepare").code == 1
+    assert [body["state"] for body in webhook.posted] == ["Failed"]
+    assert "prepare: cannot add apples to pears" in webhook.posted[0]["text"]
+    assert project.run("prepare").code == 0
+    assert len(webhook.posted) == 1
+
+
+@pytest.mark.slow
+def test_a_schedule_fires_new_data_fires_and_a_failure_is_told(
+    project: Project, webhook: Webhook, tmp_path: Path
+) -> None:
+    arriving, log, name = tmp_path / "arriving", tmp_path / "serve.log", tmp_path.name
+    arriving.mkdir()
+    project.env[notify.VARIABLE] = webhook.url
+    words = ("-m", "flows.deploy", "serve", "prepare", "--name", name, "--every", "15")
+    with started(project, log, *words, "--watch", str(arriving), "--look-every", "1"):
+        fired = wait_for(project, name, log, auto_scheduled=True, state_type="COMPLETED")
+        assert project.dvc("status", "prepare", "--json").strip() == "{}"
+        assert fired["parameters"]["targets"] == ["prepare"]
+        assert webhook.posted == []
+
+        (project.root / "prepare.txt").unlink()
+        project.trouble(prepare={"fails": 99})
+        (arriving / "rows.jsonl").write_text("{}\n")
+        failed = wait_for(project, name, log, auto_scheduled=False, state_type="FAILED")
+        assert failed["created_by"]["type"] == "AUTOMATION"
+        end = time.monotonic() + 20
+        while not any(body["url"].endswith(failed["id"]) for body in webhook.posted):
+            assert time.monotonic() < end, log.read_text()[-3000:]
+            time.sleep(0.2)
+    told = next(body for body in webhook.posted if body["url"].endswith(failed["id"]))
+    assert told["flow"] == "pipeline" and told["state"] == "Failed"
+    assert "prepare: cannot add apples to pears" in told["text"]
+    assert project.processes() == []
+
+
+@pytest.mark.slow
+def test_a_worker_of_a_pool_runs_it(project: Project, tmp_path: Path) -> None:
+    name, log = tmp_path.name, tmp_path / "worker.log"
+    pool = f"pool-{name}"
+    for package in ("flows", "posttrain"):
+        (project.root / package).symlink_to(ROOT / package)
+    words = ["-m", "flows.deploy", "pool", pool, "prepare", "--name", name, "--cron", "* * * * *"]
+    done = subprocess.run([sys.executable, *words], cwd=project.root, env=project.env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"prefect worker start --pool {pool}" in done.stdout
+    again = subprocess.run([sys.executable, *words], cwd=project.root, env=project.env, capture_output=True, text=True)
+    assert again.returncode == 0 and "made the process work pool" not in again.stdout
+    with started(project, log, "-m", "prefect", "worker", "start", "--pool", pool):
+        wait_for(project, name, log, auto_scheduled=True, state_type="COMPLETED")
+    assert (project.root / "prepare.txt").exists()
+
+
+def test_a_webhook_is_tried_again_and_never_breaks_a_flow(
+    webhook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(notify, "_WAITS", (0.0, 0.01, 0.01))
+    body = notify.message("pipeline", "grey-fox", "id", "Failed", "x" * 5000)
+    assert len(body["text"]) < 3200
+    webhook.answers[:] = [503, 429]
+    assert notify.send(webhook.url, body)
+    assert webhook.posted == [body] * 3
+    webhook.posted.clear()
+    webhook.answers[:] = [404]
+    assert not notify.send(webhook.url, body)
+    assert len(webhook.posted) == 1, "what is refused is not sent again"
+    assert not notify.send("http://127.0.0.1:9/secret", body)
+    assert "secret" not in caplog.text
+
+
+def test_a_file_arrives_once_it_is_at_rest(tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("a")
+    eye = Watch(tmp_path)
+    assert eye.arrived() == []
+    new = tmp_path / "new.csv"
+    new.write_text("a")
+    assert eye.arrived() == [], "it may still be written"
+    new.write_text("ab")
+    assert eye.arrived() == []
+    assert eye.arrived() == [new]
+    assert eye.arrived() == [], "once"
+    (tmp_path / "old.csv").write_text("changed")
+    (tmp_path / ".hidden").write_text("a")
+    (tmp_path / "half.csv.part").write_text("a")
+    assert eye.arrived() == []
+    assert eye.arrived() == [tmp_path / "old.csv"]
+    new.unlink()
+    assert eye.arrived() == []
+    with pytest.raises(PipelineError, match="there is no such folder"):
+        Watch(tmp_path / "lost")
+
+
+def test_workers_need_a_server(
+    bare: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(bare.root)
+    monkeypatch.setenv("PREFECT_HOME", str(bare.root / ".prefect"))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    assert main(["pool", "mine", "--every", "60"]) == 1
+    assert "no Prefect server is up. Start one: python -m flows.server" in capsys.readouterr().err

@@ -1,0 +1,55 @@
+"""A flow with nothing to do: recorded like any other, and cheap."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from flows import idle
+from tests.flows.project import Project
+
+
+def test_it_is_recorded_like_any_other(project: Project) -> None:
+    assert project.run().code == 0
+    ended = project.run()
+    assert set(ended.states.values()) == {"Cached"}
+    run_id = project.run_id(ended.err)
+    (run,) = project.api("flow_runs/filter", flow_runs={"id": {"any_": [run_id]}})
+    assert (run["state_type"], run["state"]["message"]) == ("COMPLETED", "5 stages are up to date")
+    assert run["start_time"] and run["end_time"] and run["total_run_time"] >= 0
+    tasks = project.task_runs(ended)
+    assert {name: (task["state_type"], task["state_name"]) for name, task in tasks.items()} == dict.fromkeys(
+        ended.states, ("COMPLETED", "Cached")
+    )
+    (flow,) = project.api("flows/filter", flows={"id": {"any_": [run["flow_id"]]}})
+    assert flow["name"] == "pipeline"
+    artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [run_id]}})
+    assert [artifact["key"] for artifact in artifacts] == ["stages"]
+
+
+def test_it_costs_at_most_two_and_a_half_no_op_repros(project: Project) -> None:
+    """By processor time, which neighbours on the machine disturb least; the least of three, in turn."""
+    assert project.run().code == 0
+    spent: dict[str, list[float]] = {"flow": [], "dvc": []}
+    for _ in range(3):
+        for name, words in (("dvc", ["dvc", "repro", "-P"]), ("flow", ["flows.pipeline"])):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run(
+                [sys.executable, "-m", *words], cwd=project.root, env=project.env, check=True, capture_output=True
+            )
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            spent[name].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(spent["flow"]) <= 2.5 * min(spent["dvc"]), spent
+
+
+def test_only_a_local_server_without_a_door_is_told_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_CLIENT_CUSTOM_HEADERS"):
+        monkeypatch.delenv(name, raising=False)
+    assert idle.possible("http://127.0.0.1:4200/api")
+    assert not idle.possible("https://api.prefect.cloud/api/accounts/a/workspaces/b")
+    monkeypatch.setitem(os.environ, "PREFECT_API_AUTH_STRING", "admin:pass")
+    assert not idle.possible("http://127.0.0.1:4200/api")

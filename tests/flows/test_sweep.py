@@ -1,0 +1,259 @@
+"""A real sweep on a tiny project: killed, gone on with, compared; and what is refused before any work."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.plan import Range, Sweep, Trial, check_committed, check_here, check_trials, checked_sweep_name, trials
+from flows.sweep import main
+from posttrain.errors import PosttrainError
+from tests.flows.project import Project, clean_env
+from tests.workspace import ROOT
+
+BETA = "online.runs.a.kl.beta"
+PARAMS = (
+    "online:\n  runs:\n    a: {algorithm: grpo, start: sft, kl: {beta: 0.02}}  # a comment\nevaluate: {samples: 2}\n"
+)
+# Beta 0.02 gets nine of ten prompts right and 0.5 three; with the file SLOW seed 2 takes for ever.
+STEP = """
+import os, pathlib, time
+from posttrain.params import read
+from tests.compare.test_comparison import put_run
+run = read()["online"]["runs"]["a"]
+if pathlib.Path(os.environ["SLOW"]).exists() and run["seed"] == 2:
+    time.sleep(300)
+name = f"seed{run.get('seed', 0)}"
+put_run(pathlib.Path(), name, 0.9 if run["kl"]["beta"] < 0.1 else 0.3)
+os.replace(f"plots/online/{name}.csv", "plots/online/a.csv")
+os.renames(f"results/online/{name}/rollouts.parquet", "results/online/a/rollouts.parquet")
+"""
+DVC_YAML = f"""
+stages:
+  online:
+    cmd: {sys.executable} step.py
+    params: [online.runs.a]
+    deps: [step.py]
+    outs: [results/online/a/rollouts.parquet, plots/online/a.csv]
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, server: str) -> Project:
+    """A committed project with one run."""
+    root = tmp_path / "small"
+    root.mkdir()
+    for name, text in {
+        "params.yaml": PARAMS,
+        "step.py": STEP,
+        "dvc.yaml": DVC_YAML,
+        ".gitignore": "/results/\n/plots/\n/.prefect/\n/.sweeps/\n__pycache__/\n",
+    }.items():
+        (root / name).write_text(text)
+    env = {
+        **clean_env(),
+        "PREFECT_API_URL": server,
+        "PREFECT_HOME": str(root / ".prefect"),
+        "SLOW": str(tmp_path / "slow"),
+    }
+    project = Project(root, env)
+    for words in (["init", "-q"], ["config", "user.email", "a@example.com"], ["config", "user.name", "A"]):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    project.dvc("init", "-q")
+    for key in ("analytics", "autostage", "check_update"):
+        project.dvc("config", f"core.{key}", "false")
+    commit(root)
+    return project
+
+
+def commit(root: Path) -> None:
+    subprocess.run(["git", "add", "-A"], cwd=root, check=True)
+    subprocess.run(["git", "commit", "-qm", "begin"], cwd=root, check=True)
+
+
+def sweep(project: Project, seeds: str) -> subprocess.Popen[str]:
+    words = ["flows.sweep", "kl", "-S", f"{BETA}=0.02,0.5", "--seeds", seeds, "--jobs", "2"]
+    command = [sys.executable, "-m", *words]
+    return subprocess.Popen(
+        command, cwd=project.root, env=project.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def compared(project: Project) -> dict[str, Any]:
+    command = [sys.executable, "-m", "posttrain", "compare", "kl", "--json"]
+    done = subprocess.run(command, cwd=project.root, env=project.env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_experiments_are_run_and_compared(small: Project) -> None:
+    done = sweep(small, "1")
+    out, _ = done.communicate(timeout=100)
+    assert done.returncode == 0, out
+    assert "[2/2] kl-beta0." in out
+    again = sweep(small, "1")
+    out, _ = again.communicate(timeout=100)
+    assert "sweep kl: 2 experiments, 2 done, 0 to run" in out
+    found = compared(small)
+    assert [one["label"] for one in found["settings"]] == ["kl.beta=0.02", "kl.beta=0.5"]
+    assert found["held_out"][0]["verdict"].startswith("cannot tell of the settings (one seed)")
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on_and_is_compared(small: Project) -> None:
+    slow = Path(small.env["SLOW"])
+    slow.touch()
+    begun = sweep(small, "1,2")
+    assert begun.stdout is not None
+    said = next((line for line in begun.stdout if line.startswith("[2/4]")), "it ended too early")
+    assert "Completed" in said
+    begun.kill()
+    begun.communicate()
+    slow.unlink()
+    end = time.monotonic() + 20
+    while small.processes():
+        assert time.monotonic() < end, small.processes()
+        time.sleep(0.2)
+
+    resumed = sweep(small, "1,2")
+    out, _ = resumed.communicate(timeout=100)
+    assert resumed.returncode == 0, out
+    assert "sweep kl: 4 experiments, 2 done, 2 to run" in out
+    listed = small.dvc("exp", "list", "--name-only").split()
+    assert sorted(name.rpartition("-")[0] for name in listed) == [
+        f"kl-beta{beta}-seed{seed}" for beta in ("0.02", "0.5") for seed in (1, 2)
+    ]
+    assert (small.root / "params.yaml").read_text() == PARAMS, "the workspace is left alone"
+    times = json.loads((small.root / ".sweeps" / f"{listed[0]}.json").read_text())
+    assert 0 < times["online"] < 60
+
+    found = compared(small)
+    assert [(one["label"], one["seeds"]) for one in found["settings"]] == [("kl.beta=0.02", 2), ("kl.beta=0.5", 2)]
+    assert found["held_out"][0]["mean"] == pytest.approx(0.6, abs=0.15)
+    assert found["training"]["steps"]["amount"] == 40
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_everything(small: Project) -> None:
+    slow = Path(small.env["SLOW"])
+    slow.touch()
+    begun = sweep(small, "2")
+    assert begun.stdout is not None
+    next(line for line in begun.stdout if "Running stage 'online'" in line)
+    begun.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    out, _ = begun.communicate(timeout=60)
+    assert time.monotonic() - begin < 20, out
+    assert begun.returncode == 128 + signal.SIGINT, out
+    assert small.processes() == []
+    assert small.dvc("exp", "list", "--name-only").split() == []
+
+
+def test_a_grid_times_seeds() -> None:
+    found = trials("s", Sweep(grid={"online.runs.a.kl.beta": [0.1, 0.2], "sft.epochs": [1.0]}, seeds=[1, 2]))
+    assert [one.overrides for one in found] == [
+        {"online.runs.a.kl.beta": beta, "sft.epochs": 1.0, "online.runs.a.seed": seed, "sft.seed": seed}
+        for beta in (0.1, 0.2)
+        for seed in (1, 2)
+    ]
+    assert len({one.name for one in found}) == 4
+    assert all(one.name.startswith("s-beta0.") for one in found)
+    again = trials("s", Sweep(grid={"sft.epochs": [1.0], "online.runs.a.kl.beta": [0.2]}, seeds=[2]))
+    assert again[0].name.rpartition("-")[2] == found[3].name.rpartition("-")[2], "the same settings are the same work"
+
+
+def test_listed_settings_and_random_draws() -> None:
+    over = {"sft.optimizer.lr": Range(low=1e-4, high=1e-2), "sft.batch": [8, 16]}
+    drawn = {"draws": 5, "seed": 3, "over": over}
+    one, two = (trials("s", Sweep.model_validate({"random": drawn, "settings": [{"sft.epochs": 2.0}]})) for _ in "ab")
+    assert one == two, "the same seed draws the same"
+    assert one[0].overrides == {"sft.epochs": 2.0}
+    assert len(one) == 6
+    assert all(1e-4 <= trial.overrides["sft.optimizer.lr"] <= 1e-2 for trial in one[1:])
+    assert {trial.overrides["sft.batch"] for trial in one[1:]} <= {8, 16}
+    assert len({trial.overrides["sft.optimizer.lr"] for trial in one[1:]}) == 5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"online.runs.a.kl.bta": 0.1}, r"online.runs.a.kl.bta: unknown key. Did you mean 'beta'\?"),
+        ({"online.runs.b.kl.beta": 0.1}, "'online.runs.b.kl.beta' is no setting of a run of params.yaml"),
+        ({"evalate.samples": 2}, r"unknown section 'evalate'. Did you mean 'evaluate'\?"),
+        ({"online.runs.a.rollout.group_size": 1}, "every advantage would be 0"),
+        ({"online.runs.a.kl.beta": "much"}, "online.runs.a.kl.beta = 'much'"),
+    ],
+)
+def test_a_slip_costs_no_work(
+    overrides: dict[str, object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(PARAMS)
+    fine = Trial("s-fine", {BETA: 0.1, "online.runs.a.seed": 3})
+    check_here([fine])
+    with pytest.raises(PosttrainError, match=said):
+        check_here([fine, Trial("s-wrong", overrides)])
+
+
+def test_nothing_that_takes_ctrl_c_away_is_loaded_beside_a_flow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Polars answers SIGINT itself, and a flow that waits for its tasks would not hear of it."""
+    names = "import sys, flows.sweep, flows.trials, flows.run, flows.deploy, flows.workers, flows.plan"
+    words = [sys.executable, "-c", f"{names}; assert not {{'polars', 'torch'}} & set(sys.modules)"]
+    subprocess.run(words, cwd=ROOT, check=True)
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(PARAMS)
+    with pytest.raises(PosttrainError, match=r"unknown key\. Did you mean 'beta'"):
+        check_trials([Trial("s-wrong", {"online.runs.a.kl.bta": 0.1})])
+
+
+def test_what_is_swept_must_be_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PosttrainError, match="Experiments need a git repository with a commit"):
+        check_committed()
+    for words in (["init", "-q"], ["config", "user.email", "a@example.com"], ["config", "user.name", "A"]):
+        subprocess.run(["git", *words], check=True)
+    with pytest.raises(PosttrainError, match="with a commit"):
+        check_committed()
+    Path("params.yaml").write_text(PARAMS)
+    Path("metrics").mkdir()
+    Path("metrics/a.json").write_text("{}")
+    commit(tmp_path)
+    Path("metrics/a.json").write_text("{ }")  # what a stage writes may differ
+    Path("new.txt").write_text("untracked")
+    check_committed()
+    Path("params.yaml").write_text(PARAMS + "# changed")
+    with pytest.raises(PosttrainError, match=r"changed since the last commit: params\.yaml"):
+        check_committed()
+
+
+@pytest.mark.parametrize("name", ["kl-2", "", "a/b", "-a", "a b"])
+def test_a_sweep_has_a_name_that_experiments_can_begin_with(name: str) -> None:
+    with pytest.raises(PosttrainError, match="cannot name a sweep"):
+        checked_sweep_name(name)
+
+
+def test_help_and_nothing_to_do(
+    small: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(small.root)
+    assert main(["lost"]) == 1
+    assert "sweeps/lost.yaml: there is no such file" in capsys.readouterr().err
+    (small.root / "sweeps").mkdir()
+    (small.root / "sweeps" / "kl.yaml").write_text(f"grid:\n  {BETA}: [0.02, 0.5]\nseeds: [1, 2]\n")
+    assert main(["kl", "--plan"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("to run  ") == 4
+    assert "4 experiments, 0 done, 4 to run" in out
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "python -m posttrain compare NAME" in capsys.readouterr().out

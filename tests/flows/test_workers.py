@@ -1,0 +1,91 @@
+"""Two clones with a worker each and a coordinator, which share nothing but git, a DVC remote and a Prefect server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.flows.project import Project
+
+pytestmark = pytest.mark.slow
+
+
+def git(root: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=root, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def shared(project: Project, tmp_path: Path) -> Project:
+    """The coordinator's clone, with a remote that the workers' clones know of too."""
+    project.dvc("remote", "add", "-d", "shared", str(tmp_path / "remote"))
+    # DVC keeps no run cache of a stage without dependencies.
+    graph = project.root / "dvc.yaml"
+    graph.write_text(
+        graph.read_text().replace("    outs: [prepare.txt]", "    deps: [step.py]\n    outs: [prepare.txt]")
+    )
+    git(project.root, "commit", "-qam", "a remote")
+    return project
+
+
+@contextmanager
+def worker(shared: Project, root: Path, name: str) -> Iterator[Project]:
+    """A clone of its own, with its own cache, that takes stages."""
+    git(shared.root, "clone", "-q", str(shared.root), str(root))
+    clone = Project(root, {**shared.env, "PREFECT_HOME": str(root / ".prefect"), "PREFECT_RUNNER_POLL_FREQUENCY": "1"})
+    clone.trouble(left={"seconds": 8}, right={"seconds": 8})
+    command = [sys.executable, "-m", "flows.workers", "--name", name]
+    with root.with_suffix(".log").open("wb") as sink:
+        process = subprocess.Popen(command, cwd=root, env=clone.env, stdout=sink, stderr=sink)
+    try:
+        end = time.monotonic() + 60
+        while name not in ready(shared):
+            assert process.poll() is None and time.monotonic() < end, root.with_suffix(".log").read_text()
+            time.sleep(0.3)
+        yield clone
+    finally:
+        process.terminate()
+        process.wait(timeout=40)
+
+
+def ready(project: Project) -> set[str]:
+    found = project.api("deployments/filter", flows={"name": {"any_": ["stage"]}})
+    return {one["name"] for one in found if one["status"] == "READY"}
+
+
+def test_without_a_host_it_says_how_to_start_one(shared: Project) -> None:
+    ended = shared.run("--workers")
+    assert ended.code == 1
+    assert "no host serves stages. Start one in each clone: python -m flows.workers" in ended.err
+
+
+def test_two_hosts_share_the_stages(shared: Project, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        hosts = [stack.enter_context(worker(shared, tmp_path / name, f"{tmp_path.name}-{name}")) for name in "ab"]
+        ended = shared.run("--workers")
+        logs = "".join((tmp_path / f"{name}.log").read_text()[-3000:] for name in "ab")
+        assert ended.code == 0, ended.err + logs
+        assert set(ended.states.values()) == {"Completed"}
+        assert not (shared.root / "seen").exists(), "the coordinator ran no stage"
+        ran = {
+            name: host for host in hosts for name in ("left", "right") if (host.root / "seen" / f"{name}.json").exists()
+        }
+        assert ran["left"].root != ran["right"].root
+        (begin_1, end_1), (begin_2, end_2) = (ran[name].span(name) for name in ("left", "right"))
+        assert max(begin_1, begin_2) < min(end_1, end_2), "at the same time"
+        assert json.loads(shared.dvc("status", "--json")) == {}
+        assert git(shared.root, "status", "--porcelain", "dvc.lock").strip() == "?? dvc.lock", "it wrote the lock"
+        assert (shared.root / "join.txt").read_text() == "prepare\nleft\nprepare\nright\njoin\n"
+        assert set(shared.run("--workers").states.values()) == {"Cached"}
+
+        git(shared.root, "add", "-A")
+        git(shared.root, "commit", "-qm", "results")
+        moved = shared.run("--workers", "--force", "prepare")
+        assert moved.code == 1
+        assert "git fetch && git checkout" in moved.err, "a clone at another commit refuses"

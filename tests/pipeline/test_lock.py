@@ -1,0 +1,33 @@
+"""A dvc.lock of which a kill left only a part is mended, and what was done is not done again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workspace import dvc
+
+pytestmark = pytest.mark.xdist_group("smoke")
+
+
+def mend(workspace: Path) -> str:
+    command = [sys.executable, "-m", "posttrain", "mend"]
+    return subprocess.run(command, cwd=workspace, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.85])
+def test_a_damaged_lock_is_set_aside_and_nothing_is_run_again(own_workspace: Path, share: float) -> None:
+    lock = own_workspace / "dvc.lock"
+    whole = lock.read_bytes()
+    assert "nothing to mend" in mend(own_workspace)
+    lock.write_bytes(whole[: int(share * len(whole))])
+    refused = dvc(own_workspace, "repro")
+    assert refused.returncode != 0, "DVC reads it, so there is nothing to mend"
+    assert "set aside as dvc.lock.damaged" in mend(own_workspace)
+    done = dvc(own_workspace, "repro")
+    assert done.returncode == 0, done.stdout
+    assert "Running stage" not in done.stdout, done.stdout
+    assert lock.read_bytes() == whole
