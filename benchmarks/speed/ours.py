@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -119,9 +119,9 @@ def fit(objective: Objective, source: Source, modules: Modules, meter: Meter) ->
     return log
 
 
-def cpu() -> Device:
+def cpu(precision: Literal["fp32", "bf16"] = "fp32") -> Device:
     """One thread."""
-    return Device(DeviceParams(device="cpu", threads=1))
+    return Device(DeviceParams(device="cpu", precision=precision, threads=1))
 
 
 class _Text:
