@@ -59,7 +59,7 @@ ui: env ## Prefect's server and its pages
 compare: env ## which run or setting is better, on the same held-out prompts (NAMES="a b" or a sweep; else all runs)
 	@$(BIN)/python -m posttrain compare $(NAMES)
 
-experiments: env ## DVC's experiments: the headline and the knobs that changed
+experiments: env ## DVC's experiments: the knobs and figures that changed
 	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain)/'
 
 test: env ## the quick tests

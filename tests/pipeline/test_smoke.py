@@ -89,11 +89,8 @@ def test_every_training_stage_logs_what_plots_draw(smoke_workspace: Path) -> Non
 def test_dvc_shows_metrics_params_and_plots(smoke_workspace: Path) -> None:
     shown = json.loads(_quiet(dvc(smoke_workspace, "metrics", "show", "--json")))
     files = next(iter(shown.values()))["data"]
-    assert list(files) == ["report/headline.json"], "the table of `dvc exp show` is readable as it comes"
     assert set(files["report/headline.json"]["data"]) == {"base", "sft", "dpo", "grpo", "reward_model"}
-    asked = ("report/summary.json", "results/sft/metrics.json", "metrics/reward.json")
-    shown = json.loads(_quiet(dvc(smoke_workspace, "metrics", "show", "--json", *asked)))
-    assert set(next(iter(shown.values()))["data"]) == set(asked), "the others by name"
+    assert {"report/summary.json", "results/sft/metrics.json", "metrics/reward.json"} <= set(files)
     plots = json.loads(_quiet(dvc(smoke_workspace, "plots", "show", "--json")))
     assert any("online/grpo.csv" in name for name in plots["data"]), list(plots)
 
