@@ -8,13 +8,23 @@ from benchmarks.speed import bound_loops, ours, theirs
 from benchmarks.speed.case import Case, batches, language_model, padding
 from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.models.device import Device
 from posttrain.train.modules import Modules
 
 
 def posttrain(case: Case) -> Report:
     """The stage's loop over the given rows."""
+    return _posttrain(case, ours.cpu())
+
+
+def posttrain_bf16(case: Case) -> Report:
+    """The same with bf16 autocast."""
+    return _posttrain(case, ours.cpu("bf16"))
+
+
+def _posttrain(case: Case, device: Device) -> Report:
     updates, meter = batches(case), Meter(case.warm)
-    modules = Modules(ours.ready(language_model(case.shape)), ours.cpu())
+    modules = Modules(ours.ready(language_model(case.shape)), device)
     log = ours.fit(LikelihoodObjective(LikelihoodKnobs()), ours.Given(updates, {}), modules, meter)
     return meter.report(_tokens(case), [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
@@ -22,6 +32,11 @@ def posttrain(case: Case) -> Report:
 def trl(case: Case) -> Report:
     """TRL, tuned: padded batches."""
     return _trl(case, theirs.TUNED)
+
+
+def trl_bf16(case: Case) -> Report:
+    """TRL, tuned but for bf16 autocast."""
+    return _trl(case, {**theirs.TUNED, "bf16": True})
 
 
 def trl_default(case: Case) -> Report:
@@ -74,4 +89,6 @@ SIDES = {
     "trl": trl,
     "trl_packing": trl_packing,
     "trl_default": trl_default,
+    "posttrain_bf16": posttrain_bf16,
+    "trl_bf16": trl_bf16,
 }

@@ -27,7 +27,7 @@ class CachedAttention:
         lengths_P = torch.bincount(self._place_N[0])
         self._shape = lengths_P.numel(), self._packed.longest
         unseen = torch.arange(self._shape[1], device=lengths_P.device) >= lengths_P[:, None]
-        self._bias_PT = torch.zeros(unseen.shape, device=unseen.device).masked_fill_(unseen, -torch.inf)
+        self._bias_PT = torch.zeros(unseen.shape, device=unseen.device).masked_fill_(unseen, -torch.inf)[:, None]
         self._prompts: dict[int, tuple[Tensor, Tensor]] = {}
         self._own: dict[int, tuple[Tensor, Tensor]] = {}
         self._sharing = _Sharing(prompts_R, self._shape[0])
@@ -52,14 +52,21 @@ class CachedAttention:
         kv_heads = key.shape[1]
         query = query.reshape(rows, kv_heads, heads // kv_heads, width) * scale
         prompt_keys, prompt_values = self._prompts[layer]
-        bias = self._bias_PT.to(query.dtype).repeat_interleave(kv_heads, 0)[:, None]
-        shared = torch.baddbmm(bias, self._sharing.by_prompt(query), prompt_keys.transpose(1, 2))
+        shared = torch.baddbmm(
+            self._bias(kv_heads, query.dtype), self._sharing.by_prompt(query), prompt_keys.transpose(1, 2)
+        )
         alone = torch.bmm(query.flatten(0, 1), own_keys.transpose(1, 2)).view(rows, kv_heads, -1, self._used)
         p = torch.cat([self._sharing.by_row(shared, kv_heads), alone], dim=3).softmax(3).to(query.dtype)
         split = self._shape[1]
         out = torch.bmm(p[..., split:].flatten(0, 1), own_values).view(query.shape)
         out = out + self._sharing.by_row(torch.bmm(self._sharing.by_prompt(p[..., :split]), prompt_values), kv_heads)
         return out.view(rows, 1, heads, width)
+
+    def _bias(self, kv_heads: int, dtype: torch.dtype) -> Tensor:
+        """0 for what a prompt holds and -inf for its padding [P K, 1, T]: the same in every layer and step."""
+        if self._bias_PT.shape[0] != self._shape[0] * kv_heads or self._bias_PT.dtype != dtype:
+            self._bias_PT = self._bias_PT.to(dtype).repeat_interleave(kv_heads, 0)
+        return self._bias_PT
 
     def _remember(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Write the step's keys and values [R, K, 1, D]; what each row has seen of its own, [R K, used, D]."""

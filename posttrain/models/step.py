@@ -45,7 +45,8 @@ class DecoderStep:
         cos, sin = core.rotary_emb(self._embedding[:1], places)
         half = self._size // 2
         self._cos, self._sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=1)
-        self._layers = [_layer(layer) for layer in core.layers]
+        with torch.no_grad():
+            self._layers = [_layer(layer) for layer in core.layers]
 
     def __call__(self, token_R: Tensor, position_R: Tensor, cache: CachedAttention) -> Tensor:
         """The last hidden states [R, D] of one token a row."""
@@ -70,10 +71,11 @@ class DecoderStep:
         if layer.head_norms is not None:
             parts = (split[:, :heads], split[:, heads:turned])
             normed = [
-                rms_norm(part, (self._size,), w, self._eps) for part, w in zip(parts, layer.head_norms, strict=True)
+                rms_norm(part.to(w.dtype), (self._size,), w, self._eps)
+                for part, w in zip(parts, layer.head_norms, strict=True)
             ]
             both = torch.cat(normed, dim=1)
-        both = (both * cos + both.roll(self._size // 2, -1) * sin)[:, :, None]
+        both = torch.addcmul(both * cos, both.roll(self._size // 2, -1), sin)[:, :, None]
         return both[:, :heads], both[:, heads:], split[:, turned:, None]
 
 
@@ -104,10 +106,10 @@ def _layer(layer: Any) -> _Layer:
         before=layer.input_layernorm.weight,
         qkv=_side_by_side(attention.q_proj, attention.k_proj, attention.v_proj),
         head_norms=(attention.q_norm.weight, attention.k_norm.weight) if normed else None,
-        out=(attention.o_proj.weight, attention.o_proj.bias),
+        out=_side_by_side(attention.o_proj),
         after=layer.post_attention_layernorm.weight,
         gate_up=_side_by_side(gate, up),
-        down=(down.weight, down.bias),
+        down=_side_by_side(down),
     )
 
 
@@ -116,6 +118,13 @@ def _mlp(layer: Any) -> tuple[Any, Any, Any]:
 
 
 def _side_by_side(*parts: Any) -> tuple[Tensor, Tensor | None]:
-    """Linear maps of one input as one."""
-    biases = [part.bias for part in parts]
-    return torch.cat([part.weight for part in parts]), None if biases[0] is None else torch.cat(biases)
+    """Linear maps of one input as one, in the precision of the products."""
+    weights, biases = [part.weight for part in parts], [part.bias for part in parts]
+    weight = torch.cat(weights) if len(parts) > 1 else weights[0]
+    return in_use(weight), None if biases[0] is None else in_use(torch.cat(biases))
+
+
+def in_use(weight: Tensor) -> Tensor:
+    """The weight in the precision that autocast, where it is on, would give it in every product anew."""
+    kind = weight.device.type
+    return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight

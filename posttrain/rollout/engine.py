@@ -13,7 +13,7 @@ from torch import Tensor
 from posttrain.models.cache import CachedAttention
 from posttrain.models.device import Device
 from posttrain.models.forward import head_weight, hidden_states
-from posttrain.models.step import DecoderStep, fits
+from posttrain.models.step import DecoderStep, fits, in_use
 from posttrain.params import Params
 from posttrain.rollout.draw import mixture_logits, row_keys, uniform
 from posttrain.text.layout import Layout, pack
@@ -164,7 +164,7 @@ class _Voice:
     """One model in the decoding loop: its cache and its last hidden state of each row."""
 
     def __init__(self, model: Any, layout: Layout, prompts_R: Tensor, longest: int) -> None:
-        self._model, self._weight = model, head_weight(model)
+        self._model, self._weight = model, in_use(head_weight(model))
         self.cache = CachedAttention(layout, prompts_R, longest)
         self._step = DecoderStep(model, self.cache.longest) if fits(model, self.cache.longest) else None
         states = hidden_states(model, layout.ids_N[None], layout.positions_N[None], self.cache)[0]
@@ -172,7 +172,7 @@ class _Voice:
 
     def logits(self) -> Tensor:
         """What it would say next [R, V]."""
-        return (self._states_R @ self._weight.to(self._states_R.dtype).T).float()
+        return (self._states_R.to(self._weight.dtype) @ self._weight.T).float()
 
     def hear(self, token_R: Tensor, position_R: Tensor) -> None:
         """Take in the token that was chosen for each row."""

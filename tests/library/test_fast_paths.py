@@ -153,6 +153,20 @@ def test_a_decoding_step_is_that_of_the_models_own_code(name: str, monkeypatch: 
             assert one == pytest.approx(other, abs=2e-4)
 
 
+def test_a_bf16_step_is_near_that_of_the_models_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, device = family("qwen3"), Device(DeviceParams(device="cpu", precision="bf16", threads=1))
+    found = []
+    for fast in (True, False):
+        monkeypatch.setattr("posttrain.rollout.engine.fits", lambda *_, fast=fast: fast)
+        prompts = random_rows(6, seed=1)[0]
+        found.append(greedy(model, prompts, params=SamplingParams(max_tokens=2), stop=2, device=device))
+    pairs = zip(found[0].ids, found[1].ids, found[0].logps, found[1].logps, strict=True)
+    same = [(one, other) for ids, others, one, other in pairs if ids == others]
+    assert len(same) >= 4, "rounding decides few tokens"
+    for one, other in same:
+        assert one == pytest.approx(other, abs=0.1)
+
+
 def test_a_model_with_foreign_parts_is_decoded_by_its_own_code() -> None:
     model = tiny_model()
     model.base_model.layers[0].mlp.up_proj = torch.nn.Sequential(model.base_model.layers[0].mlp.up_proj)
