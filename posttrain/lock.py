@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 LOCK = Path("dvc.lock")
 DAMAGED = Path("dvc.lock.damaged")
@@ -25,13 +24,14 @@ def mend_lock() -> str:
 
 
 def _whole(text: bytes) -> bool:
-    """Whether DVC would read it: every stage has its command."""
+    """Whether DVC would read it."""
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
+    from voluptuous import Invalid
 
     try:
-        data: Any = YAML(typ="safe").load(text)
-        stages = data["stages"]
-        return all("cmd" in stage for stage in stages.values()) and "schema" in data
-    except (YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+        COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(text))
+    except (YAMLError, UnicodeDecodeError, Invalid):
         return False
+    return True
