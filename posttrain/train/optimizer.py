@@ -116,4 +116,9 @@ class AdamW:
         for name, part in tensors.items():
             index, kind = name.split(".", 1)
             state["state"].setdefault(int(index), {})[kind] = part
+        for index, parts in state["state"].items():
+            averages = [parts.get(kind) for kind in ("exp_avg", "exp_avg_sq")]
+            shape = self._parameters[index].shape
+            if "step" not in parts or any(part is None or part.shape != shape for part in averages):
+                raise ValueError(f"the averages of parameter {index} are not whole")
         self._optimizer.load_state_dict(state)

@@ -90,7 +90,9 @@ class Fuzz:
             return Verdict(case, "wrong" if fault else "refused", fault or _line(ended))
         if case.stage.endswith("resumed"):
             same = all(after.get(name) == digest for name, digest in self._trained.items())
-            return Verdict(case, "accepted" if same else "wrong", "passed over by name" if same else "other weights")
+            if same and "checkpoint passed over: " in ended.output:
+                return Verdict(case, "accepted", "named and passed over; the weights are the same")
+            return Verdict(case, "wrong", f"same weights: {same}, but nothing was named: {ended.output[-300:]}")
         reason = next((why for pattern, why in ACCEPTED if re.search(pattern, f"{case.kind}: {case.name}")), None)
         if reason is None and re.search(r" (flip|zeros) \d+$", case.name) and self._same(case, stage, after):
             reason = "the bytes carry nothing that is read: the outputs are the same"

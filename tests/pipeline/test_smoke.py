@@ -121,7 +121,7 @@ def test_one_knob_reruns_its_run_and_what_follows_and_its_undo_comes_from_the_ca
 def test_adding_a_run_adds_its_stages(own_workspace: Path) -> None:
     params = own_workspace / "params.yaml"
     extra = "    mine: {algorithm: dapo, start: sft, rollout: {rounds: 1, prompts: 2, minibatches: 1}}\n"
-    params.write_text(params.read_text().replace("\nevaluate:", f"{extra}\nevaluate:"))
+    params.write_text(params.read_text().replace("\ndistill:", f"{extra}\ndistill:"))
     listed = dvc(own_workspace, "stage", "list", "--name-only").stdout.split()
     assert {"online@mine", "evaluate_online@mine"} <= set(listed)
     stale = json.loads(_quiet(dvc(own_workspace, "status", "--json")))
