@@ -86,9 +86,9 @@ class Llama:
         self.cos = torch.cat([angles, angles], 1).cos()
         self.sin = torch.cat([-angles.sin(), angles.sin()], 1)
 
-    def states(self, rows: Packed) -> Tensor:
+    def states(self, rows: Packed, embedded: Tensor | None = None) -> Tensor:
         """Last hidden states [N, D]."""
-        x = self.embedding[rows.ids] if torch.is_grad_enabled() else self.embedding.index_select(0, rows.ids)
+        x = self.embedding[rows.ids] if embedded is None else embedded
         cos, sin = self.cos[rows.positions][:, None], self.sin[rows.positions][:, None]
         for norm1, qkv, out, norm2, gate_up, down in self.layers:
             x = x + self._attend(_norm(x, norm1) @ qkv.T, rows, cos, sin) @ out.T
@@ -195,8 +195,9 @@ def token_step(
     model: Llama, rows: Packed, slope: Callable[[slice, Tensor], tuple[Tensor, Tensor]]
 ) -> tuple[float, float]:
     """(loss, mean entropy) of a sum over tokens, gradients added to the parameters: three products for the head."""
+    embedded = model.embedding.index_select(0, rows.ids).requires_grad_()
     with torch.enable_grad():
-        states = model.states(rows)
+        states = model.states(rows, embedded)
     hidden, head = states.detach()[rows.source], model.embedding
     head.grad = torch.zeros_like(head) if head.grad is None else head.grad
     grad_hidden = torch.empty_like(hidden)
@@ -217,6 +218,8 @@ def token_step(
         torch.mm(p, head, out=grad_hidden[part])
         head.grad.addmm_(p.T, hidden[part])
     states.backward(torch.zeros_like(states).index_add_(0, rows.source, grad_hidden))  # type: ignore[no-untyped-call]
+    if embedded.grad is not None:
+        head.grad.index_add_(0, rows.ids, embedded.grad)
     return loss, entropy / rows.target.numel()
 
 

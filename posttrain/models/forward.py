@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from posttrain.errors import ModelError
@@ -18,16 +19,45 @@ def backbone(model: Any) -> nn.Module:
     return base
 
 
-def hidden_states(model: Any, ids: Tensor, positions: Tensor, attention: Attends) -> Tensor:
-    """The last hidden states [B, N, D] of ids [B, N]."""
-    output = backbone(model)(input_ids=ids, position_ids=positions, layout=attention, use_cache=False)
+def hidden_states(
+    model: Any, ids: Tensor, positions: Tensor, attention: Attends, embedded: Tensor | None = None
+) -> Tensor:
+    """The last hidden states [B, N, D] of ids [B, N], or of their embeddings where those are at hand [B, N, D]."""
+    given = {"input_ids": ids} if embedded is None else {"inputs_embeds": embedded}
+    output = backbone(model)(**given, position_ids=positions, layout=attention, use_cache=False)
     states: Tensor = output.last_hidden_state
     return states
 
 
-def packed_states(model: Any, layout: Layout) -> Tensor:
+def packed_states(model: Any, layout: Layout, embedded_ND: Tensor | None = None) -> Tensor:
     """The last hidden states [N, D] of a packed layout."""
-    return hidden_states(model, layout.ids_N[None], layout.positions_N[None], PackedAttention(layout))[0]
+    embedded = None if embedded_ND is None else embedded_ND[None]
+    return hidden_states(model, layout.ids_N[None], layout.positions_N[None], PackedAttention(layout), embedded)[0]
+
+
+def embedded_leaf(model: Any, layout: Layout) -> Tensor | None:
+    """The tokens' embeddings [N, D] as a leaf: their gradient then needs no second matrix of the vocabulary's size.
+
+    None where the model's embedding is not trained or more than a table.
+    """
+    table = model.get_input_embeddings()
+    if type(table) is not nn.Embedding or not table.weight.requires_grad:
+        return None
+    return table.weight.detach().index_select(0, layout.ids_N).requires_grad_()
+
+
+@torch.no_grad()
+def add_embedding_gradient(model: Any, layout: Layout, embedded_ND: Tensor) -> None:
+    """Add the gradient that has reached `embedded_leaf` to the embedding's own, as its backward would."""
+    table = model.get_input_embeddings()
+    grad_ND = embedded_ND.grad
+    if grad_ND is None:
+        return
+    if table.padding_idx is not None:
+        grad_ND = grad_ND.masked_fill((layout.ids_N == table.padding_idx)[:, None], 0)
+    if table.weight.grad is None:
+        table.weight.grad = torch.zeros_like(table.weight)
+    table.weight.grad.index_put_((layout.ids_N,), grad_ND, accumulate=True)
 
 
 def head_weight(model: Any) -> Tensor:

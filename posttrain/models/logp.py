@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 
 TILE_BYTES = 16 * 2**20
+TILE_TOKENS = 64
+"""No fewer tokens than this share a tile, however large the vocabulary: the weight's gradient is gone through once a
+tile."""
 
 
 TokenLoss = Callable[[slice, Tensor, Tensor], Tensor]
@@ -153,7 +156,7 @@ def _logits(hidden_MD: Tensor, weight_VD: Tensor, temperature: float) -> Tensor:
 
 
 def _tiles(tokens: int, vocabulary: int) -> list[slice]:
-    size = max(TILE_BYTES // (4 * vocabulary), 1)
+    size = max(TILE_BYTES // (4 * vocabulary), TILE_TOKENS)
     return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
 
 

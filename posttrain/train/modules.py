@@ -13,7 +13,15 @@ from posttrain.algorithms.objective import Objective
 from posttrain.formulas.distill import Divergence, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.models.device import Device
-from posttrain.models.forward import head_weight, packed_states, score_rows, score_tokens, value_tokens
+from posttrain.models.forward import (
+    add_embedding_gradient,
+    embedded_leaf,
+    head_weight,
+    packed_states,
+    score_rows,
+    score_tokens,
+    value_tokens,
+)
 from posttrain.models.logp import exact_kl, token_loss_backward
 from posttrain.text.layout import Layout, micro_batches, pack
 from posttrain.train.batch import Batch
@@ -81,11 +89,14 @@ class Modules:
             return found.total
 
         with self.device.autocast():
-            states_ND = packed_states(self.policy, layout)
+            embedded_ND = embedded_leaf(self.policy, layout)
+            states_ND = packed_states(self.policy, layout, embedded_ND)
             hidden_MD = states_ND.detach().index_select(0, layout.source_M)
             head = head_weight(self.policy)
             grad_MD = token_loss_backward(hidden_MD, head, layout.target_M, self.temperature, loss)
         states_ND.backward(torch.zeros_like(states_ND).index_add_(0, layout.source_M, grad_MD))  # type: ignore[no-untyped-call]
+        if embedded_ND is not None:
+            add_embedding_gradient(self.policy, layout, embedded_ND)
         return totals
 
     @torch.no_grad()

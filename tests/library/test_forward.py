@@ -60,6 +60,7 @@ def test_a_row_without_a_prompt_is_scored_from_its_second_token() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_tiled_log_probs_and_entropy_equal_plain_autograd(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("posttrain.models.logp.TILE_BYTES", 4 * 53 * 5)
+    monkeypatch.setattr("posttrain.models.logp.TILE_TOKENS", 1)
     torch.manual_seed(0)
     hidden = torch.randn(17, 8, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(53, 8, dtype=torch.float64, requires_grad=True)
