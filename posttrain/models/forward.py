@@ -57,7 +57,7 @@ def add_embedding_gradient(model: Any, layout: Layout, embedded_ND: Tensor) -> N
         grad_ND = grad_ND.masked_fill((layout.ids_N == table.padding_idx)[:, None], 0)
     if table.weight.grad is None:
         table.weight.grad = torch.zeros_like(table.weight)
-    table.weight.grad.index_put_((layout.ids_N,), grad_ND, accumulate=True)
+    table.weight.grad.index_add_(0, layout.ids_N, grad_ND.to(table.weight.dtype))
 
 
 def head_weight(model: Any) -> Tensor:
