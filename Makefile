@@ -19,8 +19,8 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-all lint format reproduce faults fuzz bench learning \
-	conformance oracle lock clean
+.PHONY: help env run smoke flow ui compare experiments test test-all lint format reproduce faults fuzz bench bench-gpu learning \
+	conformance oracle engines lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,10 @@ oracle: env ## our losses beside TRL's, which is put into .trl and nowhere else
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate
 	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle
 
+engines: env ## install the extras `ray` and `dask`, and run the flow on both
+	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[ray,dask]'
+	$(BIN)/python -m pytest tests/flows/test_engines.py
+
 faults: env ## kill every stage 200 times, damage what can be damaged, and write docs/faults.md (about an hour)
 	$(BIN)/python -m tests.faults.report --kills $(KILLS)
 
@@ -99,10 +103,13 @@ learning: env ## train every algorithm over seeds and write docs/learning.md (re
 bench: env ## speed and memory beside TRL (extra `trl`) and the bound: docs/performance.md (hours), or CASE=sft/T alone
 	$(BIN)/python -m benchmarks.speed $(if $(CASE),--case $(CASE) -n 1)
 
+bench-gpu: env ## speed and memory on a CUDA device beside TRL (extra `trl`): docs/performance-gpu.md
+	$(BIN)/python -m benchmarks.speed.gpu
+
 lock: ## renew constraints.txt with the newest versions that pyproject.toml allows
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --upgrade pip setuptools
-	.venv-lock/bin/python -m pip install --no-build-isolation -e '.[dev,trl]'
+	.venv-lock/bin/python -m pip install --no-build-isolation -e '.[dev,trl,ray,dask]'
 	{ sed -n '/^#/p' constraints.txt; \
 	  .venv-lock/bin/python -m pip freeze --all --exclude-editable | sed -E 's/ @ .*//; s/\+[a-z0-9.]+$$//' | grep -vE '^(nvidia|cuda|triton)' | sort -f; } > constraints.new
 	mv constraints.new constraints.txt && rm -rf .venv-lock

@@ -19,7 +19,7 @@ from posttrain.params import Params, check, did_you_mean
 
 ROOT_FILE = "dvc.yaml"
 Which = Literal["stale", "all"]
-Where = Literal["here", "workers"]
+Where = Literal["here", "workers", "ray", "dask"]
 
 
 class Needs(Params):

@@ -27,14 +27,20 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--force", action="store_const", const="all", default="stale", dest="which", help="run also what is up to date"
     )
-    parser.add_argument(
-        "--workers",
-        action="store_const",
-        const="workers",
-        default="here",
-        dest="where",
-        help="run stages on the hosts that serve `python -m flows.workers` (docs/deploy.md)",
-    )
+    elsewhere = parser.add_mutually_exclusive_group()
+    for where, what in {
+        "workers": "on the hosts that serve `python -m flows.workers`",
+        "ray": "as tasks of Ray (extra `ray`; RAY_ADDRESS names a cluster)",
+        "dask": "as tasks of Dask (extra `dask`; DASK_SCHEDULER_ADDRESS names a cluster)",
+    }.items():
+        elsewhere.add_argument(
+            f"--{where}",
+            action="store_const",
+            const=where,
+            default="here",
+            dest="where",
+            help=f"run stages {what} (docs/deploy.md)",
+        )
     options = parser.parse_args(words)
     signal.signal(signal.SIGTERM, terminated)
     try:

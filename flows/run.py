@@ -8,22 +8,23 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prefect import Task, flow, task
+from prefect import Task, flow
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import TerminationSignal
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
+from prefect.runtime import flow_run, task_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.states import Cancelled, Completed, Failed
+from prefect.states import Cancelled, Cancelling, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import graph, notify, process, record
+from flows import engines, graph, notify, process, record
 from flows.graph import Stage, Where, Which
 from flows.guard import STEPS, Guard
 from flows.record import Outcome
@@ -39,16 +40,15 @@ _TOLD: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notif
 class Crew:
     """All that the tasks of one flow run share; made inside the flow, because `serve` pickles its module by value."""
 
-    def __init__(
-        self, root: Path, stages: Sequence[Stage], which: Which, guard: Guard, workers: Workers | None
-    ) -> None:
-        self.root, self.guard, self.which, self.workers = root, guard, which, workers
+    def __init__(self, root: Path, stages: Sequence[Stage], which: Which, guard: Guard, where: Where) -> None:
+        self.root, self.guard, self.which, self.where = root, guard, which, where
+        self.workers = Workers(root) if where == "workers" else None
         self.stages = {stage.name: stage for stage in stages}
         self.to_run = graph.chosen(stages, which)
         self.outcomes: dict[str, Outcome] = {}
         self.cancel = threading.Event()
-        self.slots = Slots([stage for stage in stages if stage.name in self.to_run])
-        self._tries: dict[str, int] = {}
+        here = where == "here"
+        self.slots = Slots([stage for stage in stages if here and stage.name in self.to_run])
 
     def work(self, name: str) -> State[Any]:
         """Bring one stage up to date; the returned state is what Prefect records."""
@@ -57,14 +57,13 @@ class Crew:
         earlier = self.outcomes[name].seconds if name in self.outcomes else 0.0
         self.outcomes[name] = Outcome(outcome.state, earlier + outcome.seconds, outcome.message)
         if outcome.state == "Failed":
-            self._tries[name] = self._tries.get(name, 0) + 1
-            if self._tries[name] <= stage.needs.retries and self.cancel.wait(stage.needs.retry_delay):
+            if task_run.run_count <= stage.needs.retries and self.cancel.wait(stage.needs.retry_delay):
                 # Here and not in Prefect, which would sleep through a cancellation.
                 return Cancelled(message=f"{name}: cancelled before another try")
             return Failed(message=outcome.message)
         if outcome.state == "Cancelled":
             return Cancelled(message=outcome.message)
-        return Completed(name=outcome.state, message=outcome.message)
+        return Completed(name=outcome.state, message=outcome.message, data=outcome.seconds)
 
     def _try(self, stage: Stage) -> Outcome:
         if self.cancel.is_set():
@@ -133,7 +132,7 @@ def quiet() -> None:
 def recorded(root: Path, stages: Sequence[Stage], which: Which, where: Where) -> State[Any]:
     """Run these stages, which DVC has just been asked about, as a flow run, and return its final state."""
 
-    @flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False, **_TOLD)  # type: ignore[arg-type]
+    @flow(name="pipeline", task_runner=engines.task_runner(where), persist_result=False, **_TOLD)
     def pipeline() -> State[Any]:
         return execute(root, stages, which, where)
 
@@ -154,9 +153,10 @@ def pipeline(targets: list[str] | None = None) -> State[Any]:
 
 def execute(root: Path, stages: Sequence[Stage], which: Which, where: Where) -> State[Any]:
     """Run the stages inside the current flow run; returns the state that the flow run ends in."""
+    engines.listen_again()
     with Guard() as guard:
         try:
-            crew = Crew(root, stages, which, guard, Workers(root) if where == "workers" else None)
+            crew = Crew(root, stages, which, guard, where)
         except PosttrainError as error:
             return Failed(message=str(error))
         try:
@@ -182,31 +182,68 @@ def _submit_and_wait(crew: Crew) -> None:
     futures: dict[str, PrefectFuture[Any]] = {}
     try:
         for stage in crew.stages.values():
+            if crew.where in engines.ENGINES and stage.name not in crew.to_run:
+                _as_task(stage, crew.work)(stage.name, return_state=True)
+                continue
             upstream = [futures[name] for name in stage.upstream if name in futures]
-            futures[stage.name] = _as_task(crew, stage).submit(stage.name, return_state=False, wait_for=upstream)
+            futures[stage.name] = _submitted(crew, stage, upstream)
         for future in futures.values():
             future.wait()
     except (KeyboardInterrupt, SystemExit, TerminationSignal):
         crew.cancel.set()
+        if crew.where in engines.ENGINES:
+            with get_client(sync_client=True) as client:
+                client.set_flow_run_state(flow_run.id, Cancelling(), force=True)
         patience = sum(seconds for _, seconds in STEPS) + 5
         for future in futures.values():
             future.wait(timeout=patience)
         raise
+    finally:
+        if crew.where in engines.ENGINES:
+            crew.outcomes |= {name: outcome for name, future in futures.items() if (outcome := _outcome(future))}
 
 
-def _as_task(crew: Crew, stage: Stage) -> Task[[str], State[Any]]:
+def _submitted(crew: Crew, stage: Stage, upstream: list[PrefectFuture[Any]]) -> PrefectFuture[Any]:
+    if crew.where not in engines.ENGINES:
+        return _as_task(stage, crew.work).submit(stage.name, wait_for=upstream)
+    with engines.asking(crew.where, stage):
+        # What it comes after is an argument, which makes it a dependency to the engine too: a task that only waits
+        # would hold a place.
+        return _as_task(stage, bring_up_to_date).submit(str(crew.root), graph.to_json(stage), crew.which, upstream)
+
+
+def bring_up_to_date(root: str, data: dict[str, Any], which: Which, after: list[Any]) -> State[Any]:
+    """A stage in a process of Ray or Dask, which has its own guard and hears of a cancellation from the server."""
+    del after
+    stage = graph.from_json(data)
+    free = replace(stage, needs=stage.needs.model_copy(update={"gpus": 0}))  # the engine has handed them out
+    with Guard() as guard:
+        crew = Crew(Path(root), [free], which, guard, "here")
+        crew.to_run = {free.name}
+        with cancelled_elsewhere(crew.cancel):
+            return crew.work(free.name)
+
+
+def _outcome(future: PrefectFuture[Any]) -> Outcome | None:
+    """What became of a stage that ran in another process; None of one that never began."""
+    state = future.state
+    if not state.is_final():
+        return None
+    kind = "Failed" if state.is_failed() or state.is_crashed() else "Cancelled" if state.is_cancelled() else state.name
+    seconds = getattr(state.data, "result", 0.0)  # what `Crew.work` gave, where the stage was completed
+    return Outcome(kind or "Completed", seconds if isinstance(seconds, float) else 0.0, state.message or "")
+
+
+def _as_task(stage: Stage, work: Callable[..., State[Any]]) -> Task[..., State[Any]]:
     # DVC is the cache; Prefect's own would answer from another notion of what is done.
-    @task(
+    return Task(
+        work,
         name=stage.name,
         task_run_name=stage.name,
         retries=stage.needs.retries,
         cache_policy=NO_CACHE,
         persist_result=False,
     )
-    def work(name: str) -> State[Any]:
-        return crew.work(name)
-
-    return work
 
 
 @contextmanager

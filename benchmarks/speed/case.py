@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 PADDING = 2.35
 """Padded over real tokens of a batch of random rows, as met in chat data."""
@@ -26,7 +26,7 @@ CLIP = 1.0
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama model with random weights and tied embeddings."""
+    """A model with random weights and tied embeddings: a Llama, or a Qwen3 where it says so."""
 
     name: str
     layers: int
@@ -34,6 +34,14 @@ class Shape:
     heads: int
     feed_forward: int
     vocabulary: int
+    family: Literal["llama", "qwen3"] = "llama"
+    kv_heads: int | None = None
+    head_size: int | None = None
+
+    @property
+    def head(self) -> int:
+        """The width of one head."""
+        return self.head_size or self.width // self.heads
 
 
 SHAPES = {
@@ -41,6 +49,8 @@ SHAPES = {
     "S": Shape("S", 8, 512, 8, 1368, 32_000),
     "control": Shape("control", 8, 512, 8, 1368, 512),
     "tiny": Shape("tiny", 2, 32, 2, 64, 97),
+    "Q": Shape("Q", 28, 1024, 16, 3072, 151_936, "qwen3", kv_heads=8, head_size=128),
+    "tiny-qwen3": Shape("tiny-qwen3", 2, 32, 4, 64, 97, "qwen3", kv_heads=2, head_size=16),
 }
 
 
@@ -58,6 +68,7 @@ class Case:
     prompt_share: float = PROMPT_SHARE
     group: int = 8
     longest_answer: int = 64
+    device: Literal["cpu", "cuda"] = "cpu"
 
     def with_shape(self, **changes: Any) -> Case:
         """The same case on a changed model."""
@@ -121,12 +132,14 @@ def reward(ids: Sequence[int]) -> float:
 def config(shape: Shape) -> Any:
     """The model's configuration for transformers."""
     from transformers.models.llama.configuration_llama import LlamaConfig
+    from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
-    return LlamaConfig(
+    made, name = (LlamaConfig, "LlamaForCausalLM") if shape.family == "llama" else (Qwen3Config, "Qwen3ForCausalLM")
+    return made(
         vocab_size=shape.vocabulary, hidden_size=shape.width, num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.heads, intermediate_size=shape.feed_forward,
-        max_position_embeddings=4096, tie_word_embeddings=True, pad_token_id=0, bos_token_id=None, eos_token_id=STOP,
-        architectures=["LlamaForCausalLM"],
+        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads or shape.heads, head_dim=shape.head,
+        intermediate_size=shape.feed_forward, max_position_embeddings=4096, tie_word_embeddings=True, pad_token_id=0,
+        bos_token_id=None, eos_token_id=STOP, architectures=[name],
     )  # fmt: skip
 
 
@@ -134,9 +147,10 @@ def language_model(shape: Shape) -> Any:
     """The causal language model as transformers makes it, the same weights for every side."""
     import torch
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
     torch.manual_seed(0)
-    return LlamaForCausalLM(config(shape))
+    return (LlamaForCausalLM if shape.family == "llama" else Qwen3ForCausalLM)(config(shape))
 
 
 def scorer(shape: Shape) -> Any:

@@ -31,6 +31,13 @@ COMPARED: dict[str, Case] = {
 TINY: dict[str, Case] = {
     f"{name}/tiny": Case(SHAPES["tiny"], batch=4, longest=24, updates=2, warm=0, group=2, longest_answer=6)
     for name in WORKLOADS
+} | {"sft/tiny-qwen3": Case(SHAPES["tiny-qwen3"], batch=4, longest=24, updates=2, warm=0)}
+
+GPU: dict[str, Case] = {
+    "sft/Q": Case(SHAPES["Q"], batch=16, longest=2048, updates=10, warm=3, warm_longest=2048, device="cuda"),
+    "grpo/Q": Case(
+        SHAPES["Q"], batch=64, longest=256, updates=8, warm=2, warm_longest=256, longest_answer=512, device="cuda"
+    ),
 }
 
 
@@ -59,4 +66,4 @@ SCALING: dict[str, dict[str, Case]] = {
 def case_of(name: str) -> Case:
     """A case by its name."""
     scaled = {key: case for cases in SCALING.values() for key, case in cases.items()}
-    return {**COMPARED, **TINY, **scaled}[name]
+    return {**COMPARED, **TINY, **GPU, **scaled}[name]

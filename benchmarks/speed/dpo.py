@@ -14,9 +14,9 @@ from posttrain.train.modules import Modules
 
 def posttrain(case: Case) -> Report:
     """The stage's loop over the given pairs."""
-    updates, meter = batches(case, 2), Meter(case.warm)
-    reference = ours.ready(language_model(case.shape))
-    modules = Modules(ours.ready(language_model(case.shape)), ours.cpu(), reference)
+    updates, meter = batches(case, 2), Meter(case.warm, case.device)
+    reference = ours.ready(language_model(case.shape), case)
+    modules = Modules(ours.ready(language_model(case.shape), case), ours.device(case), reference)
     objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings(beta=0.1))
     log = ours.fit(objective, ours.Given(updates, SIDE), modules, meter)
     return meter.report(case.batch * case.updates, [row["loss"] for row in log.rows], padding=padding(updates[-1]))
@@ -24,7 +24,7 @@ def posttrain(case: Case) -> Report:
 
 def trl(case: Case) -> Report:
     """TRL, tuned."""
-    return _trl(case, theirs.TUNED)
+    return _trl(case, theirs.tuned(case))
 
 
 def trl_default(case: Case) -> Report:
@@ -46,9 +46,9 @@ def _trl(case: Case, over: dict[str, Any]) -> Report:
     }
     settings = DPOConfig(
         output_dir=theirs.folder(), per_device_train_batch_size=case.batch, max_steps=updates, max_length=None,
-        beta=0.1, **{**theirs.COMMON, **over},
+        beta=0.1, **{**theirs.common(case), **over},
     )  # fmt: skip
-    meter = Meter(case.warm)
+    meter = Meter(case.warm, case.device)
     log = theirs.fit(
         DPOTrainer, settings, meter, updates, model=language_model(case.shape), ref_model=language_model(case.shape),
         train_dataset=Dataset.from_dict(data), processing_class=tokenizer(case.shape),

@@ -23,7 +23,12 @@ def bound(case: Case) -> Report:
 
 def trl(case: Case) -> Report:
     """TRL, tuned, with transformers' generation."""
-    return _trl(case, theirs.TUNED)
+    return _trl(case, theirs.tuned(case))
+
+
+def trl_vllm(case: Case) -> Report:
+    """TRL, tuned, with vLLM in its process."""
+    return _trl(case, {**theirs.tuned(case), "use_vllm": True, "vllm_mode": "colocate"})
 
 
 def trl_default(case: Case) -> Report:
@@ -38,4 +43,4 @@ def _trl(case: Case, over: dict[str, Any]) -> Report:
     return theirs.online(GRPOTrainer, GRPOConfig, case, {"beta": BETA, "loss_type": "grpo", **over})
 
 
-SIDES = {"posttrain": posttrain, "bound": bound, "trl": trl, "trl_default": trl_default}
+SIDES = {"posttrain": posttrain, "bound": bound, "trl": trl, "trl_default": trl_default, "trl_vllm": trl_vllm}

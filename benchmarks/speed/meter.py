@@ -1,4 +1,8 @@
-"""CPU time and peak memory of one side, counted from the update after the warm-up."""
+"""Time and peak memory of one side, counted from the update after the warm-up.
+
+On a CPU that is CPU time and the process's largest resident size; on a GPU, time on the wall with all work done, and
+the device memory that tensors took at most.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ class Meter:
     """Started by each side when an update begins; the warm-up's updates are not counted."""
 
     warm: int
+    device: str = "cpu"
     _begun: int = 0
     _start: float = 0.0
     _spent: float = 0.0
@@ -20,16 +25,24 @@ class Meter:
     def update(self) -> None:
         """An update begins."""
         if self._begun == self.warm:
-            self._start = time.process_time()
+            self._start = self._now()
         self._begun += 1
 
     def end(self) -> None:
         """The last update is done."""
-        self._spent = time.process_time() - self._start
+        self._spent = self._now() - self._start
+
+    def _now(self) -> float:
+        if self.device == "cpu":
+            return time.process_time()
+        import torch
+
+        torch.cuda.synchronize()
+        return time.perf_counter()
 
     def report(self, units: float, losses: list[float], **seen: float) -> Report:
         """What the side did: useful units (tokens, pairs, completions) and the loss of every update."""
-        return Report(self._spent, units, peak_mb(), losses, seen)
+        return Report(self._spent, units, peak_mb(self.device), losses, seen)
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,7 @@ class Report:
 
     @property
     def rate(self) -> float:
-        """Useful units per CPU second."""
+        """Useful units per second."""
         return self.units / self.seconds
 
     def line(self) -> str:
@@ -52,6 +65,10 @@ class Report:
         return json.dumps(asdict(self))
 
 
-def peak_mb() -> float:
-    """The process's largest resident size."""
+def peak_mb(device: str) -> float:
+    """The process's largest resident size, or what its tensors took of the GPU."""
+    if device != "cpu":
+        import torch
+
+        return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -102,10 +102,10 @@ class NoCheckpoints(Checkpoints):
         return None
 
 
-def ready(model: Any) -> Any:
+def ready(model: Any, case: Case) -> Any:
     """A model as posttrain's store hands it out."""
     model.set_attn_implementation(register())
-    return model.eval()
+    return model.to(case.device).eval()
 
 
 def fit(objective: Objective, source: Source, modules: Modules, meter: Meter) -> MetricsLog:
@@ -122,9 +122,10 @@ def fit(objective: Objective, source: Source, modules: Modules, meter: Meter) ->
     return log
 
 
-def cpu(precision: Literal["fp32", "bf16"] = "fp32") -> Device:
-    """One thread."""
-    return Device(DeviceParams(device="cpu", precision=precision, threads=1))
+def device(case: Case, precision: Literal["fp32", "bf16"] = "fp32") -> Device:
+    """One thread in float32, or a GPU in bf16."""
+    chosen = "bf16" if case.device == "cuda" else precision
+    return Device(DeviceParams(device=case.device, precision=chosen, threads=1))
 
 
 class _Text:
@@ -142,10 +143,10 @@ class _Text:
 
 def online(case: Case, algorithm: str, settings: dict[str, Any]) -> Report:
     """A policy row on its own samples: two updates a round."""
-    model, meter, device = ready(language_model(case.shape)), Meter(case.warm), cpu()
+    model, meter = ready(language_model(case.shape), case), Meter(case.warm, case.device)
     objective = PolicyObjective(POLICY_ROWS[algorithm].settings(**settings), case.longest_answer)
-    reference = ready(language_model(case.shape)) if "ref_logp" in objective.needs else None
-    modules = Modules(model, device, reference)
+    reference = ready(language_model(case.shape), case) if "ref_logp" in objective.needs else None
+    modules = Modules(model, device(case), reference)
     count = case.batch // case.group
     given = [Prompt(f"p{i}", ids, "") for i, ids in enumerate(prompts(case, count))]
     blend = Blend({"even": (1.0, lambda samples: [reward(one.completion_ids) for one in samples])})

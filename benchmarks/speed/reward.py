@@ -16,15 +16,15 @@ SIDE: dict[str, Sequence[float]] = {"side": [1.0, -1.0]}
 
 def posttrain(case: Case) -> Report:
     """The stage's loop over the given pairs."""
-    updates, meter = batches(case, 2), Meter(case.warm)
-    modules = Modules(ours.ready(scorer(case.shape)), ours.cpu())
+    updates, meter = batches(case, 2), Meter(case.warm, case.device)
+    modules = Modules(ours.ready(scorer(case.shape), case), ours.device(case))
     log = ours.fit(RewardObjective(RewardKnobs()), ours.Given(updates, SIDE), modules, meter)
     return meter.report(case.batch * case.updates, [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
 
 def trl(case: Case) -> Report:
     """TRL, tuned."""
-    return _trl(case, theirs.TUNED)
+    return _trl(case, theirs.tuned(case))
 
 
 def trl_default(case: Case) -> Report:
@@ -45,9 +45,9 @@ def _trl(case: Case, over: dict[str, Any]) -> Report:
     }
     settings = RewardConfig(
         output_dir=theirs.folder(), per_device_train_batch_size=case.batch, max_steps=updates, max_length=None,
-        **{**theirs.COMMON, **over},
+        **{**theirs.common(case), **over},
     )  # fmt: skip
-    meter = Meter(case.warm)
+    meter = Meter(case.warm, case.device)
     log = theirs.fit(
         RewardTrainer, settings, meter, updates, model=scorer(case.shape), train_dataset=Dataset.from_dict(data),
         processing_class=tokenizer(case.shape),

@@ -23,7 +23,7 @@ def bound(case: Case) -> Report:
 
 def trl(case: Case) -> Report:
     """TRL, tuned, with transformers' generation."""
-    return _trl(case, theirs.TUNED)
+    return _trl(case, theirs.tuned(case))
 
 
 def trl_default(case: Case) -> Report:

@@ -14,29 +14,29 @@ from posttrain.train.modules import Modules
 
 def posttrain(case: Case) -> Report:
     """The stage's loop over the given rows."""
-    return _posttrain(case, ours.cpu())
+    return _posttrain(case, ours.device(case))
 
 
 def posttrain_bf16(case: Case) -> Report:
     """The same with bf16 autocast."""
-    return _posttrain(case, ours.cpu("bf16"))
+    return _posttrain(case, ours.device(case, "bf16"))
 
 
 def _posttrain(case: Case, device: Device) -> Report:
-    updates, meter = batches(case), Meter(case.warm)
-    modules = Modules(ours.ready(language_model(case.shape)), device)
+    updates, meter = batches(case), Meter(case.warm, case.device)
+    modules = Modules(ours.ready(language_model(case.shape), case), device)
     log = ours.fit(LikelihoodObjective(LikelihoodKnobs()), ours.Given(updates, {}), modules, meter)
     return meter.report(_tokens(case), [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
 
 def trl(case: Case) -> Report:
     """TRL, tuned: padded batches."""
-    return _trl(case, theirs.TUNED)
+    return _trl(case, theirs.tuned(case))
 
 
 def trl_bf16(case: Case) -> Report:
     """TRL, tuned but for bf16 autocast."""
-    return _trl(case, {**theirs.TUNED, "bf16": True})
+    return _trl(case, {**theirs.tuned(case), "bf16": True})
 
 
 def trl_default(case: Case) -> Report:
@@ -48,7 +48,7 @@ def trl_packing(case: Case) -> Report:
     """TRL, tuned, with its packing: as many tokens in a block as a batch's longest row has, blocks for one batch."""
     real = sum(len(item[0]) for item in batches(case)[-1])
     blocks = max(round(real / case.longest), 1)
-    return _trl(case, {**theirs.TUNED, "packing": True, "max_length": case.longest}, blocks)
+    return _trl(case, {**theirs.tuned(case), "packing": True, "max_length": case.longest}, blocks)
 
 
 def _trl(case: Case, over: dict[str, Any], size: int | None = None) -> Report:
@@ -69,9 +69,9 @@ def _trl(case: Case, over: dict[str, Any], size: int | None = None) -> Report:
     settings = SFTConfig(
         output_dir=theirs.folder(), per_device_train_batch_size=size or case.batch,
         **{"max_steps": -1 if packing else steps, "num_train_epochs": 1, "max_length": None,
-           "completion_only_loss": True, **theirs.COMMON, **over},
+           "completion_only_loss": True, **theirs.common(case), **over},
     )  # fmt: skip
-    meter = Meter(0 if packing else case.warm)
+    meter = Meter(0 if packing else case.warm, case.device)
     log = theirs.fit(
         SFTTrainer, settings, meter, steps, model=language_model(case.shape), train_dataset=Dataset.from_dict(data),
         processing_class=tokenizer(case.shape),

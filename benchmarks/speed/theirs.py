@@ -22,13 +22,20 @@ COMMON: dict[str, Any] = {
     "save_strategy": "no",
     "report_to": "none",
     "disable_tqdm": True,
-    "use_cpu": True,
     "logging_steps": 1,
     "seed": 0,
 }
 """The same mathematics for all sides; nothing here makes TRL slower."""
-TUNED: dict[str, Any] = {"bf16": False, "gradient_checkpointing": False}
-"""The defaults are for GPUs; without them TRL is several times faster on a CPU."""
+
+
+def common(case: Case) -> dict[str, Any]:
+    """What all of TRL's sides are given on the case's device."""
+    return {**COMMON, "use_cpu": case.device == "cpu"}
+
+
+def tuned(case: Case) -> dict[str, Any]:
+    """TRL's defaults save a GPU's memory; without them it is faster, on a CPU several times."""
+    return {"bf16": case.device == "cuda", "gradient_checkpointing": False}
 
 
 class TrlMissing(SystemExit):
@@ -98,9 +105,9 @@ def online(trainer: type[Any], config: type[Any], case: Case, over: dict[str, An
     settings = config(
         output_dir=folder(), max_steps=updates, per_device_train_batch_size=case.batch // 2, steps_per_generation=2,
         num_generations=case.group, max_completion_length=case.longest_answer, shuffle_dataset=False,
-        temperature=1.0, **{**COMMON, **over},
+        temperature=1.0, **{**common(case), **over},
     )  # fmt: skip
-    meter = Meter(case.warm)
+    meter = Meter(case.warm, case.device)
 
     def even(completion_ids: list[list[int]], **_: Any) -> list[float]:
         return [reward(ids if STOP not in ids else ids[: ids.index(STOP) + 1]) for ids in completion_ids]

@@ -6,9 +6,13 @@ import importlib
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.speed.case import batches, lengths, padding, words
+from benchmarks.speed import sft
+from benchmarks.speed.case import SHAPES, Row, batches, language_model, lengths, padding, words
 from benchmarks.speed.cases import COMPARED, SCALING, TINY, WORKLOADS, case_of
+from benchmarks.speed.gpu import flops, write
 from benchmarks.speed.meter import Report
 from benchmarks.speed.page import write_page
 from benchmarks.speed.run import SideError, agree, alternate, load, ratios, save
@@ -22,6 +26,34 @@ def test_posttrain_and_the_bound_do_the_same_work(workload: str) -> None:
     agree(f"{workload}/tiny", {"posttrain": [ours], "bound": [bound]})
     assert ours.units == bound.units > 0
     assert len(ours.losses) == case.warm + case.updates
+
+
+def test_the_shape_for_gpus_trains_in_small() -> None:
+    case = TINY["sft/tiny-qwen3"]
+    report = sft.SIDES["posttrain"](case)
+    assert len(report.losses) == case.updates and all(0 < loss < 10 for loss in report.losses)
+    assert case_of("sft/Q").device == "cuda"
+
+
+def test_model_flops_are_those_that_torch_counts() -> None:
+    shape = SHAPES["tiny-qwen3"]
+    model, size = language_model(shape), 24
+    model.set_attn_implementation("eager")  # of the others' attention torch counts nothing
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=torch.ones(1, size, dtype=torch.long), attention_mask=None)
+    unseen = 12 * shape.layers * shape.heads * shape.head * (size**2 - size * (size + 1) / 2)
+    assert flops(shape, [Row([], [5] * size)]) == 3 * counter.get_total_flops() - unseen
+    half = flops(shape, [Row([5] * 12, [5] * 12)])
+    assert flops(shape, [Row([], [5] * size)]) - half == 6 * shape.vocabulary * shape.width * 12
+
+
+def test_the_page_of_a_gpu_names_targets_and_what_is_missing(tmp_path: Path) -> None:
+    fast, slow = (Report(seconds, 10.0, 100.0, [1.0]) for seconds in (1.0, 2.0))
+    write({"grpo/Q": {"posttrain": [fast], "trl": [slow]}}, "a machine", 989.0, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "| grpo/Q / trl | 2.00 | 2.00 | reached |" in text
+    assert "| sft/Q / peak | 0.45 | not measured | |" in text
+    assert "| grpo/Q / trl_vllm | 0.67 | not measured | |" in text
 
 
 @pytest.mark.parametrize("workload", ["sft", "dpo"])

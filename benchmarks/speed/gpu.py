@@ -1,0 +1,112 @@
+"""On a GPU, a Qwen3-0.6B with random weights beside TRL, and what share of the device's peak SFT reaches.
+
+python -m benchmarks.speed.gpu [-n 5] [--peak 989]    writes docs/performance-gpu.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.speed.case import Case, Row, Shape, batches
+from benchmarks.speed.cases import GPU
+from benchmarks.speed.run import RESULTS, ROOT, Reports, alternate, median, ratios
+
+PAGE = ROOT / "docs" / "performance-gpu.md"
+H100_PEAK = 989.0
+"""Dense bf16 teraflops that NVIDIA states for an H100 SXM; the H200's are the same."""
+SIDES = {"sft/Q": ("posttrain", "trl", "trl_packing"), "grpo/Q": ("posttrain", "trl")}
+TARGETS = {("sft/Q", "peak"): 0.45, ("grpo/Q", "trl"): 2.0, ("grpo/Q", "trl_vllm"): 1 / 1.5}
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.gpu", description=__doc__)
+    parser.add_argument("-n", "--rounds", type=int, default=5, help="alternations")
+    parser.add_argument("--peak", type=float, default=H100_PEAK, help="the device's dense bf16 teraflops")
+    options = parser.parse_args(arguments)
+    import torch
+
+    if not torch.cuda.is_available():
+        print("error: no CUDA device here. Run it where there is one; on a CPU: make bench", file=sys.stderr)
+        return 1
+    found = {case: alternate(case, sides_of(case), options.rounds, RESULTS) for case in GPU}
+    write(found, f"{torch.cuda.get_device_name()}, {_versions()}", options.peak, PAGE)
+    return 0
+
+
+def sides_of(case: str) -> tuple[str, ...]:
+    """The sides that can run here: TRL with vLLM only where vLLM is."""
+    vllm = ("trl_vllm",) if case.startswith("grpo") and find_spec("vllm") is not None else ()
+    return (*SIDES[case], *vllm)
+
+
+def flops(shape: Shape, rows: Sequence[Row]) -> float:
+    """What forward and backward of these rows need, the output head at scored tokens only.
+
+    6 for each weight and token; 12 for each pair of tokens of which one sees the other, and unit of the heads' width.
+    """
+    width = shape.heads * shape.head
+    keys = (shape.kv_heads or shape.heads) * shape.head
+    layer = 2 * shape.width * width + 2 * shape.width * keys + 3 * shape.width * shape.feed_forward
+    tokens = sum(len(row) for row in rows)
+    scored = sum(len(row.completion) for row in rows)
+    seen = sum(len(row) * (len(row) + 1) / 2 for row in rows)
+    dense = 6 * (shape.layers * layer * tokens + shape.vocabulary * shape.width * scored)
+    return dense + 12 * shape.layers * width * seen
+
+
+def share_of_peak(case: Case, reports: Reports, peak: float) -> float:
+    """Model flops in a second over the device's."""
+    counted = [row for items in batches(case)[case.warm :] for item in items for row in item]
+    return flops(case.shape, counted) / median(reports["posttrain"], lambda one: one.seconds) / (peak * 1e12)
+
+
+def write(found: dict[str, Reports], machine: str, peak: float, page: Path) -> None:
+    """The page; no figure is written by hand."""
+    lines = [
+        "# Speed and memory on a GPU", "",
+        "Made by `make bench-gpu`. Qwen3-0.6B's shape with random weights, bf16 autocast over float32 weights, fresh",
+        "processes in turn, time on the wall with all work done. SFT: rows of up to 2,048 tokens, padding 2.35; GRPO:",
+        "8 prompts x 8 completions of up to 512 tokens, two updates a round.", "",
+        f"Machine: {machine}.", "",
+        "| case | side | units/s | posttrain / side | peak MB | turns |", "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for case, reports in found.items():
+        for side, many in reports.items():
+            rate, memory = (median(many, value) for value in (lambda one: one.rate, lambda one: one.peak_mb))
+            values = sorted(ratios(reports, side))
+            spread = f"{values[len(values) // 2]:.2f} [{values[0]:.2f}, {values[-1]:.2f}]"
+            lines.append(f"| {case} | {side} | {rate:.4g} | {spread} | {memory:.0f} | {len(many)} |")
+    lines += ["", "| target | wanted | measured | |", "|---|---|---|---|"]
+    for (case, what), target in TARGETS.items():
+        if what == "peak" and case in found:
+            value = share_of_peak(GPU[case], found[case], peak)
+        elif found.get(case, {}).get(what):
+            value = sorted(ratios(found[case], what))[len(found[case][what]) // 2]
+        else:
+            lines.append(f"| {case} / {what} | {target:.2f} | not measured | |")
+            continue
+        lines.append(f"| {case} / {what} | {target:.2f} | {value:.2f} | {'reached' if value >= target else 'missed'} |")
+    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"written: {page}")
+
+
+def _versions() -> str:
+    names = ("torch", "transformers", "trl", "vllm")
+    return ", ".join([f"Python {platform.python_version()}", *(f"{name} {_version(name)}" for name in names)])
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

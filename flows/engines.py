@@ -1,0 +1,86 @@
+"""Stages as tasks of Ray or Dask, on one machine or on a cluster whose hosts all see this folder under the same path.
+
+Without an address a small local cluster is started on the loopback and ends with the flow; RAY_ADDRESS or
+DASK_SCHEDULER_ADDRESS names one that is there. What is done is asked of dvc.lock here as anywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+
+from flows.graph import Stage, Where, python_path
+from posttrain.errors import PipelineError
+
+ENGINES = ("ray", "dask")
+LOOPBACK = "127.0.0.1"
+
+
+def task_runner(where: Where) -> TaskRunner[Any]:
+    """Prefect's runner for where the stages shall run."""
+    if where not in ENGINES:
+        return ThreadPoolTaskRunner()
+    if find_spec(f"prefect_{where}") is None:
+        mend = f"pip install -c constraints.txt -e '.[{where}]'"
+        raise PipelineError(what=f"prefect-{where} is not installed", where=f"--{where}", mend=mend)
+    runner: TaskRunner[Any] = _ray() if where == "ray" else _dask()
+    return runner
+
+
+def listen_again() -> None:
+    """Give SIGTERM back to Python: Ray, once started, would abort the process instead."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+
+
+@contextmanager
+def asking(where: Where, stage: Stage) -> Iterator[None]:
+    """What is submitted inside waits for the stage's GPUs, which the engine hands out and shows it."""
+    if where not in ENGINES or not stage.needs.gpus:
+        yield
+        return
+    if where == "ray":
+        from prefect_ray.context import remote_options
+
+        with remote_options(num_gpus=stage.needs.gpus):
+            yield
+    else:
+        from dask import annotate
+
+        with annotate(resources={"GPU": stage.needs.gpus}):
+            yield
+
+
+def _ray() -> Any:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # it would tell the vendor
+    # It would kill the guard of a stage and leave the stage: the guard ends both once its worker is gone.
+    os.environ["RAY_kill_child_processes_on_worker_exit"] = "false"  # noqa: SIM112 (Ray spells it so)
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    from prefect_ray import RayTaskRunner
+
+    workers = {"runtime_env": {"env_vars": {"PYTHONPATH": python_path()}}}
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        return RayTaskRunner(address=address, init_kwargs=workers)
+    local = {"include_dashboard": False, "_node_ip_address": LOOPBACK}
+    return RayTaskRunner(init_kwargs={**workers, **local})
+
+
+def _dask() -> Any:
+    from prefect_dask import DaskTaskRunner
+
+    logging.getLogger("distributed").setLevel(logging.WARNING)
+    address = os.environ.get("DASK_SCHEDULER_ADDRESS")
+    if address:
+        return DaskTaskRunner(address=address)
+    os.environ["PYTHONPATH"] = python_path()
+    local = {"host": LOOPBACK, "dashboard_address": None, "threads_per_worker": 1}
+    return DaskTaskRunner(cluster_kwargs=local)
