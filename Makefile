@@ -20,7 +20,7 @@ export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env run smoke flow ui compare experiments test test-all lint format reproduce faults fuzz bench bench-gpu learning \
-	conformance oracle engines lock clean
+	conformance oracle engines audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,12 @@ bench: env ## speed and memory beside TRL (extra `trl`) and the bound: docs/perf
 
 bench-gpu: env ## speed and memory on a CUDA device beside TRL (extra `trl`): docs/performance-gpu.md
 	$(BIN)/python -m benchmarks.speed.gpu
+
+audit: ## look the pinned versions up in PyPI's list of known vulnerabilities (needs pypi.org)
+	rm -rf .venv-audit && $(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet pip-audit
+	.venv-audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+	rm -rf .venv-audit
 
 lock: ## renew constraints.txt with the newest versions that pyproject.toml allows
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -122,10 +122,10 @@ def fit(objective: Objective, source: Source, modules: Modules, meter: Meter) ->
     return log
 
 
-def device(case: Case, precision: Literal["fp32", "bf16"] = "fp32") -> Device:
+def device(case: Case, precision: Literal["fp32", "bf16"] = "fp32", **settings: bool) -> Device:
     """One thread in float32, or a GPU in bf16."""
     chosen = "bf16" if case.device == "cuda" else precision
-    return Device(DeviceParams(device=case.device, precision=chosen, threads=1))
+    return Device(DeviceParams(device=case.device, precision=chosen, threads=1, **settings))
 
 
 class _Text:

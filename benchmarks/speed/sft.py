@@ -22,6 +22,11 @@ def posttrain_bf16(case: Case) -> Report:
     return _posttrain(case, ours.device(case, "bf16"))
 
 
+def posttrain_free(case: Case) -> Report:
+    """The same with whatever kernels are fastest; on a GPU their last bits may differ from run to run."""
+    return _posttrain(case, ours.device(case, deterministic=False))
+
+
 def _posttrain(case: Case, device: Device) -> Report:
     updates, meter = batches(case), Meter(case.warm, case.device)
     modules = Modules(ours.ready(language_model(case.shape), case), device)
@@ -90,5 +95,6 @@ SIDES = {
     "trl_packing": trl_packing,
     "trl_default": trl_default,
     "posttrain_bf16": posttrain_bf16,
+    "posttrain_free": posttrain_free,
     "trl_bf16": trl_bf16,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,9 @@ class DeviceParams(Params):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 where the device is built for it"
     )
+    deterministic: bool = Field(
+        True, description="on a GPU, use kernels that give the same bits every time; a CPU always does"
+    )
     threads: int = Field(1, ge=1, le=256, description="CPU threads; results are repeatable per number of threads")
 
 
@@ -32,6 +36,8 @@ class Device:
         name = params.device if params.device != "auto" else _best()
         if name == "cuda" and not torch.cuda.is_available():
             raise ModelError(what="no CUDA device here", where="device = cuda", mend="Use device auto or cpu")
+        if name == "cuda" and params.deterministic:
+            repeat_every_bit()
         self.torch = torch.device(name)
         bf16 = name == "cuda" and torch.cuda.is_bf16_supported()
         self.bf16 = params.precision == "bf16" or (params.precision == "auto" and bf16)
@@ -39,6 +45,14 @@ class Device:
     def autocast(self) -> AbstractContextManager[object]:
         """bf16 matrix products with float32 weights, or nothing."""
         return torch.autocast(self.torch.type, torch.bfloat16) if self.bf16 else nullcontext()
+
+
+def repeat_every_bit() -> None:
+    """Have torch use deterministic kernels from here on, and warn where it has none."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # What is made empty is filled before it is read; filling it twice would only cost time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def free_bytes(device: torch.device) -> float:

@@ -1,0 +1,47 @@
+"""Kernels that give the same bits every time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from posttrain.models.device import Device, DeviceParams, repeat_every_bit
+from tests.library.test_fast_paths import _backward, objectives, tiny_model
+
+
+@pytest.fixture
+def torch_as_it_was() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("torch_as_it_was")
+@pytest.mark.parametrize("name", ["grpo", "rloo"])
+def test_the_bits_of_a_step_are_the_same_every_time_on_two_threads(name: str) -> None:
+    torch.set_num_threads(2)
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns of a kernel that it has no deterministic form of
+        for turn in range(6):
+            if turn == 3:
+                repeat_every_bit()
+            model = tiny_model()
+            _backward(objectives()[name], model, True, 64)
+            found.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.usefixtures("torch_as_it_was")
+def test_a_gpu_repeats_itself_unless_told_not_to() -> None:
+    Device(DeviceParams(device="cpu"))
+    assert not torch.are_deterministic_algorithms_enabled(), "a CPU needs no such kernels"
+    if torch.cuda.is_available():
+        Device(DeviceParams(device="cuda", deterministic=False))
+        assert not torch.are_deterministic_algorithms_enabled()
+        Device(DeviceParams(device="cuda"))
+        assert torch.are_deterministic_algorithms_enabled()
