@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +16,9 @@ from posttrain.errors import PipelineError
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 _TIMEOUT = 30.0
+_BUSY = (429, 503)
+"""What Prefect's server answers while another one writes to its database."""
+_BUSY_WAITS = (0.1, 0.3, 1.0, 3.0)
 _ANSWERED = ("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_CLIENT_CUSTOM_HEADERS")
 """What Prefect's own client would send along; this one sends nothing, and so leaves such servers to it."""
 
@@ -65,14 +69,21 @@ class Server:
         self._connection = http.client.HTTPConnection(parts.hostname or LOCAL[0], parts.port, timeout=_TIMEOUT)
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
-        """The answer to a call; anything but success is an error."""
-        headers = {"Content-Type": "application/json"}
-        self._connection.request("POST", f"{self._path}/{path}", json.dumps(body), headers)
-        reply = self._connection.getresponse()
-        text = reply.read()
-        if reply.status >= 300:
-            what = f"it answered {reply.status} to {path} ({text[:200].decode(errors='replace')})"
+        """The answer to a call; a busy server is asked again, and anything else but success is an error."""
+        for wait in (*_BUSY_WAITS, None):
+            status, text = self._ask(path, body)
+            if status not in _BUSY or wait is None:
+                break
+            time.sleep(wait)
+        if status >= 300:
+            what = f"it answered {status} to {path} ({text[:200].decode(errors='replace')})"
             mend = "Is it Prefect's, and of the version in constraints.txt? Else start one: python -m flows.server"
             raise PipelineError(what=what, where=self._url, mend=mend)
         answer: dict[str, Any] = json.loads(text)
         return answer
+
+    def _ask(self, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json"}
+        self._connection.request("POST", f"{self._path}/{path}", json.dumps(body), headers)
+        reply = self._connection.getresponse()
+        return reply.status, reply.read()

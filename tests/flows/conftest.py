@@ -7,12 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.flows.project import DVC_YAML, STEP, SUB_YAML, Project, clean_env
+from tests.flows.webhook import Webhook
 
 
 @pytest.fixture(scope="session")
@@ -67,3 +69,11 @@ def bare(template: Path, tmp_path: Path) -> Project:
 @pytest.fixture
 def project(bare: Project, server: str) -> Project:
     return Project(bare.root, {**bare.env, "PREFECT_API_URL": server, "PREFECT_HOME": str(bare.root / ".prefect")})
+
+
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    with Webhook() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()

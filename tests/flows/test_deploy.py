@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +17,8 @@ from flows.arrivals import Watch
 from flows.deploy import main
 from posttrain.errors import PipelineError
 from tests.flows.project import Project
+from tests.flows.webhook import Webhook
 from tests.workspace import ROOT
-
-
-class Webhook(ThreadingHTTPServer):
-    """Keeps what is posted to it; answers with the codes in `answers`, then with 200."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Keep)
-        self.posted: list[dict[str, Any]] = []
-        self.answers: list[int] = []
-        self.url = f"http://127.0.0.1:{self.server_port}/hook"
-
-
-class _Keep(BaseHTTPRequestHandler):
-    server: Webhook
-
-    def do_POST(self) -> None:
-        self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
-
-
-@pytest.fixture
-def webhook() -> Iterator[Webhook]:
-    with Webhook() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
 
 
 @contextmanager

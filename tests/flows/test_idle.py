@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
-import subprocess
-import sys
 
 import pytest
 
 from flows import idle
+from posttrain.errors import PipelineError
 from tests.flows.project import Project
+from tests.flows.webhook import Webhook
 
 
 def test_it_is_recorded_like_any_other(project: Project) -> None:
@@ -31,19 +30,18 @@ def test_it_is_recorded_like_any_other(project: Project) -> None:
     assert [artifact["key"] for artifact in artifacts] == ["stages"]
 
 
-def test_it_costs_at_most_two_and_a_half_no_op_repros(project: Project) -> None:
-    """By processor time, which neighbours on the machine disturb least; the least of three, in turn."""
-    assert project.run().code == 0
-    spent: dict[str, list[float]] = {"flow": [], "dvc": []}
-    for _ in range(3):
-        for name, words in (("dvc", ["dvc", "repro", "-P"]), ("flow", ["flows.pipeline"])):
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run(
-                [sys.executable, "-m", *words], cwd=project.root, env=project.env, check=True, capture_output=True
-            )
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            spent[name].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(spent["flow"]) <= 2.5 * min(spent["dvc"]), spent
+def test_a_busy_server_is_asked_again(webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "_BUSY_WAITS", (0.0, 0.01))
+    server = idle.Server(webhook.url)
+    webhook.answers[:] = [503, 429]
+    assert server.post("flows/", name="pipeline") == {}
+    assert [body["name"] for body in webhook.posted] == ["pipeline"] * 3
+    webhook.answers[:] = [503] * 3
+    with pytest.raises(PipelineError, match="it answered 503"):
+        server.post("flows/", name="pipeline")
+    webhook.answers[:] = [500]
+    with pytest.raises(PipelineError, match="it answered 500"):
+        server.post("flows/", name="pipeline")
 
 
 def test_only_a_local_server_without_a_door_is_told_directly(monkeypatch: pytest.MonkeyPatch) -> None:
