@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import vl_convert
+
 from flows.graph import Stage, mermaid
+from posttrain.report.plots_page import vegalite_5
+
+MOST_PLOTS = 12
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[di
 
 def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> None:
     """Make the artifacts of the flow run that this is called in."""
-    from prefect.artifacts import create_markdown_artifact, create_table_artifact
+    from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 
     create_table_artifact(rows_of(stages, outcomes), key="stages", description="Stages with their states and seconds")
     if all(outcome.state == "Cached" for outcome in outcomes.values()):
@@ -55,15 +62,39 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     changed = metrics_diff(root)
     if changed:
         create_table_artifact(changed, key="metrics", description="Metrics against the last commit")
+    for title, image in plots(root).items():
+        key = "plot-" + re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
+        create_image_artifact(image, key=key, description=title)
+
+
+def plots(root: Path) -> dict[str, str]:
+    """The plots that dvc.yaml names, as DVC shows them: title -> PNG as a data URI."""
+    shown = _asked_of_dvc(root, "plots", "show", "--json").get("data", {})
+    named = {title: parts for title, parts in shown.items() if "/" not in title}
+    return {
+        title: f"data:image/png;base64,{base64.b64encode(_drawn(part['content'])).decode()}"
+        for title, parts in list(named.items())[:MOST_PLOTS]
+        for part in parts
+        if part.get("type") == "vega"
+    }
+
+
+def _drawn(spec: str | dict[str, Any]) -> bytes:
+    return bytes(vl_convert.vegalite_to_png(spec, vl_version=vegalite_5()))
+
+
+def _asked_of_dvc(root: Path, *words: str) -> dict[str, Any]:
+    """DVC's answer in JSON; empty where it has none."""
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", *words]
+    answer = subprocess.run(command, check=False, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(answer.stdout or "{}") if answer.returncode == 0 else {}
+    return found
 
 
 def metrics_diff(root: Path) -> list[dict[str, Any]]:
     """What `dvc metrics diff` says, one row per metric; empty before the first commit or without changes."""
-    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "metrics", "diff", "--json"]
-    answer = subprocess.run(command, check=False, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if answer.returncode != 0:
-        return []
-    files: Mapping[str, Mapping[str, Mapping[str, Any]]] = json.loads(answer.stdout or "{}").get("diff", {})
+    answer = _asked_of_dvc(root, "metrics", "diff", "--json")
+    files: Mapping[str, Mapping[str, Mapping[str, Any]]] = answer.get("diff", {})
     return [
         {"file": file, "metric": metric, **{key: change.get(key) for key in ("old", "new", "diff")}}
         for file, metrics in files.items()

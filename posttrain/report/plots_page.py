@@ -37,7 +37,7 @@ SCRIPTS
 
 def page() -> str:
     """The whole page with vega, vega-lite and vega-embed inside."""
-    scripts = vl_convert.javascript_bundle(GLOBALS, vl_version=_vegalite_5())
+    scripts = vl_convert.javascript_bundle(GLOBALS, vl_version=vegalite_5())
     for mark in ("</script", "<!--", "{plot_divs}", "{refresh_tag}", "{scripts}"):
         if mark in scripts:
             raise PipelineError(
@@ -62,7 +62,7 @@ def install(root: Path) -> Path:
     return target
 
 
-def _vegalite_5() -> str:
+def vegalite_5() -> str:
     """DVC's plot templates are written for vega-lite 5."""
     versions = [tuple(int(part) for part in version.split(".")) for version in vl_convert.get_vegalite_versions()]
     return ".".join(str(part) for part in max(version for version in versions if version[0] == 5))

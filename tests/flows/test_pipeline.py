@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -53,6 +54,27 @@ def test_run_edit_and_undo(project: Project) -> None:
 
     artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(first.err)]}})
     assert {"stages", "dag"} <= {artifact["key"] for artifact in artifacts}
+
+
+DRAWN = """
+  draw:
+    cmd: "printf 'step,loss\\\\n0,1\\\\n1,0.5\\\\n' > curve.csv"
+    plots: [curve.csv]
+plots:
+  - The loss, as it falls: {x: step, y: {curve.csv: loss}}
+"""
+
+
+def test_plots_that_have_a_name_are_kept_as_pictures(project: Project) -> None:
+    graph = project.root / "dvc.yaml"
+    graph.write_text(graph.read_text() + DRAWN)
+    ended = project.run("draw")
+    assert ended.code == 0, ended.err
+    artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(ended.err)]}})
+    (picture,) = [one for one in artifacts if one["key"] == "plot-the-loss-as-it-falls"]
+    assert (picture["type"], picture["description"]) == ("image", "The loss, as it falls")
+    head, _, data = picture["data"].partition("base64,")
+    assert head == "data:image/png;" and base64.b64decode(data).startswith(b"\x89PNG")
 
 
 def test_a_failure_leaves_the_other_branch_to_finish(project: Project) -> None:
