@@ -48,7 +48,7 @@ class ScratchParams(Params):
 class BaseParams(TrainingParams):
     """Section `base`: where the base model comes from."""
 
-    model: str = Field(SCRATCH, description="'scratch', a local folder, or a Hub name")
+    model: str = Field(SCRATCH, min_length=1, description="'scratch', a local folder, or a Hub name")
     revision: str | None = Field(None, description="the Hub commit; needed for a Hub name")
     outside_workspace: bool = Field(False, description="let `model` be a folder outside the workspace")
     tokenizer: BpeParams = Field(default_factory=BpeParams)
