@@ -69,7 +69,7 @@ def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
     encoded = [text.prompt(row["prompt"]) for row in rows]
     names = [row["id"] for row in rows]
     progress = Progress(f"evaluate {name}", 2 * len(rows), "prompt")
-    shared = {"params": params.sampling, "stop": text.stop, "device": device, "advance": progress.advance}
+    shared = {"params": params.sampling, "stop": text.stops, "device": device, "advance": progress.advance}
     drawn = sample(model, encoded, names, n=params.samples, seed=params.seed, **shared)  # type: ignore[arg-type]
     likeliest = greedy(model, encoded, **shared)  # type: ignore[arg-type]
     progress.close()

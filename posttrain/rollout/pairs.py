@@ -90,7 +90,7 @@ def _sampled(params: PairsParams) -> tuple[pl.DataFrame, pl.DataFrame, dict[str,
     encoded = [text.prompt(row["prompt"]) for row in rows]
     drawn = sample(
         model, encoded, [row["id"] for row in rows], n=params.samples, params=params.sampling, seed=params.seed,
-        stop=text.stop, device=device, advance=progress.advance,
+        stop=text.stops, device=device, advance=progress.advance,
     )  # fmt: skip
     progress.close()
     texts = [text.decode(ids) for ids in drawn.ids]
