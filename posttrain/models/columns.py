@@ -15,6 +15,11 @@ class Columns:
         self._limit = limit
         self._memory: Tensor | None = None
 
+    @property
+    def size(self) -> int:
+        """Columns that there is memory for."""
+        return 0 if self._memory is None else self._memory.shape[3]
+
     def write(self, step: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keep a step's keys and values [R, K, 1, D]; what is kept of them all, [R K, used, D]."""
         rows, heads, _, width = key.shape
