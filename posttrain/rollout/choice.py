@@ -12,15 +12,11 @@ def choose(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int | Non
     top, most = logits.amax(1), p.amax(1)
     if draw_R is None:
         token_R = logits.argmax(1)
-    elif top_p == 1 and top_k is None:
-        cdf = p.cumsum(1, dtype=torch.float64)
+    else:
+        everything = top_p == 1 and top_k is None
+        cdf = (p if everything else kept(p, top_p, top_k)).cumsum(1, dtype=torch.float64)
         point = draw_R[:, None] * cdf[:, -1:]
         token_R = torch.searchsorted(cdf, point, right=True).squeeze(1).clamp(max=cdf.shape[1] - 1)
-    else:
-        cdf = kept(p, top_p, top_k).cumsum(1, dtype=torch.float64)
-        whole = cdf[:, -1:]
-        point = torch.minimum(draw_R[:, None] * whole, whole.nextafter(torch.zeros_like(whole)))
-        token_R = torch.searchsorted(cdf, point, right=True).squeeze(1)
     return token_R, logits.gather(1, token_R[:, None]).squeeze(1) - (top - most.log())
 
 

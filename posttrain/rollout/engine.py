@@ -126,6 +126,11 @@ def _generate(
     return Samples(written.ids, written.logps, written.truncated)
 
 
+def steps_between_looks(device: torch.device) -> int:
+    """How often to ask which rows have ended: an accelerator has to be waited for."""
+    return 1 if device.type == "cpu" else 8
+
+
 class _Decoder:
     """Slots of rows that are decoded at a time; rows that end make place for those that wait."""
 
@@ -149,7 +154,7 @@ class _Decoder:
         self._share = 0.0 if mixture is None else mixture.share
         models = [model] if mixture is None else [model, mixture.other]
         self._voices = [Voice(one, longest, params.max_tokens) for one in models]
-        self._look_every = 1 if self._device.type == "cpu" else 8
+        self._look_every = steps_between_looks(self._device)
         self._waiting, self._owed = deque(range(len(prompts) * n)), [n] * len(prompts)
         self._slots: list[int] = []
         """The number of the completion in each slot."""

@@ -49,6 +49,25 @@ def test_the_number_of_slots_decides_nothing_for_the_models_own_code(
     assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
 
 
+@pytest.mark.parametrize("rows", [3, 100])
+def test_how_many_numbers_are_made_ahead_decides_nothing(
+    rows: int, by_itself: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posttrain.rollout.engine.DRAWN_AHEAD", 3)
+    assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
+
+
+@pytest.mark.parametrize("strings", [[], ["7><", "<3"]], ids=["tokens", "strings"])
+def test_how_often_ended_rows_are_looked_for_decides_nothing(
+    strings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on an accelerator, where several steps may have gone by since a row ended."""
+    params = SamplingParams(max_tokens=17, rows=4, stop=strings)
+    expected = drawn(tiny_model().double(), params)
+    monkeypatch.setattr("posttrain.rollout.engine.steps_between_looks", lambda _: 4)
+    assert_same(drawn(tiny_model().double(), params), expected)
+
+
 def test_the_number_of_slots_decides_nothing_in_float32(by_itself: Samples) -> None:
     for rows in (3, 100):
         assert_same(drawn(tiny_model(), SamplingParams(max_tokens=17, rows=rows)), by_itself, 1e-4)
