@@ -146,9 +146,10 @@ def test_the_fewest_tokens_that_hold_the_mass_are_kept_and_ties_with_them() -> N
     assert (kept(p, 1e-9, None) > 0).any(1).all(), "never nothing"
 
 
-def test_the_last_number_below_one_draws_a_token_that_is_kept() -> None:
+@pytest.mark.parametrize("draw", [0.0, 1 - 2.0**-53])
+def test_the_first_and_the_last_number_draw_a_token_that_is_kept(draw: float) -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0, -1.0]])
-    token_R, _ = choose(logits, torch.tensor([1 - 2.0**-53], dtype=torch.float64), 1.0, 1)
+    token_R, _ = choose(logits, torch.tensor([draw], dtype=torch.float64), 1.0, 1)
     assert token_R.tolist() == [1]
 
 
