@@ -57,6 +57,7 @@ class CachedAttention:
         self._room, self._lengths_P, self._since_R = room, none, none
         """`since`: the step with which a row began."""
         self._sharing, self._prompts = Sharing(none, 0), dict[int, Pair]()
+        """Of each layer, the prompts' keys and values [P K, T, D]."""
         self._own: dict[int, Columns] = {}
         self._now, self._first, self._late = -1, 0, False
         self._bias_PT = torch.zeros(0, 1, 0, device=device)
@@ -81,9 +82,9 @@ class CachedAttention:
         place_P[kept_P] = torch.arange(kept_P.numel(), device=kept_P.device)
         prompts_R = torch.cat([place_P[self._sharing.prompts_R], joining_R])
         new_P = self._lengths_P[:0] if fresh is None else fresh.lengths_P
-        self._lengths_P = torch.cat([self._lengths_P[kept_P], new_P])
+        before, self._lengths_P = self._lengths_P.numel(), torch.cat([self._lengths_P[kept_P], new_P])
         self._sharing = Sharing(prompts_R, self._lengths_P.numel())
-        self._gather_prompts(kept_P, {} if fresh is None else fresh.kept)
+        self._gather_prompts(before, kept_P, {} if fresh is None else fresh.kept)
         self._since_R = torch.cat([self._since_R, torch.full_like(joining_R, self._now + 1)])
         for columns in self._own.values():
             columns.join(joining_R.numel())
@@ -97,7 +98,7 @@ class CachedAttention:
         rows, heads, _, width = query.shape
         kv_heads, used = key.shape[1], own_keys.shape[1]
         query = query.reshape(rows, kv_heads, heads // kv_heads, width) * scale
-        prompt_keys, prompt_values = (part.flatten(0, 1) for part in self._prompts[layer])
+        prompt_keys, prompt_values = self._prompts[layer]
         shared = torch.baddbmm(
             self._bias(kv_heads, query.dtype), self._sharing.by_prompt(query), prompt_keys.transpose(1, 2)
         )
@@ -123,16 +124,16 @@ class CachedAttention:
                 columns.forget(first - self._first)
         self._first, self._late = first, last > first
 
-    def _gather_prompts(self, kept_P: Tensor, fresh: dict[int, Pair]) -> None:
-        """Put the prompts that stay and the new ones side by side, padded to the longest of them."""
+    def _gather_prompts(self, before: int, kept_P: Tensor, fresh: dict[int, Pair]) -> None:
+        """Put the prompts that stay of those before and the new ones side by side, padded to the longest of them."""
         longest = int(self._lengths_P.max())
         old = self._prompts if kept_P.numel() else {}
         self._prompts = {}
         for layer in fresh or old:
-            parts = [[part[kept_P] for part in old[layer]]] if old else []
+            parts = [[part.view(before, -1, *part.shape[1:])[kept_P] for part in old[layer]]] if old else []
             parts += [list(fresh[layer])] if fresh else []
-            keys, values = (torch.cat([_wide(part, longest) for part in one]) for one in zip(*parts, strict=True))
-            self._prompts[layer] = keys, values
+            both = [torch.cat([_wide(part, longest) for part in one]) for one in zip(*parts, strict=True)]
+            self._prompts[layer] = both[0].flatten(0, 1), both[1].flatten(0, 1)
         unseen = torch.arange(longest, device=kept_P.device) >= self._lengths_P[:, None]
         self._bias_PT = torch.zeros(unseen.shape, device=unseen.device).masked_fill_(unseen, -torch.inf)[:, None]
 

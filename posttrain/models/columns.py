@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 FIRST = 64
@@ -9,46 +10,43 @@ FIRST = 64
 
 
 class Columns:
-    """One layer's keys and values [2, R, K, C, D]; at `limit` columns (the window) the oldest is written over."""
+    """One layer's keys and values [R, K, C, D]; at `limit` columns (the window) the oldest is written over."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._memory: Tensor | None = None
-
-    @property
-    def size(self) -> int:
+        self._limit, self.size = limit, 0
         """Columns that there is memory for."""
-        return 0 if self._memory is None else self._memory.shape[3]
+        self._parts: list[Tensor] = []
 
-    def write(self, step: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep a step's keys and values [R, K, 1, D]; what is kept of them all, [R K, used, D]."""
-        rows, heads, _, width = key.shape
-        memory = self._memory
-        if memory is None:
-            self._memory = memory = key.new_empty(2, rows, heads, min(FIRST, self._limit), width)
-        if step >= memory.shape[3] and memory.shape[3] < self._limit:
-            wider = key.new_empty(2, rows, heads, min(2 * memory.shape[3], self._limit), width)
-            wider[:, :, :, : memory.shape[3]] = memory
-            self._memory = memory = wider
-        size = memory.shape[3]
-        used, place = min(step + 1, size), step % size
-        for part, new in zip(memory, (key, value), strict=True):
+    def write(self, step: int, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Keep a step's keys and values [R, K, 1, D]; what is kept of both, [R K, used, D]."""
+        if not self._parts:
+            self._parts, self.size = [key[:, :, :0], value[:, :, :0]], 0
+        if step >= self.size and self.size < self._limit:
+            self.size = min(max(2 * self.size, FIRST), self._limit)
+            self._parts = [_wider(part, self.size) for part in self._parts]
+        used, place = min(step + 1, self.size), step % self.size
+        seen = []
+        for part, new in zip(self._parts, (key, value), strict=True):
             part[:, :, place] = new[:, :, 0]
-        return memory[0].flatten(0, 1)[:, :used], memory[1].flatten(0, 1)[:, :used]
+            seen.append(part.flatten(0, 1)[:, :used])
+        return seen
 
     def keep(self, index_R: Tensor) -> None:
         """Drop the other rows."""
-        if self._memory is not None:
-            self._memory = self._memory[:, index_R]
+        self._parts = [part[index_R] for part in self._parts]
 
     def join(self, rows: int) -> None:
         """Add rows that have written nothing: zeros, since what is masked must still be finite."""
-        if self._memory is not None:
-            old = self._memory
-            self._memory = old.new_zeros(2, old.shape[1] + rows, *old.shape[2:])
-            self._memory[:, : old.shape[1]] = old
+        self._parts = [torch.cat([part, part.new_zeros(rows, *part.shape[1:])]) for part in self._parts]
 
     def forget(self, steps: int) -> None:
         """Steps are counted from a later one from here on."""
-        if self._memory is not None:
-            self._memory = self._memory.roll(-steps, 3)
+        self._parts = [part.roll(-steps, 2) for part in self._parts]
+
+
+def _wider(part: Tensor, size: int) -> Tensor:
+    """Memory for more columns, with what there is in the first of them."""
+    rows, heads, used, width = part.shape
+    wider = part.new_empty(rows, heads, size, width)
+    wider[:, :, :used] = part
+    return wider

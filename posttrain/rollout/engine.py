@@ -149,7 +149,7 @@ class _Decoder:
     ) -> None:
         self._prompts, self._n, self._params, self._keys = [tuple(one) for one in prompts], n, params, keys
         self._written, self._advance, self._device = written, advance, device.torch
-        self._stops = torch.tensor(stop.tokens, device=self._device)
+        self._stops = stop.tokens
         longest = max((len(one) for one in prompts), default=0)
         self._share = 0.0 if mixture is None else mixture.share
         models = [model] if mixture is None else [model, mixture.other]
@@ -198,7 +198,8 @@ class _Decoder:
 
     def _due(self, token_R: Tensor) -> bool:
         """Whether so many rows have ended that it is time to let them go."""
-        self._done_R = self._done_R | (token_R[:, None] == self._stops).any(1)
+        for token in self._stops:
+            self._done_R |= token_R == token
         if self._steps == self._left:
             return True
         if self._steps % self._look_every:
