@@ -110,9 +110,9 @@ class CachedAttention:
         if self._late:
             alone = alone.masked_fill(self._before_joining(used), -torch.inf)
         p = torch.cat([shared, alone], dim=3).softmax(3).to(query.dtype)
-        out = torch.bmm(p[..., split:].flatten(0, 1), own_values).view(query.shape)
+        out = torch.bmm(p[..., split:].flatten(0, 1), own_values).view(rows, kv_heads, -1, value.shape[3])
         out = out + self._sharing.by_row(torch.bmm(self._sharing.by_prompt(p[..., :split]), prompt_values), kv_heads)
-        return out.view(rows, 1, heads, width)
+        return out.view(rows, 1, heads, -1)
 
     def _recount(self) -> None:
         """Count columns from the oldest row's first token."""

@@ -35,6 +35,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "gpt_neox": {}, "gpt_bigcode": {}, "starcoder2": {}, "olmo2": {}, "olmo3": {"sliding_window": 6}, "smollm3": {},
     "glm4": {}, "exaone4": {}, "mixtral": {"num_local_experts": 4},
+    "deepseek_v3": {
+        "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "q_lora_rank": None, "kv_lora_rank": 8,
+        "qk_rope_head_dim": 4, "head_dim": 4, "v_head_dim": 6, "qk_nope_head_dim": 4, "moe_intermediate_size": 16,
+        "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+    },
 }  # fmt: skip
 REFUSED = {
     "gemma2": "head is not a plain matrix", "phi": "head is not a plain matrix", "granite": "logits_scaling",
@@ -42,6 +47,7 @@ REFUSED = {
     "stablelm": "cannot be run packed", "mamba": "layers of linear_attention",
     "llama4_text": "layers of chunked_attention", "gpt_oss": "gives other values",
 }  # fmt: skip
+EXPERTS = {"mixtral", "deepseek_v3"}
 ODD = {"gpt_neo": {"attention_types": [[["global", "local"], 1]]}}
 
 
@@ -87,8 +93,8 @@ def test_training_sees_the_window_that_the_sampler_saw() -> None:
 def test_families_generate_what_the_plain_loop_does(name: str) -> None:
     model = family(name)
     check_runs(model, name)
-    model = model if name == "mixtral" else model.double()  # transformers' experts know no float64
-    tolerance = 1e-4 if name == "mixtral" else 1e-5
+    model = model if name in EXPERTS else model.double()  # transformers' experts know no float64
+    tolerance = 1e-4 if name in EXPERTS else 1e-5
     params = SamplingParams(max_tokens=11, rows=3, temperature=0.8)
     prompts, names = PROMPTS[-3:], NAMES[-3:]
     found = sample(model, prompts, names, n=2, params=params, seed=2, stop=ENDS, device=DEVICE)
