@@ -36,8 +36,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_neox": {}, "gpt_bigcode": {}, "starcoder2": {}, "olmo2": {}, "olmo3": {"sliding_window": 6}, "smollm3": {},
     "glm4": {}, "exaone4": {}, "mixtral": {"num_local_experts": 4},
     "deepseek_v3": {
-        "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "q_lora_rank": None, "kv_lora_rank": 8,
-        "qk_rope_head_dim": 4, "head_dim": 4, "v_head_dim": 6, "qk_nope_head_dim": 4, "moe_intermediate_size": 16,
+        "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "q_lora_rank": None,
+        "kv_lora_rank": 8, "qk_rope_head_dim": 4, "head_dim": 4, "v_head_dim": 6, "qk_nope_head_dim": 4,
+        "moe_intermediate_size": 16,
         "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
     },
 }  # fmt: skip
