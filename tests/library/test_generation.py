@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from posttrain.models.columns import FIRST, Columns
 from posttrain.models.device import Device, DeviceParams
 from posttrain.rollout.choice import choose, kept
-from posttrain.rollout.engine import Samples, SamplingParams, greedy, sample
+from posttrain.rollout.engine import Mixture, Samples, SamplingParams, greedy, sample
 from posttrain.rollout.voice import Voice
 from posttrain.text.stops import Stops, StopStrings
 from tests.library.models import random_rows, tiny_model
@@ -71,6 +71,17 @@ def test_how_often_ended_rows_are_looked_for_decides_nothing(
 def test_the_number_of_slots_decides_nothing_in_float32(by_itself: Samples) -> None:
     for rows in (3, 100):
         assert_same(drawn(tiny_model(), SamplingParams(max_tokens=17, rows=rows)), by_itself, 1e-4)
+
+
+def test_both_models_of_a_mixture_let_rows_in() -> None:
+    found = [
+        sample(
+            tiny_model().double(), PROMPTS, NAMES, n=3, params=SamplingParams(max_tokens=17, rows=rows), seed=4,
+            stop=ENDS, device=DEVICE, mixture=Mixture(tiny_model(seed=5).double(), 0.4),
+        )
+        for rows in (3, 100)
+    ]  # fmt: skip
+    assert_same(*found)
 
 
 def test_greedy_rows_are_refilled_as_well() -> None:
