@@ -29,6 +29,7 @@ from posttrain.models.device import Device, DeviceParams
 from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts
 from posttrain.rewards.blend import Blend
 from posttrain.rollout.engine import SamplingParams
+from posttrain.text.stops import Stops
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, Saved
 from posttrain.train.epochs import Item, stack
@@ -131,10 +132,9 @@ def device(case: Case, precision: Literal["fp32", "bf16"] = "fp32", **settings: 
 class _Text:
     """What a source of rollouts asks of a tokenizer."""
 
-    stop = STOP
-
     def __init__(self, case: Case) -> None:
         self._tokenizer = tokenizer(case.shape)
+        self.stops = Stops((STOP,), self.decode)
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)

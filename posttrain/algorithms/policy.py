@@ -23,6 +23,7 @@ from posttrain.algorithms.policy_knobs import (
     refusal,
     replay_refusal,
     reuse_refusal,
+    truncation_refusal,
 )
 from posttrain.algorithms.policy_rows import POLICY_ROWS, PolicyRow
 from posttrain.formulas import advantage as adv
@@ -43,6 +44,7 @@ __all__ = [
     "refusal",
     "replay_refusal",
     "reuse_refusal",
+    "truncation_refusal",
 ]
 
 COMPARE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

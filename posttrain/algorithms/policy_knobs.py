@@ -190,6 +190,17 @@ def replay_refusal(knobs: PolicyKnobs, groups: int) -> str | None:
     return None
 
 
+def truncation_refusal(top_p: float, top_k: int | None) -> str | None:
+    """Why samples of the likeliest tokens alone cannot be learned from; None when all tokens are drawn from."""
+    if top_p == 1 and top_k is None:
+        return None
+    told = f"top_p = {top_p:g}" if top_p < 1 else f"top_k = {top_k}"
+    return (
+        f"{told} draws from another distribution than the policy's, whose log-probs the objective learns by, so ratios "
+        "and KL would be of a policy that never sampled. Use top_p 1 and top_k null"
+    )
+
+
 def _ratio_refusal(knobs: PolicyKnobs) -> str | None:
     if knobs.ratio != "sequence":
         return None

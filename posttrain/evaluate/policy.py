@@ -15,6 +15,7 @@ from pydantic import Field
 from posttrain.errors import DataError
 from posttrain.evaluate.intervals import Floats, interval, pass_at_k
 from posttrain.models.device import Device, DeviceParams
+from posttrain.models.ends import load_ends
 from posttrain.models.forward import score_tokens
 from posttrain.models.store import load_model, load_tokenizer
 from posttrain.params import Params
@@ -57,7 +58,7 @@ def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
     """Sample from a policy, judge, measure; writes results/NAME/rollouts.parquet and metrics.json."""
     device = Device(params.device)
     folder = Path("models") / name
-    text = ChatText(load_tokenizer(folder), str(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
     model = load_model(folder).to(device.torch)
     rows = read_table(PROMPTS, "prompts").filter(split=params.split).head(params.prompts).rows(named=True)
     if len(rows) < 2:
@@ -69,7 +70,7 @@ def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
     encoded = [text.prompt(row["prompt"]) for row in rows]
     names = [row["id"] for row in rows]
     progress = Progress(f"evaluate {name}", 2 * len(rows), "prompt")
-    shared = {"params": params.sampling, "stop": text.stop, "device": device, "advance": progress.advance}
+    shared = {"params": params.sampling, "stop": text.stops, "device": device, "advance": progress.advance}
     drawn = sample(model, encoded, names, n=params.samples, seed=params.seed, **shared)  # type: ignore[arg-type]
     likeliest = greedy(model, encoded, **shared)  # type: ignore[arg-type]
     progress.close()

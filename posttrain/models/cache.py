@@ -1,120 +1,166 @@
 """Attention of decoding rows to the keys and values that they have seen, each prompt's kept once for all its rows.
 
 Scores of a step are those against the prompt, one matrix product for all rows of that prompt, beside those against the
-row's own tokens; one softmax runs over both.
+row's own tokens; one softmax runs over both. All rows write a step's keys into one column, so a row that joined later
+has nothing in the columns before; the columns grow with the longest completion, and where a layer has a sliding window
+they become a ring of the window's size.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from posttrain.models.attention import PackedAttention
+from posttrain.models.columns import Columns
+from posttrain.models.sharing import Sharing
 from posttrain.text.layout import Layout
+
+Pair = tuple[Tensor, Tensor]
+
+
+class PromptAttention(PackedAttention):
+    """The prefill: packed attention over distinct prompts that keeps their keys and values."""
+
+    def __init__(self, layout: Layout) -> None:
+        """`layout`: rows without completions."""
+        super().__init__(layout)
+        self._place_N = (layout.positions_N == 0).cumsum(0) - 1, layout.positions_N
+        self.lengths_P = torch.bincount(self._place_N[0])
+        self._shape = self.lengths_P.numel(), max((gather.shape[1] for gather in layout.gathers), default=0)
+        self.kept: dict[int, Pair] = {}
+        """Of each layer, keys and values [P, K, T, D], padded on the right."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+        """Packed attention, and keep the keys and values."""
+        self.kept[layer] = self._padded(key[0]), self._padded(value[0])
+        return super().attend(layer, query, key, value, scale, window)
+
+    def _padded(self, part_HND: Tensor) -> Tensor:
+        """[K, N, D] of the packed prompts -> [P, K, T, D]."""
+        heads, _, width = part_HND.shape
+        padded = part_HND.new_zeros(*self._shape, heads, width)
+        padded[self._place_N] = part_HND.transpose(0, 1)
+        return padded.transpose(1, 2).contiguous()
 
 
 class CachedAttention:
-    """Keys and values of R decoding rows in preallocated memory.
+    """Keys and values of R decoding rows, which may leave and join between steps.
 
-    Usage: prefill with a packed layout of the distinct prompts, then `step` before each decoded token.
+    Usage: `admit` rows whose prompts are prefilled, `step` before each decoded token, `keep_rows` to drop some.
     """
 
-    def __init__(self, layout: Layout, prompts_R: Tensor, room: int) -> None:
-        """`layout`: the distinct prompts; `prompts_R`: which of them each row answers; `room`: tokens to come."""
-        self._packed, self._room, self._used = PackedAttention(layout), room, 0
-        starts_N = layout.positions_N == 0
-        self._place_N = starts_N.cumsum(0) - 1, layout.positions_N
-        lengths_P = torch.bincount(self._place_N[0])
-        self._shape = lengths_P.numel(), self._packed.longest
-        unseen = torch.arange(self._shape[1], device=lengths_P.device) >= lengths_P[:, None]
-        self._bias_PT = torch.zeros(unseen.shape, device=unseen.device).masked_fill_(unseen, -torch.inf)[:, None]
-        self._prompts: dict[int, tuple[Tensor, Tensor]] = {}
-        self._own: dict[int, tuple[Tensor, Tensor]] = {}
-        self._sharing = _Sharing(prompts_R, self._shape[0])
-        self.longest = self._shape[1] + room
+    def __init__(self, room: int, device: torch.device) -> None:
+        """`room`: the longest completion."""
+        none = torch.zeros(0, dtype=torch.long, device=device)
+        self._room, self._lengths_P, self._since_R = room, none, none
+        """`since`: the step with which a row began."""
+        self._sharing, self._prompts = Sharing(none, 0), dict[int, Pair]()
+        """Of each layer, the prompts' keys and values [P K, T, D]."""
+        self._own: dict[int, Columns] = {}
+        self._now, self._first, self._late = -1, 0, False
+        self._bias_PT = torch.zeros(0, 1, 0, device=device)
+        self._masks: dict[tuple[str, int], Tensor] = {}
 
     def step(self) -> None:
         """Make place for one more token in each row."""
-        self._used += 1
+        self._now += 1
+        self._masks.clear()
 
     def keep_rows(self, index_R: Tensor) -> None:
         """Drop finished rows, so that they cost nothing from here on."""
-        self._sharing = _Sharing(self._sharing.prompts_R[index_R], self._shape[0])
-        self._own = {layer: (keys[index_R], values[index_R]) for layer, (keys, values) in self._own.items()}
+        self._sharing = Sharing(self._sharing.prompts_R[index_R], self._lengths_P.numel())
+        self._since_R = self._since_R[index_R]
+        for columns in self._own.values():
+            columns.keep(index_R)
+        self._recount()
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Prefill: packed attention, and keep the keys. Decode: [R, H, 1, D] -> [R, 1, H, D]."""
-        if self._used == 0:
-            self._prompts[layer] = self._padded(key[0]), self._padded(value[0])
-            return self._packed.attend(layer, query, key, value, scale)
-        own_keys, own_values = self._remember(layer, key, value)
+    def admit(self, kept_P: Tensor, fresh: PromptAttention | None, joining_R: Tensor) -> None:
+        """Let rows join; `joining_R`: the prompt that each answers, of those kept and, after them, the fresh ones."""
+        place_P = torch.full_like(self._lengths_P, -1)
+        place_P[kept_P] = torch.arange(kept_P.numel(), device=kept_P.device)
+        prompts_R = torch.cat([place_P[self._sharing.prompts_R], joining_R])
+        new_P = self._lengths_P[:0] if fresh is None else fresh.lengths_P
+        before, self._lengths_P = self._lengths_P.numel(), torch.cat([self._lengths_P[kept_P], new_P])
+        self._sharing = Sharing(prompts_R, self._lengths_P.numel())
+        self._gather_prompts(before, kept_P, {} if fresh is None else fresh.kept)
+        self._since_R = torch.cat([self._since_R, torch.full_like(joining_R, self._now + 1)])
+        for columns in self._own.values():
+            columns.join(joining_R.numel())
+        self._recount()
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+        """One token of each row: [R, H, 1, D] -> [R, 1, H, D]."""
+        if layer not in self._own:
+            self._own[layer] = Columns(self._room if window is None else min(self._room, window))
+        own_keys, own_values = self._own[layer].write(self._now - self._first, key, value)
         rows, heads, _, width = query.shape
-        kv_heads = key.shape[1]
+        kv_heads, used = key.shape[1], own_keys.shape[1]
         query = query.reshape(rows, kv_heads, heads // kv_heads, width) * scale
         prompt_keys, prompt_values = self._prompts[layer]
         shared = torch.baddbmm(
             self._bias(kv_heads, query.dtype), self._sharing.by_prompt(query), prompt_keys.transpose(1, 2)
         )
-        alone = torch.bmm(query.flatten(0, 1), own_keys.transpose(1, 2)).view(rows, kv_heads, -1, self._used)
-        p = torch.cat([self._sharing.by_row(shared, kv_heads), alone], dim=3).softmax(3).to(query.dtype)
-        split = self._shape[1]
-        out = torch.bmm(p[..., split:].flatten(0, 1), own_values).view(query.shape)
+        shared = self._sharing.by_row(shared, kv_heads)
+        alone = torch.bmm(query.flatten(0, 1), own_keys.transpose(1, 2)).view(rows, kv_heads, -1, used)
+        split = shared.shape[3]
+        if window is not None and window < split + self._room:
+            shared = shared.masked_fill(self._out_of_window(window, split), -torch.inf)
+        if self._late:
+            alone = alone.masked_fill(self._before_joining(used), -torch.inf)
+        p = torch.cat([shared, alone], dim=3).softmax(3).to(query.dtype)
+        out = torch.bmm(p[..., split:].flatten(0, 1), own_values).view(rows, kv_heads, -1, value.shape[3])
         out = out + self._sharing.by_row(torch.bmm(self._sharing.by_prompt(p[..., :split]), prompt_values), kv_heads)
-        return out.view(rows, 1, heads, width)
+        return out.view(rows, 1, heads, -1)
+
+    def _recount(self) -> None:
+        """Count columns from the oldest row's first token."""
+        if not self._since_R.numel():
+            return
+        first, last = (int(bound) for bound in self._since_R.aminmax())
+        if first > self._first:
+            for columns in self._own.values():
+                columns.forget(first - self._first)
+        self._first, self._late = first, last > first
+
+    def _gather_prompts(self, before: int, kept_P: Tensor, fresh: dict[int, Pair]) -> None:
+        """Put the prompts that stay of those before and the new ones side by side, padded to the longest of them."""
+        longest = int(self._lengths_P.max())
+        old = self._prompts if kept_P.numel() else {}
+        self._prompts = {}
+        for layer in fresh or old:
+            parts = [[part.view(before, -1, *part.shape[1:])[kept_P] for part in old[layer]]] if old else []
+            parts += [list(fresh[layer])] if fresh else []
+            both = [torch.cat([_wide(part, longest) for part in one]) for one in zip(*parts, strict=True)]
+            self._prompts[layer] = both[0].flatten(0, 1), both[1].flatten(0, 1)
+        unseen = torch.arange(longest, device=kept_P.device) >= self._lengths_P[:, None]
+        self._bias_PT = torch.zeros(unseen.shape, device=unseen.device).masked_fill_(unseen, -torch.inf)[:, None]
 
     def _bias(self, kv_heads: int, dtype: torch.dtype) -> Tensor:
         """0 for what a prompt holds and -inf for its padding [P K, 1, T]: the same in every layer and step."""
-        if self._bias_PT.shape[0] != self._shape[0] * kv_heads or self._bias_PT.dtype != dtype:
+        if self._bias_PT.shape[0] != self._lengths_P.numel() * kv_heads or self._bias_PT.dtype != dtype:
             self._bias_PT = self._bias_PT.to(dtype).repeat_interleave(kv_heads, 0)
         return self._bias_PT
 
-    def _remember(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the step's keys and values [R, K, 1, D]; what each row has seen of its own, [R K, used, D]."""
-        if layer not in self._own:
-            rows, heads, _, width = key.shape
-            empty = key.new_empty(2, rows, heads, self._room, width)
-            self._own[layer] = (empty[0], empty[1])
-        seen = []
-        for memory, part in zip(self._own[layer], (key, value), strict=True):
-            memory[:, :, self._used - 1] = part[:, :, 0]
-            seen.append(memory.flatten(0, 1)[:, : self._used])
-        return seen[0], seen[1]
+    def _out_of_window(self, window: int, prompt: int) -> Tensor:
+        """The prompt's tokens that a row has left behind [R, 1, 1, T]."""
+        if ("window", window) not in self._masks:
+            position_R = self._lengths_P[self._sharing.prompts_R] + self._now - self._since_R
+            at_T = torch.arange(prompt, device=position_R.device)
+            self._masks["window", window] = (at_T <= (position_R - window)[:, None])[:, None, None]
+        return self._masks["window", window]
 
-    def _padded(self, part_HND: Tensor) -> Tensor:
-        """[K, N, D] of the packed prompts -> [P K, T, D], padded on the right."""
-        heads, _, width = part_HND.shape
-        prompts, longest = self._shape
-        padded = part_HND.new_zeros(prompts, longest, heads, width)
-        padded[self._place_N] = part_HND.transpose(0, 1)
-        return padded.transpose(1, 2).reshape(prompts * heads, longest, width)
+    def _before_joining(self, used: int) -> Tensor:
+        """The columns that were written before a row joined [R, 1, 1, used]."""
+        if ("joining", used) not in self._masks:
+            place_C = torch.arange(used, device=self._since_R.device)
+            step_C = self._now - (self._now - self._first - place_C) % used
+            self._masks["joining", used] = (step_C < self._since_R[:, None])[:, None, None]
+        return self._masks["joining", used]
 
 
-class _Sharing:
-    """Which rows answer which prompt: rows stand in slots, as many for each prompt."""
-
-    def __init__(self, prompts_R: Tensor, prompts: int) -> None:
-        self.prompts_R, self._prompts = prompts_R, prompts
-        counts_P = torch.bincount(prompts_R, minlength=prompts)
-        self._each = max(int(counts_P.max()), 1) if counts_P.numel() else 1
-        order_R = prompts_R.argsort(stable=True)
-        first_P = counts_P.cumsum(0) - counts_P
-        rank_R = torch.empty_like(prompts_R)
-        rank_R[order_R] = torch.arange(prompts_R.numel(), device=prompts_R.device) - first_P[prompts_R[order_R]]
-        self._slots_R = prompts_R * self._each + rank_R
-        every = torch.arange(prompts * self._each, device=prompts_R.device)
-        self._full = torch.equal(self._slots_R, every)
-
-    def by_prompt(self, part: Tensor) -> Tensor:
-        """[R, K, Q, X] of rows -> [P K, slots Q, X]."""
-        _, heads, queries, width = part.shape
-        if not self._full:
-            slots = part.new_zeros(self._prompts * self._each, heads, queries, width)
-            part = slots.index_copy_(0, self._slots_R, part)
-        part = part.view(self._prompts, self._each, heads, queries, width).transpose(1, 2)
-        return part.reshape(self._prompts * heads, self._each * queries, width)
-
-    def by_row(self, part: Tensor, heads: int) -> Tensor:
-        """[P K, slots Q, X] -> [R, K, Q, X]."""
-        width = part.shape[2]
-        part = part.view(self._prompts, heads, self._each, -1, width).transpose(1, 2).flatten(0, 1)
-        return part if self._full else part[self._slots_R]
+def _wide(part: Tensor, longest: int) -> Tensor:
+    """[P, K, T, D] with T = longest: padding added or taken away on the right."""
+    missing = longest - part.shape[2]
+    return part if missing == 0 else pad(part, (0, 0, 0, missing))

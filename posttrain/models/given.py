@@ -5,9 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from posttrain.errors import ModelError
-from posttrain.models.store import load_model, load_tokenizer, save_model
+from posttrain.models.ends import load_ends
+from posttrain.models.store import GENERATION, load_model, load_tokenizer, save_model
 
-FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json", "special_tokens_map.json"]
+FILES = [
+    "config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    GENERATION,
+]
 
 
 def fetch_model(name: str, revision: str | None, target: Path) -> None:
@@ -17,6 +25,7 @@ def fetch_model(name: str, revision: str | None, target: Path) -> None:
         folder = _from_hub(name, revision)
     model = load_model(folder)
     load_tokenizer(folder)  # checks that it fits
+    load_ends(folder)
     save_model(model, target, folder)
 
 
@@ -31,7 +40,7 @@ def _from_hub(name: str, revision: str | None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        found = snapshot_download(name, revision=revision, allow_patterns=[*FILES, "chat_template.jinja"])
+        found = snapshot_download(name, revision=revision, allow_patterns=[*FILES, GENERATION, "chat_template.jinja"])
     except (HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         mend = "Check the name and the connection, or download it and give the folder's path"

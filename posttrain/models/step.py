@@ -29,6 +29,7 @@ class _Layer:
     after: Tensor
     gate_up: tuple[Tensor, Tensor | None]
     down: tuple[Tensor, Tensor | None]
+    window: int | None
 
 
 class DecoderStep:
@@ -46,7 +47,8 @@ class DecoderStep:
         half = self._size // 2
         self._cos, self._sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=1)
         with torch.no_grad():
-            self._layers = [_layer(layer) for layer in core.layers]
+            everywhere = config.sliding_window if type(core).__name__ == "MistralModel" else None
+            self._layers = [_layer(layer, everywhere) for layer in core.layers]
 
     def __call__(self, token_R: Tensor, position_R: Tensor, cache: CachedAttention) -> Tensor:
         """The last hidden states [R, D] of one token a row."""
@@ -57,7 +59,7 @@ class DecoderStep:
             query, key, value = self._attended(
                 linear(rms_norm(x, width, layer.before, eps), *layer.qkv), layer, cos, sin
             )
-            mixed = cache.attend(i, query, key, value, self._scale).reshape(x.shape[0], -1)
+            mixed = cache.attend(i, query, key, value, self._scale, layer.window).reshape(x.shape[0], -1)
             x = x + linear(mixed, *layer.out)
             gate, up = linear(rms_norm(x, width, layer.after, eps), *layer.gate_up).chunk(2, dim=1)
             x = x + linear(silu(gate) * up, *layer.down)
@@ -79,26 +81,22 @@ class DecoderStep:
         return both[:, :heads], both[:, heads:], split[:, turned:, None]
 
 
-def fits(model: Any, longest: int) -> bool:
-    """Whether the model is made of exactly the parts that `DecoderStep` knows, and sees all of `longest` tokens."""
+def fits(model: Any) -> bool:
+    """Whether the model is made of exactly the parts that `DecoderStep` knows."""
     core, config = model.base_model, model.config
     if type(core).__name__ not in FAMILIES or config.hidden_act != "silu":
         return False
     rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rotary not in FIXED_ROTARY:
         return False
-    layers = core.layers
-    plain = all(
+    return all(
         type(part) is nn.Linear
-        for layer in layers
+        for layer in core.layers
         for part in (*(getattr(layer.self_attn, f"{n}_proj") for n in "qkvo"), *_mlp(layer))
     )
-    everywhere = getattr(config, "sliding_window", None)
-    windows = (getattr(layer.self_attn, "sliding_window", everywhere) for layer in layers)
-    return plain and all(window is None or window >= longest for window in windows)
 
 
-def _layer(layer: Any) -> _Layer:
+def _layer(layer: Any, window: int | None) -> _Layer:
     attention = layer.self_attn
     normed = hasattr(attention, "q_norm")
     gate, up, down = _mlp(layer)
@@ -110,6 +108,7 @@ def _layer(layer: Any) -> _Layer:
         after=layer.post_attention_layernorm.weight,
         gate_up=_side_by_side(gate, up),
         down=_side_by_side(down),
+        window=getattr(attention, "sliding_window", window),
     )
 
 

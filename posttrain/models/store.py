@@ -16,10 +16,12 @@ from torch import nn
 
 from posttrain.errors import ModelError
 from posttrain.models.device import free_bytes
+from posttrain.models.probe import check_runs
 
 WEIGHTS = "model.safetensors"
 MANIFEST = "manifest.json"
 ANEW = "Make the folder anew, or delete manifest.json if you changed it on purpose"
+GENERATION = "generation_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 
@@ -120,7 +122,7 @@ def save_model(model: Any, path: str | Path, tokenizer_from: str | Path) -> None
         fresh.mkdir(parents=True)
         save_file(tensors, str(fresh / WEIGHTS), metadata={"format": "pt"})
         (fresh / "config.json").write_text(_config_text(model), encoding="utf-8")
-        for name in TOKENIZER_FILES:
+        for name in (*TOKENIZER_FILES, GENERATION):
             if (source / name).is_file():
                 shutil.copyfile(source / name, fresh / name)
         manifest: dict[str, Any] = {name: _described(part) for name, part in sorted(tensors.items())}
@@ -185,7 +187,9 @@ def _filled(cls: Any, config: Any, tensors: dict[str, torch.Tensor], folder: Pat
     with torch.no_grad():
         for name, place in _unshared(model).items():
             place.copy_(tensors[name])
-    return _ready(model)
+    ready = _ready(model)
+    check_runs(ready, str(folder))
+    return ready
 
 
 def _class(architecture: str) -> Any:

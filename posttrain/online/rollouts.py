@@ -246,7 +246,7 @@ class Rollouts:
             n=n,
             params=self._params.sampling,
             seed=self._seed,
-            stop=self._text.stop,
+            stop=self._text.stops,
             device=self._modules.device,
             mixture=mixture,
         )

@@ -9,6 +9,7 @@ from typing import Any
 from posttrain.algorithms.supervised import DistillKnobs
 from posttrain.errors import ParamsError
 from posttrain.models.device import Device
+from posttrain.models.ends import load_ends
 from posttrain.models.store import load_model, load_scorer, load_tokenizer, save_model
 from posttrain.online.rollouts import Prompt, Rollouts
 from posttrain.online.runs import CHAT, DISTILL, ONLINE, DistillRun, OnlineParams, PolicyRun
@@ -63,7 +64,7 @@ def train_distill(run: str) -> None:
 def _train(
     name: str, section: str, params: OnlineParams, folder: Path, modules: Modules, models: Sequence[Path]
 ) -> None:
-    text = ChatText(load_tokenizer(folder), str(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
     objective, reward = params.objective(), model_path("reward")
     samples = Rollouts(
         _prompts(text),

@@ -16,6 +16,7 @@ from posttrain.algorithms.policy import (
     group_refusal,
     replay_refusal,
     reuse_refusal,
+    truncation_refusal,
 )
 from posttrain.algorithms.preference import PreferenceKnobs, PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
@@ -83,6 +84,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
             f"rollout.group_size = {size}": group_refusal(self, size),
             f"rollout.epochs = {epochs}": reuse_refusal(self, epochs),
             f"rollout.replay.groups = {replay}": replay_refusal(self, replay),
+            "rollout.sampling": truncation_refusal(self.rollout.sampling.top_p, self.rollout.sampling.top_k),
         }
         refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]
         if refused and not self.experimental:

@@ -16,6 +16,7 @@ from torch import Tensor
 _GOLDEN = -7046029254386353131
 _FIRST = -4658895280553007687
 _SECOND = -7723592293110705685
+_LOW_63 = 2**63 - 1
 
 
 def row_keys(seed: int, names: Sequence[str]) -> Tensor:
@@ -24,10 +25,10 @@ def row_keys(seed: int, names: Sequence[str]) -> Tensor:
     return torch.tensor([int.from_bytes(digest, "little", signed=True) for digest in digests], dtype=torch.long)
 
 
-def uniform(keys_R: Tensor, count: int) -> Tensor:
-    """A number in [0, 1) for each row at each of the positions 0 .. count - 1 [R, count]."""
-    steps_T = torch.tensor([(t + 1) * _GOLDEN % 2**63 for t in range(count)], device=keys_R.device)
-    mixed = _mix(keys_R[:, None] + steps_T)
+def uniform(keys_R: Tensor, count: int, first_R: Tensor | None = None) -> Tensor:
+    """A number in [0, 1) for each row at each of `count` positions from the row's first on, which is 0 [R, count]."""
+    place_RT = torch.arange(1, count + 1, device=keys_R.device) + (0 if first_R is None else first_R[:, None])
+    mixed = _mix(keys_R[:, None] + (place_RT * _GOLDEN & _LOW_63))
     return _shift(mixed, 11).to(torch.float64) * 2.0**-53
 
 

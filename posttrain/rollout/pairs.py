@@ -19,6 +19,7 @@ from pydantic import Field
 
 from posttrain.errors import DataError
 from posttrain.models.device import Device, DeviceParams
+from posttrain.models.ends import load_ends
 from posttrain.models.store import load_model, load_tokenizer
 from posttrain.params import Params
 from posttrain.progress import Progress
@@ -80,7 +81,7 @@ def make_pairs(params: PairsParams) -> None:
 def _sampled(params: PairsParams) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, float]]:
     device = Device(params.device)
     folder = model_path("sft")
-    text = ChatText(load_tokenizer(folder), str(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
     model = load_model(folder).to(device.torch)
     frame = read_table(PROMPTS, "prompts")
     wanted = {"train": params.prompts, "heldout": params.heldout_prompts}
@@ -90,7 +91,7 @@ def _sampled(params: PairsParams) -> tuple[pl.DataFrame, pl.DataFrame, dict[str,
     encoded = [text.prompt(row["prompt"]) for row in rows]
     drawn = sample(
         model, encoded, [row["id"] for row in rows], n=params.samples, params=params.sampling, seed=params.seed,
-        stop=text.stop, device=device, advance=progress.advance,
+        stop=text.stops, device=device, advance=progress.advance,
     )  # fmt: skip
     progress.close()
     texts = [text.decode(ids) for ids in drawn.ids]

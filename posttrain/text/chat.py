@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from posttrain.errors import DataError
+from posttrain.text.stops import Stops
 
 Message = Mapping[str, str]
 _MARK = "\ue000{}\ue001"
@@ -30,7 +31,8 @@ class Encoded:
 class ChatText:
     """A tokenizer and its chat template."""
 
-    def __init__(self, tokenizer: Any, where: str = "tokenizer") -> None:
+    def __init__(self, tokenizer: Any, where: str = "tokenizer", ends: Sequence[int] = ()) -> None:
+        """`ends`: tokens that end a completion beside the tokenizer's own (models/store.py: `load_ends`)."""
         self.tokenizer = tokenizer
         self._where = where
         self._specials = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
@@ -41,6 +43,7 @@ class ChatText:
                 what="the tokenizer has no chat template", where=where, mend="Use an instruct model or add a template"
             )
         self.stop: int = tokenizer.eos_token_id
+        self.stops = Stops((self.stop, *(end for end in ends if end != self.stop)), self._text)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """The ids that the model is asked to go on from."""
@@ -68,8 +71,10 @@ class ChatText:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a completion, without its stop token."""
-        kept = ids[:-1] if ids and ids[-1] == self.stop else ids
-        text: str = self.tokenizer.decode(kept, skip_special_tokens=False)
+        return self._text(ids[:-1] if ids and ids[-1] in self.stops.tokens else ids)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
     def _until_stop(self, ids: list[int]) -> list[int]:

@@ -18,6 +18,7 @@ ACCEPTED: tuple[tuple[str, str], ...] = (
         "a model from elsewhere has no manifest; its config is checked",
     ),
     (r"parameters: distill\.runs\.gkd\.context = ", "it is a text for the teacher, not a path"),
+    (r"parameters: .*sampling\.stop = \[(a, b)?\]$", "any strings may end a completion, or none"),
     (r"model folders: header huge", "a long description in a header is no fault of the tensors"),
     (r"model folders: config eos_token_id = -7", "nothing reads it: the tokenizer says where text ends"),
     (r"model folders: config max_position_embeddings = -1", "nothing reads it: positions are relative"),

@@ -236,6 +236,10 @@ def _models() -> Iterator[Case]:
     ):
         given = {"file": f"{folder}/model.safetensors.index.json", "content": content}
         yield Case("model folders", f"index {number}", stage, "text", given, folder)
+    for content in ("[]", "{", '{"eos_token_id": "x"}', '{"eos_token_id": [-1]}', '{"eos_token_id": 1000000}'):
+        file = "models/sft/generation_config.json"
+        given = {"file": file, "content": content}
+        yield Case("model folders", f"generation config {content}", "evaluate sft", "text", given, file)
     given = {"first": f"{folder}/config.json", "second": f"{folder}/tokenizer.json"}
     yield Case("model folders", "config as tokenizer", stage, "swapped", given, folder)
 

@@ -34,6 +34,16 @@ def test_a_prompt_and_its_answer_are_the_template_and_end_with_the_stop_token(te
     assert text.decode(one.completion) == "#### 2"
 
 
+def test_a_completion_may_end_with_any_of_the_models_tokens(text: ChatText) -> None:
+    other = text.tokenizer.convert_tokens_to_ids("<|pad|>")
+    more = ChatText(text.tokenizer, "here", [other, text.stop])
+    assert more.stops.tokens == (text.stop, other)
+    ids = text.plain(["#### 2"])[0]
+    assert [more.decode([*ids, end]) for end in more.stops.tokens] == ["#### 2", "#### 2"]
+    assert text.decode([*ids, other]) == "#### 2<|pad|>"
+    assert more.stops.decode([*ids, text.stop]) == "#### 2<|end|>", "stop strings see all that was written"
+
+
 contents = st.lists(st.one_of(st.text(max_size=12), st.sampled_from(SPECIALS)), min_size=1, max_size=5).map("".join)
 
 

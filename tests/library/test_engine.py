@@ -10,9 +10,11 @@ from posttrain.models.forward import head_weight, packed_states, score_tokens
 from posttrain.rollout.draw import row_keys, uniform
 from posttrain.rollout.engine import Mixture, Samples, SamplingParams, greedy, sample
 from posttrain.text.layout import pack
+from posttrain.text.stops import Stops
 from tests.library.models import random_rows, tiny_model
 
 STOP = 2
+ENDS = Stops((STOP,), str)
 DEVICE = Device(DeviceParams(threads=1))
 PARAMS = SamplingParams(max_tokens=12)
 PROMPTS = [[*ids, i] for i, ids in enumerate(random_rows(7, seed=1)[0])]
@@ -20,12 +22,12 @@ NAMES = [f"prompt-{i}" for i in range(len(PROMPTS))]
 
 
 def drawn(n: int = 4, seed: int = 1, at: slice = slice(None), params: SamplingParams = PARAMS) -> Samples:
-    return sample(tiny_model(), PROMPTS[at], NAMES[at], n=n, params=params, seed=seed, stop=STOP, device=DEVICE)
+    return sample(tiny_model(), PROMPTS[at], NAMES[at], n=n, params=params, seed=seed, stop=ENDS, device=DEVICE)
 
 
 def test_greedy_equals_transformers_generate() -> None:
     model = tiny_model()
-    found = greedy(model, PROMPTS, params=PARAMS, stop=STOP, device=DEVICE)
+    found = greedy(model, PROMPTS, params=PARAMS, stop=ENDS, device=DEVICE)
     model.set_attn_implementation("sdpa")
     for prompt, ids in zip(PROMPTS, found.ids, strict=True):
         given = torch.tensor([prompt])
@@ -77,7 +79,7 @@ def test_rows_end_at_the_stop_token_or_are_marked_truncated() -> None:
 def test_sampled_frequencies_are_the_models_probabilities() -> None:
     model, prompt, n = tiny_model(), PROMPTS[0], 20_000
     one = SamplingParams(max_tokens=1, rows=n)
-    ids = [row[0] for row in sample(model, [prompt], ["x"], n=n, params=one, seed=3, stop=STOP, device=DEVICE).ids]
+    ids = [row[0] for row in sample(model, [prompt], ["x"], n=n, params=one, seed=3, stop=ENDS, device=DEVICE).ids]
     with torch.no_grad():
         every = pack([prompt] * 97, [[token] for token in range(97)])
         p = score_tokens(model, every)[0].exp()
@@ -101,7 +103,7 @@ def test_a_mixture_is_the_geometric_mean_of_two_models_made_to_sum_to_one() -> N
     """The log-probs that are recorded are those of the mixture, by the training forward of both models."""
     model, other = tiny_model(), tiny_model(seed=5)
     found = sample(
-        model, PROMPTS, NAMES, n=2, params=PARAMS, seed=1, stop=STOP, device=DEVICE, mixture=Mixture(other, 0.3)
+        model, PROMPTS, NAMES, n=2, params=PARAMS, seed=1, stop=ENDS, device=DEVICE, mixture=Mixture(other, 0.3)
     )
     assert found.ids != drawn(n=2).ids
     prompts = [prompt for prompt in PROMPTS for _ in range(2)]
@@ -122,7 +124,7 @@ def test_a_mixture_without_the_other_is_the_model() -> None:
         n=4,
         params=PARAMS,
         seed=1,
-        stop=STOP,
+        stop=ENDS,
         device=DEVICE,
         mixture=Mixture(tiny_model(seed=5), 0.0),
     )

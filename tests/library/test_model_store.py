@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from posttrain.errors import ModelError
+from posttrain.models.ends import load_ends
 from posttrain.models.given import fetch_model
-from posttrain.models.store import load_model, load_scorer, load_tokenizer, save_model
+from posttrain.models.store import load_model, load_scorer, load_tokenizer, new_model, save_model
 from tests.library.models import tiny_folder, tiny_model
 
 
@@ -136,6 +137,47 @@ def test_a_given_folder_is_taken_as_it_is(folder: Path, tmp_path: Path) -> None:
     fetch_model(str(folder), None, tmp_path / "base")
     left, right = load_model(folder), load_model(tmp_path / "base")
     assert all(torch.equal(a, b) for a, b in zip(left.parameters(), right.parameters(), strict=True))
+
+
+def with_ends(folder: Path, content: str) -> Path:
+    (folder / "generation_config.json").write_text(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("content", "ends"),
+    [
+        ('{"eos_token_id": [7, 3, 7]}', (7, 3)),
+        ('{"eos_token_id": 5}', (5,)),
+        ('{"eos_token_id": null}', ()),
+        ("{}", ()),
+    ],
+)
+def test_the_ends_of_a_model_are_those_of_its_generation_config(
+    folder: Path, tmp_path: Path, content: str, ends: tuple[int, ...]
+) -> None:
+    assert load_ends(folder) == ()
+    fetch_model(str(with_ends(folder, content)), None, tmp_path / "base")
+    assert load_ends(tmp_path / "base") == ends
+    save_model(load_model(tmp_path / "base"), tmp_path / "trained", tmp_path / "base")
+    assert load_ends(tmp_path / "trained") == ends, "they go on from model to model"
+
+
+@pytest.mark.parametrize(
+    "content", ['{"eos_token_id": ["x"]}', '{"eos_token_id": -1}', '{"eos_token_id": 300000}', "[", "[]"]
+)
+def test_ends_that_cannot_be_are_refused(folder: Path, content: str) -> None:
+    with pytest.raises(ModelError, match=r"generation_config\.json"):
+        load_ends(with_ends(folder, content))
+
+
+def test_a_model_that_would_be_decoded_wrongly_is_refused_at_load(folder: Path, tmp_path: Path) -> None:
+    from transformers.models.bloom.configuration_bloom import BloomConfig
+
+    shape = BloomConfig(vocab_size=300, hidden_size=32, n_layer=2, n_head=4, initializer_range=0.2)
+    save_model(new_model(shape, 0), tmp_path / "bloom", folder)
+    with pytest.raises(ModelError, match=r"other values when it is run packed.*docs/generation\.md"):
+        load_model(tmp_path / "bloom")
 
 
 def test_a_hub_name_without_its_commit_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from tests.workspace import ROOT
 
 FILES = [ROOT / "params.yaml", *sorted((ROOT / "recipes").glob("*.yaml"))]
 
+TRUNCATED = "online: {runs: {a: {algorithm: grpo, rollout: {sampling: {%s}}%s}}}"
+
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_shipped_params_are_right(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +35,9 @@ def test_shipped_params_are_right(file: Path, tmp_path: Path, monkeypatch: pytes
         ("base: {batch: 0, steps: 0}", "base.steps = 0"),
         ("online: {runs: {a: {}}}", "online.runs.a names no algorithm"),
         ("online: {runs: {a: {algorithm: grpo, clip: {hi: 1.0}}}}", "online.runs.a.clip.hi: unknown key"),
+        (TRUNCATED % ("top_p: 0.9", ""), "rollout.sampling: top_p = 0.9 draws from another distribution"),
+        (TRUNCATED % ("top_k: 5", ""), "Use top_p 1 and top_k null, or experimental: true"),
+        ("evaluate: {sampling: {stop: ['']}}", "evaluate.sampling.stop: every text contains the empty string"),
         ("[1, 2]", "holds no sections"),
         ("a: [", "not readable as YAML"),
         ("a: 1\na: 2", "duplicate key"),
@@ -44,6 +49,23 @@ def test_a_wrong_file_is_told(text: str, words: str, tmp_path: Path, monkeypatch
     with pytest.raises(ParamsError) as caught:
         check_params()
     assert words in str(caught.value) and "params.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TRUNCATED % ("top_p: 0.9", ", experimental: true"),
+        TRUNCATED.replace("grpo", "raft") % ("top_p: 0.9, top_k: 20", ""),
+        "distill: {runs: {a: {algorithm: gkd, teacher: base, rollout: {sampling: {top_k: 20}}}}}",
+        "pairs: {sampling: {top_p: 0.9, stop: ['Q:']}}",
+    ],
+)
+def test_who_does_not_learn_by_the_samplers_log_probs_may_truncate(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "params.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert check_params() == 1
 
 
 def test_every_parameter_is_explained() -> None:

@@ -1,0 +1,60 @@
+"""One model in the decoding loop: its cache, and its last hidden state of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.models.cache import CachedAttention, PromptAttention
+from posttrain.models.forward import head_weight, hidden_states
+from posttrain.models.step import DecoderStep, fits, in_use
+from posttrain.text.layout import pack
+
+
+class Voice:
+    """A model that rows are decoded with; rows may leave and join."""
+
+    def __init__(self, model: Any, longest_prompt: int, room: int) -> None:
+        self._model, self._weight = model, in_use(head_weight(model))
+        self._device = self._weight.device
+        self._step = DecoderStep(model, longest_prompt + room) if fits(model) else None
+        self._cache = CachedAttention(room, self._device)
+        self._prompt_states: Tensor | None = None
+        self._states_R: Tensor | None = None
+
+    def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
+        """Let rows join; `joining`: which prompt each answers, of those kept and, after them, the fresh ones."""
+        kept_P, joining_R = (torch.tensor(one, dtype=torch.long, device=self._device) for one in (kept, joining))
+        states = [] if self._prompt_states is None else [self._prompt_states[kept_P]]
+        attention = None
+        if fresh:
+            layout = pack(fresh, [[]] * len(fresh)).to(self._device)
+            attention = PromptAttention(layout)
+            every = hidden_states(self._model, layout.ids_N[None], layout.positions_N[None], attention)[0]
+            states.append(every[layout.last_B])
+        self._prompt_states = torch.cat(states)
+        new_R = self._prompt_states[joining_R]
+        self._states_R = new_R if self._states_R is None else torch.cat([self._states_R, new_R])
+        self._cache.admit(kept_P, attention, joining_R)
+
+    def keep_rows(self, index_R: Tensor) -> None:
+        """Drop the other rows, before the rest hears its next token."""
+        self._cache.keep_rows(index_R)
+        self._states_R = None if self._states_R is None else self._states_R[index_R]
+
+    def logits(self) -> Tensor:
+        """What it would say next [R, V], in float32 at least."""
+        assert self._states_R is not None, "no row has been admitted"
+        said = self._states_R.to(self._weight.dtype) @ self._weight.T
+        return said.to(torch.promote_types(said.dtype, torch.float32))
+
+    def hear(self, token_R: Tensor, position_R: Tensor) -> None:
+        """Take in the token that was chosen for each row."""
+        self._cache.step()
+        if self._step is not None:
+            self._states_R = self._step(token_R, position_R, self._cache)
+        else:
+            self._states_R = hidden_states(self._model, token_R[:, None], position_R[:, None], self._cache)[:, 0]
