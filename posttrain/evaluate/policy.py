@@ -14,6 +14,7 @@ from pydantic import Field
 
 from posttrain.errors import DataError
 from posttrain.evaluate.intervals import Floats, interval, pass_at_k
+from posttrain.measure.phases import phase
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.forward import score_tokens
 from posttrain.models.store import load_model, load_tokenizer
@@ -70,8 +71,9 @@ def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
     names = [row["id"] for row in rows]
     progress = Progress(f"evaluate {name}", 2 * len(rows), "prompt")
     shared = {"params": params.sampling, "stop": text.stop, "device": device, "advance": progress.advance}
-    drawn = sample(model, encoded, names, n=params.samples, seed=params.seed, **shared)  # type: ignore[arg-type]
-    likeliest = greedy(model, encoded, **shared)  # type: ignore[arg-type]
+    with phase("generate"):
+        drawn = sample(model, encoded, names, n=params.samples, seed=params.seed, **shared)  # type: ignore[arg-type]
+        likeliest = greedy(model, encoded, **shared)  # type: ignore[arg-type]
     progress.close()
     sampled, best = _judged(text, rows, encoded, drawn), _judged(text, rows, encoded, likeliest)
     metrics = _measured(params, sampled, best)
@@ -95,6 +97,7 @@ def summary(name: str, metrics: dict[str, float]) -> str:
     )
 
 
+@phase("score")
 def _judged(text: ChatText, rows: Sequence[dict[str, Any]], encoded: Sequence[Sequence[int]], drawn: Samples) -> Judged:
     each = len(drawn.ids) // len(rows)
     texts = [text.decode(ids) for ids in drawn.ids]
@@ -125,6 +128,7 @@ def _measured(params: EvaluateParams, sampled: Judged, best: Judged) -> dict[str
     }
 
 
+@phase("score")
 @torch.no_grad()
 def _divergence(
     model: Any,

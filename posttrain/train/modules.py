@@ -12,6 +12,7 @@ from torch import Tensor
 from posttrain.algorithms.objective import Objective
 from posttrain.formulas.distill import Divergence, tiled
 from posttrain.formulas.ragged import Ragged
+from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.models.forward import (
     add_embedding_gradient,
@@ -126,6 +127,7 @@ class Modules:
         mine = packed_states(self.policy, layout)[layout.source_M]
         return tiled(self.divergence, mine, head_weight(self.policy), theirs, head_weight(self.teacher).detach())
 
+    @phase("score")
     @torch.no_grad()
     def fill(self, batch: Batch, needs: frozenset[str]) -> Batch:
         """The batch with every column that is made before `prepare` and is not there yet."""
