@@ -143,16 +143,15 @@ def _divergence(
     each = len(drawn.ids) // len(encoded)
     prompts = [encoded[k // each] for k in range(len(drawn.ids))]
     sizes = [len(p) + len(c) for p, c in zip(prompts, drawn.ids, strict=True)]
-    k1 = k3 = 0.0
+    k1, k3 = torch.zeros(2, dtype=torch.float64, device=device.torch)
     for part in micro_batches(sizes, list(range(len(sizes))), 16_384):
         layout = pack([prompts[i] for i in part], [drawn.ids[i] for i in part]).to(device.torch)
         with device.autocast():
             ours, _ = score_tokens(model, layout, params.sampling.temperature)
             theirs, _ = score_tokens(other, layout, params.sampling.temperature)
         gap = (theirs - ours).double()
-        k1 -= float(gap.sum())
-        k3 += float((gap.expm1() - gap).sum())
-    return {"kl_k1": k1 / len(drawn.ids), "kl_k3": k3 / len(drawn.ids)}
+        k1, k3 = k1 - gap.sum(), k3 + (gap.expm1() - gap).sum()
+    return {"kl_k1": float(k1) / len(drawn.ids), "kl_k3": float(k3) / len(drawn.ids)}
 
 
 def _table(name: str, rows: Sequence[dict[str, Any]], judged: Judged, samples: int) -> pl.DataFrame:

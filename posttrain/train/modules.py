@@ -134,7 +134,7 @@ class Modules:
         wanted = [name for name in FIXED if name in needs or (name == "old_value" and "value" in needs)]
         for name in wanted:
             if name not in batch.columns.tokens:
-                column = torch.cat([self._fixed(name, micro) for micro in self.micros(batch)])
+                column = torch.cat([self._fixed(name, micro) for micro in self.micros(batch)]).cpu()
                 batch = batch.with_columns(batch.columns.with_tokens(**{name: column}))
         return batch
 
@@ -142,9 +142,9 @@ class Modules:
         layout = pack(micro.prompts, micro.completions).to(self.device.torch)
         with self.device.autocast():
             if name == "old_value":
-                return value_tokens(self.critic, layout).cpu()
+                return value_tokens(self.critic, layout)
             model = self.reference if name == "ref_logp" else self.policy
-            return score_tokens(model, layout, self.temperature)[0].cpu()
+            return score_tokens(model, layout, self.temperature)[0]
 
 
 def on_device(columns: Ragged, device: torch.device) -> Ragged:
