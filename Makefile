@@ -98,6 +98,7 @@ learning: env ## train every algorithm over seeds and write docs/learning.md (re
 
 bench: env ## speed and memory beside TRL (extra `trl`) and the bound: docs/performance.md (hours), or CASE=sft/T alone
 	$(BIN)/python -m benchmarks.speed $(if $(CASE),--case $(CASE) -n 1)
+	$(if $(CASE),,$(BIN)/python -m benchmarks.overhead)
 
 lock: ## renew constraints.txt with the newest versions that pyproject.toml allows
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

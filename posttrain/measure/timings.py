@@ -62,12 +62,12 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
-def timings_table() -> str:
+def timings_table(folder: Path = FOLDER) -> str:
     """Every stage's seconds and the share of each phase, the longest stage first."""
-    found = sorted((_read(file) for file in FOLDER.rglob("*.json")), key=lambda one: -float(one["total"]))
+    found = sorted((_read(file) for file in folder.rglob("*.json")), key=lambda one: -float(one["total"]))
     if not found:
         mend = "Run a stage: each writes its timings at its end"
-        raise PipelineError(what="there are no timings", where=str(FOLDER), mend=mend)
+        raise PipelineError(what="there are no timings", where=str(folder), mend=mend)
     names = (*NAMES, OTHER)
     every: dict[str, Any] = {
         "stage": "all",
