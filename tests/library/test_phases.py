@@ -11,6 +11,9 @@ from posttrain.errors import PipelineError
 from posttrain.measure import phases, timings
 from posttrain.measure.operators import shorten
 from posttrain.measure.phases import Clock, phase
+from posttrain.train.loop import train
+from tests.library.models import tiny_folder
+from tests.library.test_training import CutError, CutSource, make_run
 
 
 class Hand:
@@ -89,6 +92,27 @@ def test_a_run_that_goes_on_counts_its_lives(hand: Hand) -> None:
     assert phases.CLOCK.lives == 2
     timings.resumed(None)  # a checkpoint of an older version has none
     assert phases.CLOCK.lives == 2
+
+
+def test_a_checkpoint_brings_the_seconds_of_the_life_before(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    folder = tiny_folder(tmp_path / "tiny")
+    hand.now = 7.0
+    phases.CLOCK.begin()
+    cut = make_run(folder, "sft", tmp_path)
+    object.__setattr__(cut, "source", CutSource(cut.source, 3))
+    with pytest.raises(CutError):
+        train(cut)
+
+    second = Clock(hand)  # as in the process that goes on
+    monkeypatch.setattr(phases, "CLOCK", second)
+    monkeypatch.setattr(timings, "CLOCK", second)
+    second.begin()
+    train(make_run(folder, "sft", tmp_path))
+    assert second.lives == 2
+    assert second.seconds()["load"] == 7.0
 
 
 def test_the_file_the_line_and_the_table(
