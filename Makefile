@@ -102,6 +102,7 @@ learning: env ## train every algorithm over seeds and write docs/learning.md (re
 
 bench: env ## speed and memory beside TRL (extra `trl`) and the bound: docs/performance.md (hours), or CASE=sft/T alone
 	$(BIN)/python -m benchmarks.speed $(if $(CASE),--case $(CASE) -n 1)
+	$(if $(CASE),,$(BIN)/python -m benchmarks.overhead)
 
 bench-gpu: env ## speed and memory on a CUDA device beside TRL (extra `trl`): docs/performance-gpu.md
 	$(BIN)/python -m benchmarks.speed.gpu

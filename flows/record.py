@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import subprocess
@@ -15,6 +16,8 @@ from typing import Any
 import vl_convert
 
 from flows.graph import Stage, mermaid
+from posttrain.errors import PipelineError
+from posttrain.measure.timings import FOLDER, timings_table
 from posttrain.report.plots_page import vegalite_5
 
 MOST_PLOTS = 12
@@ -59,6 +62,9 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     create_markdown_artifact(
         f"```mermaid\n{mermaid(stages, states)}\n```", key="dag", description="The DAG of dvc.yaml"
     )
+    with contextlib.suppress(PipelineError):  # stages that ran on other hosts have left none here
+        spent = timings_table(root / FOLDER)
+        create_markdown_artifact(f"```\n{spent}\n```", key="timings", description="What each stage's time went into")
     changed = metrics_diff(root)
     if changed:
         create_table_artifact(changed, key="metrics", description="Metrics against the last commit")

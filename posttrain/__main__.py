@@ -16,6 +16,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("results", help="the table of results of the last run, and what to look at next")
     commands.add_parser("readme", help="write the last run's results into README.md and draw its plot")
+    commands.add_parser("timings", help="what the time of each stage's last run went into")
     commands.add_parser("mend", help="set a dvc.lock aside that a kill left in part; nothing is lost")
     commands.add_parser("check", help="check every section and run of params.yaml without running anything")
     shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
@@ -56,6 +57,10 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.report.results import write_readme
 
             return write_readme()
+        case "timings":
+            from posttrain.measure.timings import timings_table
+
+            return timings_table()
         case "mend":
             from posttrain.lock import mend_lock
 

@@ -12,10 +12,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import psutil
 
 from posttrain.errors import ParamsError, PosttrainError
+from posttrain.measure.phases import CLOCK
+from posttrain.measure.timings import tell_timings
 from posttrain.workspace import drop_committed, hold_stage
 
 ORPHAN_CHECK_S = 0.5
@@ -27,12 +30,13 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 def run_stage(work: Callable[[], None]) -> None:
     """Run a stage that exists once."""
     parser = _parser(work)
-    parser.parse_args()
-    stage = parser.prog.rpartition(".")[2]
+    arguments, stage = parser.parse_args(), parser.prog.rpartition(".")[2]
 
     def held() -> None:
         hold_stage(stage)
-        work()
+        with _watched(stage, arguments):
+            work()
+        tell_timings(stage)
 
     _guarded(stage, held)
 
@@ -41,14 +45,16 @@ def run_named_stage(work: Callable[[str], None]) -> None:
     """Run a stage that exists once for each named run of params.yaml."""
     parser = _parser(work)
     parser.add_argument("run", help="the run's name in params.yaml")
-    stage, run = parser.prog.rpartition(".")[2], parser.parse_args().run
+    arguments, stage = parser.parse_args(), parser.prog.rpartition(".")[2]
 
     def held() -> None:
-        name = "/".join(checked_name(part) for part in run.split("/"))
+        name = "/".join(checked_name(part) for part in arguments.run.split("/"))
         hold_stage(f"{stage}@{name}")
-        work(name)
+        with _watched(f"{stage}@{name}", arguments):
+            work(name)
+        tell_timings(f"{stage}@{name}")
 
-    _guarded(f"{stage} {run}", held)
+    _guarded(f"{stage} {arguments.run}", held)
 
 
 def checked_name(name: str) -> str:
@@ -62,15 +68,28 @@ def checked_name(name: str) -> str:
 def _parser(work: Callable[..., None]) -> argparse.ArgumentParser:
     module = sys.modules[work.__module__]
     name = module.__spec__.name if module.__spec__ else work.__module__
-    return argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog=f"python -m {name}",
         description=module.__doc__,
         epilog="Parameters come from params.yaml; set POSTTRAIN_TRACEBACK=1 to see where an error was raised.",
     )
+    told = "write a trace and a table of where time and memory go into profiles/; POSTTRAIN_PROFILE=1 does the same"
+    parser.add_argument("--profile", action="store_true", help=f"{told} under dvc repro. Results stay the same")
+    return parser
+
+
+def _watched(stage: str, arguments: argparse.Namespace) -> AbstractContextManager[None]:
+    """A profiler around the stage's work, where it is asked for."""
+    if not arguments.profile and os.environ.get("POSTTRAIN_PROFILE", "0") in ("", "0"):
+        return contextlib.nullcontext()
+    from posttrain.measure.profile import profiled
+
+    return profiled(stage)
 
 
 def _guarded(name: str, work: Callable[[], None]) -> None:
     """Run the work; an error that a person can mend is one clear line and exit code 1, without a traceback."""
+    CLOCK.begin()
     if "DVC_ROOT" in os.environ:
         threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
     try:

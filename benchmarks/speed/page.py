@@ -8,6 +8,7 @@ import statistics
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from benchmarks.overhead.page import overhead_lines
 from benchmarks.speed.case import Shape, batches, lengths, padding
 from benchmarks.speed.cases import COMPARED, SCALING, case_of
 from benchmarks.speed.run import Reports, load, median, ratios
@@ -74,6 +75,7 @@ def write_page(results: Path, page: Path) -> None:
     lines += [_row(case, reports) for case, reports in found.items()]
     lines += [f"| {case} | not measured yet | | | | | | | |" for case in COMPARED if case not in found]
     lines += ["", CONTROL, "", *_others(found), "", *_padding(), "", *_targets(found), "", *_scaling(results)]
+    lines += overhead_lines()
     page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print(f"written: {page}")
 

@@ -75,7 +75,7 @@ class PreferenceObjective:
         else:
             good_B, total, metrics = self._pairs(micro, relative_B, weight_B)
         if knobs.nll:
-            nll = -(weight_B * micro.mean_rows(logp))[good_B].sum()
+            nll = -torch.where(good_B, weight_B * micro.mean_rows(logp), 0.0).sum()
             metrics["nll"] = nll.detach()
             total = total + knobs.nll * nll
         return Loss(total, {**metrics, **self._divergence(micro, weight_B)})
@@ -97,7 +97,11 @@ class PreferenceObjective:
 
     def _pairs(self, micro: Ragged, relative_B: Tensor, weight_B: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         good_B = micro.rows["side"] > 0
-        weight, h, l = weight_B[good_B], relative_B[good_B], relative_B[~good_B]  # noqa: E741
+        # picked by place rather than by a mask, for which a GPU would be waited for
+        both = micro.items.argsort(stable=True).view(-1, 2)
+        weight, first = weight_B[both[:, 0]], good_B[both[:, 0]]
+        one, other = relative_B[both].unbind(1)
+        h, l = torch.where(first, one, other), torch.where(first, other, one)  # noqa: E741
         total = (weight * PAIR_LOSSES[self.knobs.loss].formula(h, l, self.knobs)).sum()
         metrics = {
             "accuracy": (weight * (h > l)).sum(),

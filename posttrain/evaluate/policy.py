@@ -14,6 +14,7 @@ from pydantic import Field
 
 from posttrain.errors import DataError
 from posttrain.evaluate.intervals import Floats, interval, pass_at_k
+from posttrain.measure.phases import phase
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.ends import load_ends
 from posttrain.models.forward import score_tokens
@@ -71,8 +72,9 @@ def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
     names = [row["id"] for row in rows]
     progress = Progress(f"evaluate {name}", 2 * len(rows), "prompt")
     shared = {"params": params.sampling, "stop": text.stops, "device": device, "advance": progress.advance}
-    drawn = sample(model, encoded, names, n=params.samples, seed=params.seed, **shared)  # type: ignore[arg-type]
-    likeliest = greedy(model, encoded, **shared)  # type: ignore[arg-type]
+    with phase("generate"):
+        drawn = sample(model, encoded, names, n=params.samples, seed=params.seed, **shared)  # type: ignore[arg-type]
+        likeliest = greedy(model, encoded, **shared)  # type: ignore[arg-type]
     progress.close()
     sampled, best = _judged(text, rows, encoded, drawn), _judged(text, rows, encoded, likeliest)
     metrics = _measured(params, sampled, best)
@@ -96,6 +98,7 @@ def summary(name: str, metrics: dict[str, float]) -> str:
     )
 
 
+@phase("score")
 def _judged(text: ChatText, rows: Sequence[dict[str, Any]], encoded: Sequence[Sequence[int]], drawn: Samples) -> Judged:
     each = len(drawn.ids) // len(rows)
     texts = [text.decode(ids) for ids in drawn.ids]
@@ -126,6 +129,7 @@ def _measured(params: EvaluateParams, sampled: Judged, best: Judged) -> dict[str
     }
 
 
+@phase("score")
 @torch.no_grad()
 def _divergence(
     model: Any,
@@ -140,16 +144,15 @@ def _divergence(
     each = len(drawn.ids) // len(encoded)
     prompts = [encoded[k // each] for k in range(len(drawn.ids))]
     sizes = [len(p) + len(c) for p, c in zip(prompts, drawn.ids, strict=True)]
-    k1 = k3 = 0.0
+    k1, k3 = torch.zeros(2, dtype=torch.float64, device=device.torch)
     for part in micro_batches(sizes, list(range(len(sizes))), 16_384):
         layout = pack([prompts[i] for i in part], [drawn.ids[i] for i in part]).to(device.torch)
         with device.autocast():
             ours, _ = score_tokens(model, layout, params.sampling.temperature)
             theirs, _ = score_tokens(other, layout, params.sampling.temperature)
         gap = (theirs - ours).double()
-        k1 -= float(gap.sum())
-        k3 += float((gap.expm1() - gap).sum())
-    return {"kl_k1": k1 / len(drawn.ids), "kl_k3": k3 / len(drawn.ids)}
+        k1, k3 = k1 - gap.sum(), k3 + (gap.expm1() - gap).sum()
+    return {"kl_k1": float(k1) / len(drawn.ids), "kl_k3": float(k3) / len(drawn.ids)}
 
 
 def _table(name: str, rows: Sequence[dict[str, Any]], judged: Judged, samples: int) -> pl.DataFrame:

@@ -26,9 +26,9 @@ def mean_rows(values_N: Tensor, lengths_B: Tensor) -> Tensor:
     return sum_rows(values_N, lengths_B) / lengths_B.clamp(min=1)
 
 
-def spread(values_B: Tensor, lengths_B: Tensor) -> Tensor:
-    """Each row's value on each of its tokens: [B] -> [N]."""
-    return torch.repeat_interleave(values_B, lengths_B)
+def spread(values_B: Tensor, lengths_B: Tensor, count: int | None = None) -> Tensor:
+    """Each row's value on each of its tokens: [B] -> [N]; a GPU is waited for unless N is told."""
+    return torch.repeat_interleave(values_B, lengths_B, output_size=count)
 
 
 def last_tokens(lengths_B: Tensor) -> Tensor:
@@ -72,7 +72,10 @@ class Ragged:
     item_B: Tensor | None = None
 
     def __post_init__(self) -> None:
-        count = int(self.lengths_B.sum())
+        # a look at lengths on a device would wait for it, and they were checked before they went there
+        count = next((column.numel() for column in self.tokens.values()), 0)
+        if self.lengths_B.device.type == "cpu":
+            count = int(self.lengths_B.sum())
         for name, column in self.rows.items():
             if column.shape != self.lengths_B.shape:
                 raise ValueError(f"row column '{name}' has shape {tuple(column.shape)}, there are {len(self)} rows")
@@ -143,4 +146,4 @@ class Ragged:
 
     def spread(self, values_B: Tensor) -> Tensor:
         """Each row's value on each of its tokens."""
-        return spread(values_B, self.lengths_B)
+        return spread(values_B, self.lengths_B, next((column.numel() for column in self.tokens.values()), None))

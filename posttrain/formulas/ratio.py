@@ -19,7 +19,7 @@ def token_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Te
 def sequence_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
     """mean_t(logp - old_logp), the length-normalised sequence ratio, on each token (GSPO, Zheng 2025)."""
     mean_B = mean_rows(logp_N - old_logp_N, lengths_B)
-    return spread(mean_B, lengths_B).clamp(-CAP, CAP)
+    return spread(mean_B, lengths_B, logp_N.numel()).clamp(-CAP, CAP)
 
 
 LOG_RATIOS = {"token": token_log_ratio, "sequence": sequence_log_ratio}

@@ -15,14 +15,10 @@ def bradley_terry(chosen: Tensor, rejected: Tensor, margin: Tensor | float = 0.0
 def comparisons(rank_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
     """Every (winner, loser) among the rows of an item, as row numbers; a lower rank wins, ties are no comparison."""
     order_B = torch.argsort(item_B, stable=True)
-    _, counts = torch.unique_consecutive(item_B[order_B], return_counts=True)
-    winners, losers = [], []
-    for rows in torch.split(order_B, counts.tolist()):
-        won, lost = (rank_B[rows][:, None] < rank_B[rows][None, :]).nonzero(as_tuple=True)
-        winners.append(rows[won])
-        losers.append(rows[lost])
-    nothing = order_B.new_empty(0)
-    return torch.cat([nothing, *winners]), torch.cat([nothing, *losers])
+    rank_S, item_S = rank_B[order_B], item_B[order_B]
+    met_SS = (item_S[:, None] == item_S[None, :]) & (rank_S[:, None] < rank_S[None, :])
+    won, lost = met_SS.nonzero(as_tuple=True)  # a GPU is waited for once, not once for each item
+    return order_B[won], order_B[lost]
 
 
 def centring(chosen: Tensor, rejected: Tensor) -> Tensor:

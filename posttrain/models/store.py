@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from posttrain.errors import ModelError
+from posttrain.measure.phases import phase
 from posttrain.models.device import free_bytes
 from posttrain.models.probe import check_runs
 
@@ -25,6 +26,7 @@ GENERATION = "generation_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 
+@phase("load")
 def load_tokenizer(path: str | Path) -> Any:
     """The folder's tokenizer, from its files alone."""
     from transformers import PreTrainedTokenizerFast
@@ -45,6 +47,7 @@ def load_tokenizer(path: str | Path) -> Any:
     return tokenizer
 
 
+@phase("load")
 def new_model(config: Any, seed: int) -> Any:
     """A causal language model with random weights drawn from the seed."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -56,6 +59,7 @@ def new_model(config: Any, seed: int) -> Any:
     return _ready(cls(config))
 
 
+@phase("load")
 def load_model(path: str | Path) -> Any:
     """The folder's model as its config names it, in float32, every tensor accounted for and finite."""
     folder = _folder(path)
@@ -63,6 +67,7 @@ def load_model(path: str | Path) -> Any:
     return _filled(_class(config.architectures[0]), config, _tensors(folder), folder)
 
 
+@phase("load")
 def load_scorer(path: str | Path, seed: int) -> Any:
     """A scalar-head model: the folder's own, or a language model's backbone with a head that starts at 0."""
     folder = _folder(path)
@@ -108,6 +113,7 @@ def load_config(folder: Path) -> Any:
     return config
 
 
+@phase("write")
 def save_model(model: Any, path: str | Path, tokenizer_from: str | Path) -> None:
     """Write weights, config, tokenizer and manifest; the folder appears whole or not at all."""
     target, source = Path(path), Path(tokenizer_from)

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from posttrain.measure.phases import phase
 from posttrain.params import Params
 from posttrain.rewards.blend import Blend
 from posttrain.rewards.verifiable import Sampled
@@ -220,6 +221,7 @@ class Rollouts:
             batches.append(make_batch([list(owners[i].ids) for i in rows], [drawn.ids[i] for i in rows], columns, old))
         return batches
 
+    @phase("generate")
     def _drawn(self, prompts: list[Prompt], name: str) -> Samples:
         """A group of each prompt: from the policy, from its mixture with the reference, or half of each."""
         size, shaping = self._params.group_size, self._shaping

@@ -8,6 +8,7 @@ from typing import Any
 
 from posttrain.algorithms.supervised import DistillKnobs
 from posttrain.errors import ParamsError
+from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.models.ends import load_ends
 from posttrain.models.store import load_model, load_scorer, load_tokenizer, save_model
@@ -108,11 +109,13 @@ def _update(params: OnlineParams, modules: Modules, steps: int) -> Update:
     return Trpo(modules.policy, params.trpo, critic)
 
 
+@phase("load")
 def _prompts(text: ChatText) -> list[Prompt]:
     frame = read_table(PROMPTS, "prompts").filter(split="train")
     return [Prompt(row["id"], text.prompt(row["prompt"]), row["answer"]) for row in frame.iter_rows(named=True)]
 
 
+@phase("load")
 def _with_context(text: ChatText, context: str) -> Mapping[tuple[int, ...], list[int]]:
     """What the teacher sees for each prompt of the student's: a system turn more."""
     asked = read_table(PROMPTS, "prompts").filter(split="train")["prompt"].to_list()

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 from pydantic import Field
 
+from posttrain.measure.phases import phase
 from posttrain.params import Params, read
 from posttrain.report.curves import curves
 from posttrain.report.lineage import SINGLE, differing, made_from
@@ -35,8 +36,9 @@ class ReportParams(Params):
 def build_report(params: ReportParams) -> dict[str, dict[str, float]]:
     """Writes headline.json, summary.json, samples.parquet and report.html under report/; gives the summary."""
     settings = read()
-    policies = measured(settings)
-    reward = read_json(metrics_path("reward")) if metrics_path("reward").is_file() else None
+    with phase("load"):
+        policies = measured(settings)
+        reward = read_json(metrics_path("reward")) if metrics_path("reward").is_file() else None
     summary = summarize(policies, reward)
     table = side_by_side(policies, params.prompts)
     data = page_data(params, settings, policies, table, summary)
@@ -78,6 +80,7 @@ def page_data(
     }
 
 
+@phase("write")
 def _write_text(path: Path, text: str) -> None:
     fresh = path.with_name(f".{path.name}.tmp")
     fresh.write_text(text, encoding="utf-8")

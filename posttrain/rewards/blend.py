@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from posttrain.errors import ParamsError, RewardError
+from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.params import did_you_mean
 from posttrain.rewards.verifiable import Sampled, correct, well_formed
@@ -24,6 +25,7 @@ class Blend:
     def __init__(self, parts: Mapping[str, tuple[float, Reward]]) -> None:
         self._parts = dict(parts)
 
+    @phase("score")
     def __call__(self, samples: Sequence[Sampled]) -> tuple[list[float], dict[str, list[float]]]:
         """(the blended reward of each sample, each part's own)."""
         each: dict[str, list[float]] = {}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from posttrain.models.device import Device
 from posttrain.models.forward import score_rows
@@ -26,10 +27,11 @@ class RewardModel:
     def __call__(self, samples: Sequence[Sampled]) -> list[float]:
         """The score of each sample at its last token."""
         sizes = [len(sample.prompt_ids) + len(sample.completion_ids) for sample in samples]
-        scores: list[float] = []
+        parts: list[Tensor] = []
         for rows in micro_batches(sizes, list(range(len(samples))), self._budget):
             part = [samples[i] for i in rows]
             layout = pack([s.prompt_ids for s in part], [s.completion_ids for s in part]).to(self._device.torch)
             with self._device.autocast():
-                scores += (score_rows(self._model, layout) - self._shift).tolist()
+                parts.append(score_rows(self._model, layout) - self._shift)
+        scores: list[float] = torch.cat(parts).tolist() if parts else []
         return scores

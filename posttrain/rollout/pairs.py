@@ -18,6 +18,7 @@ import polars as pl
 from pydantic import Field
 
 from posttrain.errors import DataError
+from posttrain.measure.phases import phase
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.ends import load_ends
 from posttrain.models.store import load_model, load_tokenizer
@@ -89,10 +90,11 @@ def _sampled(params: PairsParams) -> tuple[pl.DataFrame, pl.DataFrame, dict[str,
     reward = make_blend(params.reward, "pairs", model_path("reward"), device)
     progress = Progress("pairs: sampling", len(rows), "prompt")
     encoded = [text.prompt(row["prompt"]) for row in rows]
-    drawn = sample(
-        model, encoded, [row["id"] for row in rows], n=params.samples, params=params.sampling, seed=params.seed,
-        stop=text.stops, device=device, advance=progress.advance,
-    )  # fmt: skip
+    with phase("generate"):
+        drawn = sample(
+            model, encoded, [row["id"] for row in rows], n=params.samples, params=params.sampling, seed=params.seed,
+            stop=text.stops, device=device, advance=progress.advance,
+        )  # fmt: skip
     progress.close()
     texts = [text.decode(ids) for ids in drawn.ids]
     owners = [i for i in range(len(rows)) for _ in range(params.samples)]

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
-from pandera.config import ValidationDepth, config_context
-from pandera.errors import SchemaError, SchemaErrorReason, SchemaErrors
 
 from posttrain.params import did_you_mean
+from posttrain.tables.checks import SchemaError, SchemaErrorReason, SchemaErrors, ValidationDepth, validating
 from posttrain.tables.columns import COLUMNS, Kind
 from posttrain.tables.schemas import schema_of
 
@@ -29,7 +28,7 @@ class Failure:
 
 def structure_failures(frame: pl.DataFrame, kind: Kind) -> list[str]:
     """Missing, unknown and misplaced columns, and columns of another type, one sentence each."""
-    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_ONLY):
+    with validating(ValidationDepth.SCHEMA_ONLY):
         try:
             schema_of(kind).validate(frame.lazy(), lazy=True)
         except SchemaErrors as errors:
@@ -39,8 +38,7 @@ def structure_failures(frame: pl.DataFrame, kind: Kind) -> list[str]:
 
 def row_failures(frame: pl.DataFrame, kind: Kind) -> list[Failure]:
     """Every rule that some row breaks; the frame must have the right columns."""
-    # the depth is set here because an environment variable of pandera's can switch validation off
-    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
+    with validating(ValidationDepth.SCHEMA_AND_DATA):
         try:
             schema_of(kind).validate(frame, lazy=True)
         except SchemaErrors as errors:

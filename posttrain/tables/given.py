@@ -11,6 +11,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from posttrain.errors import DataError
+from posttrain.measure.phases import phase
 from posttrain.params import Params, did_you_mean
 from posttrain.tables.columns import SPLITS, Kind, Split
 from posttrain.tables.failures import rejected_rows, row_failures, structure_failures
@@ -72,6 +73,7 @@ class GivenParams(Params):
         return self
 
 
+@phase("load")
 def load_table(params: GivenParams, kind: Kind, section: str) -> pl.DataFrame:
     """The given data as a table of `kind`, with ids and splits; `section` names the parameters in errors."""
     where = f"{section} ({params.path or params.hub})"

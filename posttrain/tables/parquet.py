@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from posttrain.errors import TableError
+from posttrain.measure.phases import phase
 
 Place = str | os.PathLike[str]
 
@@ -38,6 +39,7 @@ def decode(file: Path) -> pl.DataFrame:
     return pl.DataFrame(pl.from_arrow(arrow))
 
 
+@phase("write")
 def write_parquet(frame: pl.DataFrame, path: Place) -> None:
     """The frame as parquet, atomically and with the same bytes for the same content."""
     file = Path(path)

@@ -8,6 +8,7 @@ from typing import Final
 
 import polars as pl
 
+from posttrain.measure.phases import phase
 from posttrain.tables.columns import Kind
 from posttrain.tables.parquet import Place
 from posttrain.tables.sources import SOURCES, PrepareParams, Tables
@@ -18,10 +19,11 @@ PREPARED: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts")
 
 def prepare(params: PrepareParams, folder: Place = "data") -> Tables:
     """The tables of the source, checked and disjoint; `folder` is where rejected rows are put."""
-    tables = SOURCES[params.source](params)
-    for kind in PREPARED:
-        check_table(tables[kind], kind, table_path(folder, kind))
-    check_disjoint(tables)
+    with phase("load"):
+        tables = SOURCES[params.source](params)
+        for kind in PREPARED:
+            check_table(tables[kind], kind, table_path(folder, kind))
+        check_disjoint(tables)
     return tables
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-import pandera.polars as pa
 import polars as pl
 
+from posttrain.tables.checks import pa
 from posttrain.tables.columns import COLUMNS, CONTENT, ROLES, SPLITS, TEXT_LIMIT, TURNS, Kind
 from posttrain.tables.identity import content_ids
 

@@ -10,6 +10,7 @@ from typing import Final
 import polars as pl
 
 from posttrain.errors import TableError
+from posttrain.measure.phases import phase
 from posttrain.tables.columns import Kind
 from posttrain.tables.failures import Failure, rejected_rows, row_failures, sentences, structure_failures
 from posttrain.tables.parquet import DECODE_ERRORS, Place, decode, write_parquet
@@ -19,6 +20,7 @@ _SMALLEST: Final = 12
 """The magic at both ends and the length of the footer."""
 
 
+@phase("load")
 def read_table(path: Place, kind: Kind) -> pl.DataFrame:
     """The checked table at `path`."""
     file = Path(path)
@@ -31,6 +33,7 @@ def read_table(path: Place, kind: Kind) -> pl.DataFrame:
     return check_table(frame, kind, file)
 
 
+@phase("write")
 def write_table(frame: pl.DataFrame, path: Place, kind: Kind) -> None:
     """Checks the table and puts it at `path`, whole or not at all."""
     write_parquet(check_table(frame, kind, path), path)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from posttrain.errors import CheckpointError
+from posttrain.measure.phases import phase
 from posttrain.workspace import DONE, HELD, checkpoint_path, drop_unheld, hold, recorded_digest
 
 KEPT = 2
@@ -39,11 +40,12 @@ class Saved:
         return {name[len(prefix) :]: part for name, part in self.tensors.items() if name.startswith(prefix)}
 
 
+@phase("load")
 def fingerprint(stage: str, params: Any, inputs: list[Path]) -> str:
     """A digest of the stage, its parameters, its input files, the library's loaded code and torch's version."""
     digest = hashlib.sha256(f"{stage}\n{torch.__version__}\n".encode())
     digest.update(json.dumps(params, sort_keys=True, default=str).encode())
-    for name in sorted(name for name in sys.modules if name.split(".")[0] in ("posttrain", "stages")):
+    for name in sorted(name for name in sys.modules if _counts(name)):
         file = getattr(sys.modules[name], "__file__", None)
         if file:
             digest.update(name.encode() + Path(file).read_bytes())
@@ -68,6 +70,7 @@ class Checkpoints:
         for left in self._folder.glob(".step-*"):  # by a process that was killed while it saved
             shutil.rmtree(left, ignore_errors=True)
 
+    @phase("write")
     def save(self, saved: Saved) -> None:
         """Write one checkpoint; it appears under its name only when it is whole."""
         self._drop_foreign()
@@ -93,6 +96,7 @@ class Checkpoints:
         for old in self._all()[:-KEPT]:
             shutil.rmtree(old, ignore_errors=True)
 
+    @phase("load")
     def resume(self, take: Callable[[Saved], T]) -> T | None:
         """What `take` makes of the newest good checkpoint; those that are not are named on stderr and passed over.
 
@@ -149,6 +153,11 @@ class Checkpoints:
 
 
 DELETE = "Delete it"
+
+
+def _counts(module: str) -> bool:
+    """Whether what a module says can change a run; to measure one changes nothing."""
+    return module.partition(".")[0] in ("posttrain", "stages") and not module.startswith("posttrain.measure")
 
 
 def _name(step: int) -> str:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import Objective, State
 from posttrain.errors import CheckpointError, TrainingError
+from posttrain.measure.phases import phase
+from posttrain.measure.timings import kept, resumed
 from posttrain.progress import Progress
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, Saved
@@ -71,13 +73,13 @@ def train(run: Run) -> MetricsLog:
     progress = Progress(run.name, run.source.steps, done=first)
     for step in range(first, run.source.steps):
         batch = run.modules.fill(run.source.batch(step), run.objective.needs)
-        prepared = run.objective.prepare(batch.columns, state)
-        kept = rows_of(prepared.step)
-        problem = _problem(run, batch.part(kept).with_columns(prepared.step))
-        for module in run.modules.trained.values():
-            module.train()
-        metrics = run.update.step(problem, step / run.source.steps)
-        state = prepared.state
+        with phase("train"):
+            prepared = run.objective.prepare(batch.columns, state)
+            problem = _problem(run, batch.part(rows_of(prepared.step)).with_columns(prepared.step))
+            for module in run.modules.trained.values():
+                module.train()
+            metrics = run.update.step(problem, step / run.source.steps)
+            state = prepared.state
         log.add({"step": step, **metrics, **prepared.metrics, **run.source.seen()})
         well = within(run.limits, log.rows, run.name)
         progress.advance(1, {name: log.rows[-1][name] for name in run.watch if name in log.rows[-1]})
@@ -101,7 +103,7 @@ def _saved(run: Run, step: int, state: State, log: MetricsLog) -> Saved:
     for kind, module in run.modules.trained.items():
         tensors |= {f"{kind}.{name}": part for name, part in module.named_parameters()}
     tensors["random"] = torch.get_rng_state()
-    return Saved(step, tensors, {"objective": state, "rows": log.rows})
+    return Saved(step, tensors, {"objective": state, "rows": log.rows, "time": kept()})
 
 
 def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]]:
@@ -122,6 +124,7 @@ def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]
     with torch.no_grad():
         for name, parameter in trained.items():
             parameter.copy_(saved.tensors[name])
+    resumed(saved.plain.get("time"))
     print(f"{run.name}: goes on from the checkpoint at step {saved.step} of {run.source.steps}")
     return saved.step, state, rows
 

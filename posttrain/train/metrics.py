@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from posttrain.measure.phases import phase
+
 Row = Mapping[str, float]
 
 
@@ -38,6 +40,7 @@ class MetricsLog:
     def _line(self, row: Row) -> str:
         return ",".join(_text(row[name]) if name in row else "" for name in self._columns)
 
+    @phase("write")
     def _write(self, lines: list[str], mode: str) -> None:
         with self._path.open(mode, encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in lines))

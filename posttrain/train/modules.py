@@ -12,6 +12,7 @@ from torch import Tensor
 from posttrain.algorithms.objective import Objective
 from posttrain.formulas.distill import Divergence, tiled
 from posttrain.formulas.ragged import Ragged
+from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.models.forward import (
     add_embedding_gradient,
@@ -126,13 +127,14 @@ class Modules:
         mine = packed_states(self.policy, layout)[layout.source_M]
         return tiled(self.divergence, mine, head_weight(self.policy), theirs, head_weight(self.teacher).detach())
 
+    @phase("score")
     @torch.no_grad()
     def fill(self, batch: Batch, needs: frozenset[str]) -> Batch:
         """The batch with every column that is made before `prepare` and is not there yet."""
         wanted = [name for name in FIXED if name in needs or (name == "old_value" and "value" in needs)]
         for name in wanted:
             if name not in batch.columns.tokens:
-                column = torch.cat([self._fixed(name, micro) for micro in self.micros(batch)])
+                column = torch.cat([self._fixed(name, micro) for micro in self.micros(batch)]).cpu()
                 batch = batch.with_columns(batch.columns.with_tokens(**{name: column}))
         return batch
 
@@ -140,9 +142,9 @@ class Modules:
         layout = pack(micro.prompts, micro.completions).to(self.device.torch)
         with self.device.autocast():
             if name == "old_value":
-                return value_tokens(self.critic, layout).cpu()
+                return value_tokens(self.critic, layout)
             model = self.reference if name == "ref_logp" else self.policy
-            return score_tokens(model, layout, self.temperature)[0].cpu()
+            return score_tokens(model, layout, self.temperature)[0]
 
 
 def on_device(columns: Ragged, device: torch.device) -> Ragged:

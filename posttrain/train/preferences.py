@@ -15,6 +15,7 @@ from posttrain.algorithms.preference import (
     RewardKnobs,
     RewardObjective,
 )
+from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.models.forward import score_rows
 from posttrain.models.store import load_model, load_scorer, load_tokenizer, save_model
@@ -139,6 +140,7 @@ def _accuracy(modules: Modules, items: list[Item]) -> dict[str, float]:
     return {"heldout_accuracy": float((won > 0).float().mean()), "heldout_margin": float(won.mean())}
 
 
+@phase("score")
 @torch.no_grad()
 def _scores(modules: Modules, items: list[Item]) -> Tensor:
     """The score of every answer."""

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from posttrain.errors import DataError
+from posttrain.measure.phases import phase
 from posttrain.text.chat import ChatText, Encoded
 from posttrain.train.epochs import Item
 
 Record = Mapping[str, Any]
 
 
+@phase("load")
 def demonstrations(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
     """Chat rows: the last turn is the completion; rows longer than `longest` tokens are left out, and counted."""
     encoded = (text.exchange(row["messages"][:-1], row["messages"][-1:]) for row in rows)
@@ -19,6 +21,7 @@ def demonstrations(text: ChatText, rows: Iterable[Record], longest: int, where: 
     return _short(items, longest, where)
 
 
+@phase("load")
 def comparisons(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
     """Pair rows: the chosen answer, then the rejected one."""
     items = []
@@ -34,6 +37,7 @@ def comparisons(text: ChatText, rows: Iterable[Record], longest: int, where: str
     return _short(items, longest, where)
 
 
+@phase("load")
 def feedback(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
     """Unpaired rows: an answer and whether it was liked."""
     items = []
@@ -43,6 +47,7 @@ def feedback(text: ChatText, rows: Iterable[Record], longest: int, where: str) -
     return _short(items, longest, where)
 
 
+@phase("load")
 def rankings(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
     """Judged answers, prompt by prompt: the liked ones rank 0, the others 1; prompts of one kind only are left out."""
     answers: dict[str, list[tuple[Encoded, float]]] = {}
@@ -57,6 +62,7 @@ def rankings(text: ChatText, rows: Iterable[Record], longest: int, where: str) -
     return _short(items, longest, where)
 
 
+@phase("load")
 def windows(text: ChatText, documents: Sequence[str], width: int, where: str) -> list[Item]:
     """Documents one after the other, each ended by the stop token, cut into windows of width + 1 tokens."""
     stream = [token for ids in (text.plain(documents) if documents else []) for token in (*ids, text.stop)]

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ParamsError
+from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.models.store import load_model, load_tokenizer, new_model, save_model
 from posttrain.params import Params
@@ -96,7 +97,8 @@ def _from_scratch(params: BaseParams, scratch: Path) -> None:
     """Train a tokenizer and a model on the corpus."""
     frame = read_table(CORPUS, "corpus")
     documents = {split: frame.filter(split=split)["text"].to_list() for split in ("train", "heldout")}
-    train_tokenizer(documents["train"], params.tokenizer, scratch)
+    with phase("train"):
+        train_tokenizer(documents["train"], params.tokenizer, scratch)
     text = ChatText(load_tokenizer(scratch), str(scratch))
     items, heldout = (windows(text, documents[split], params.window, str(CORPUS)) for split in ("train", "heldout"))
     model = new_model(_config(params, text), params.seed)

@@ -16,6 +16,7 @@ LAYERS = (
     {"posttrain.algorithms", "posttrain.rewards"},
     {"posttrain.models"},  # below rewards: a learned reward is a model
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
+    {"posttrain.measure"},
     {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
     {"posttrain.errors"},
     {"posttrain"},
@@ -25,6 +26,7 @@ THIRD_PARTY = {
     "posttrain.errors": set(),
     "posttrain.params": {"pydantic", "ruamel"},
     "posttrain.progress": set(),
+    "posttrain.measure": {"psutil", "torch"},
 }
 
 

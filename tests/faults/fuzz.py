@@ -107,7 +107,11 @@ class Fuzz:
             shutil.rmtree(workspace)
         spoilt = case.arguments.get("file")
         theirs = self._whole[stage]
-        names = {name for name in theirs.keys() | after if not name.startswith("checkpoints/") and name != spoilt}
+        names = {
+            name
+            for name in theirs.keys() | after
+            if not name.startswith(("checkpoints/", "timings/")) and name != spoilt
+        }
         return all(theirs.get(name) == after.get(name) for name in names)
 
     def _of(self, case: Case) -> Path:

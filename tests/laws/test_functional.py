@@ -80,6 +80,24 @@ def test_state_goes_in_and_comes_out() -> None:
     assert float(second.gradient[1][MASK[1]][0]) == pytest.approx(-(1.0 - 0.5) / 4), row
 
 
+@pytest.mark.parametrize("name", ["dpo", "ipo", "orpo", "slic"])
+def test_pairs_may_stand_side_by_side_or_in_halves(name: str) -> None:
+    torch.manual_seed(0)
+    logp, ref = -torch.rand(6, 3), -torch.rand(6, 3)
+    sides = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
+    found = {}
+    for layout, order in {"halves": range(6), "pairs": [0, 3, 1, 4, 2, 5], "mixed": [3, 0, 1, 2, 4, 5]}.items():
+        rows = list(order)
+        mask = torch.ones(6, 3, dtype=torch.bool)
+        result = preference_loss(name, logp=logp[rows], ref_logp=ref[rows], mask=mask, side=sides[rows])
+        gradient = torch.zeros(6, 3)
+        gradient[rows] = result.gradient
+        found[layout] = (result.loss, gradient, result.metrics)
+    for layout in ("pairs", "mixed"):
+        assert_close(found[layout][:2], found["halves"][:2])
+        assert found[layout][2] == pytest.approx(found["halves"][2], rel=1e-5, abs=1e-6)
+
+
 def test_ranked_answers() -> None:
     score = torch.tensor([2.0, 1.0, 0.0, 5.0, 4.0])
     ranked = reward_loss(score, rank=torch.tensor([0, 1, 2, 0, 1]), item=torch.tensor([0, 0, 0, 1, 1]))

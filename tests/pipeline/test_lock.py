@@ -23,7 +23,9 @@ def test_a_damaged_lock_is_set_aside_and_nothing_is_run_again(own_workspace: Pat
     lock = own_workspace / "dvc.lock"
     whole = lock.read_bytes()
     assert "nothing to mend" in mend(own_workspace)
-    lock.write_bytes(whole[: int(share * len(whole))])
+    # most cuts leave what DVC reads, with some dependency or stage less; one after a bare `path:` does not
+    end = whole.index(b"- path:", int(share * len(whole))) + len(b"- path:") if share else 0
+    lock.write_bytes(whole[:end])
     refused = dvc(own_workspace, "repro")
     assert refused.returncode != 0, "DVC reads it, so there is nothing to mend"
     assert "set aside as dvc.lock.damaged" in mend(own_workspace)

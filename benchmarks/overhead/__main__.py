@@ -1,0 +1,121 @@
+"""What the pipeline itself costs: a stage before its first step, `dvc repro` with nothing to do, the checks of tables.
+
+python -m benchmarks.overhead            measure, then write docs/performance.md
+python -m benchmarks.overhead -n 1 --show  one turn, on the terminal alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pstats
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.overhead.page import RESULT, lines
+from benchmarks.overhead.pipelines import bare, finished, hollow, locked
+from benchmarks.speed.page import write_page
+from benchmarks.speed.run import RESULTS, ROOT
+from tests.workspace import environment
+
+STAGES = ("stage sft", "stage online grpo")
+TABLES = tuple(f"tables {kind}" for kind in ("chat", "pairs", "prompts", "rollouts"))
+WORK = {
+    "all of it": ("dvc/__main__.py", "<module>"),
+    "reading YAML": ("dvc/utils/serialize/_yaml.py", "parse_yaml"),
+    "checking it against schemas": ("voluptuous/schema_builder.py", "__call__"),
+    "making stages of it": ("dvc/stage/loader.py", "__getitem__"),
+    "looking at dependencies and outputs": ("dvc/output.py", "get_hash"),
+    "locks": ("dvc/rwlock.py", "rwlock"),
+}
+"""What DVC does, and the function in which it does so."""
+Found = dict[str, list[dict[str, float]]]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__)
+    parser.add_argument("-n", "--rounds", type=int, default=5, help="alternations; tables are checked in the first")
+    parser.add_argument("--show", action="store_true", help="only on the terminal")
+    parser.add_argument("--workspace", type=Path, help="a finished smoke pipeline, which is made otherwise")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        ours = finished(options.workspace or Path(folder) / "ours")
+        found = measured(ours, Path(folder), options.rounds)
+    if options.show:
+        print("\n".join(lines(found)))
+        return 0
+    RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_page(RESULTS, ROOT / "docs" / "performance.md")
+    return 0
+
+
+def measured(ours: Path, folder: Path, rounds: int) -> dict[str, Any]:
+    """Every side in turn, then again."""
+    pipelines = {"ours": ours, "bare": bare(ours, folder / "bare"), "hollow": hollow(ours, folder / "hollow")}
+    at_work = shutil.copytree(
+        ours, folder / "at work", symlinks=True
+    )  # `ours` has to stay as it is, with nothing to do
+    found: Found = {}
+    for turn in range(rounds):
+        for name, place in pipelines.items():
+            found.setdefault(f"dvc {name}", []).append(_child(["-m", "dvc", "repro"], place))
+        for side in ("imports", "collected", *STAGES, *(TABLES if turn == 0 else ())):
+            found.setdefault(side, []).append(_side(side, at_work))
+            print(f"{side}: {found[side][-1]}", flush=True)
+    stages = locked(ours)
+    count = {kind: sum(len(one.get(kind, [])) for one in stages.values()) for kind in ("deps", "outs")}
+    profiles = {name: profile(pipelines[name], folder / name / "profile") for name in ("ours", "bare")}
+    return {"stages": len(stages), **count, "profiles": profiles, "sides": found}
+
+
+def profile(place: Path, file: Path) -> dict[str, float]:
+    """The seconds of an idle `dvc repro` by what DVC does, under Python's profiler."""
+    file.parent.mkdir(exist_ok=True)
+    _child(["-m", "cProfile", "-o", str(file), "-m", "dvc", "repro"], place)
+    spent = dict.fromkeys(WORK, 0.0)
+    stats: dict[Any, Any] = pstats.Stats(str(file)).stats  # type: ignore[attr-defined]
+    for (source, _, function), (_, _, _, total, _) in stats.items():
+        for title, (end, name) in WORK.items():
+            if source.endswith(end) and function == name:
+                spent[title] = max(spent[title], total)
+    return spent
+
+
+def _side(side: str, workspace: Path) -> dict[str, float]:
+    """One side's own report."""
+    done = _started(["-m", "benchmarks.overhead.side", side, str(time.time())], workspace)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        raise RuntimeError(f"{side} failed:\n{done.stdout[-500:]}\n{done.stderr[-2000:]}")
+    shutil.rmtree(workspace / "checkpoints", ignore_errors=True)
+    report: dict[str, float] = json.loads(lines[-1])
+    return report
+
+
+def _child(command: list[str], place: Path) -> dict[str, float]:
+    """CPU and wall seconds of a process from its start to its end."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = _started(command, place)
+    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
+    if done.returncode or "up to date" not in done.stdout:
+        raise RuntimeError(f"{' '.join(command)} in {place} was no idle run:\n{done.stdout[-2000:]}{done.stderr}")
+    return {"cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, "wall": wall}
+
+
+def _started(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+    """A process on one core."""
+    core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    pinned = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
+    whole = [*pinned, sys.executable, *command]
+    return subprocess.run(whole, cwd=place, env=environment(), capture_output=True, text=True, check=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""What docs/performance.md says of the pipeline's own cost, from the measured results."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+RESULT: Final = Path(__file__).resolve().parents[1] / "results" / "overhead.json"
+START_TARGET, DVC_TARGET, TABLE_TARGET = 1.3, 1.2, 5.0
+
+HEAD: Final = """## The pipeline itself
+
+What is paid beside the work (`python -m benchmarks.overhead`): sides in turn, each in a fresh process on one core; CPU
+seconds, wall seconds in brackets, the median of all turns. The stages run on the data of `recipes/smoke.yaml`.
+"""
+START: Final = """**A stage before its first useful step**, without reading the model, beside a process that imports
+torch and the one model class and ends. `to the first step` ends where the first sampling or update begins. `with what
+comes late` adds what the first two updates cost more than the next two: that which is imported or set up when it is
+first used.
+"""
+DVC: Final = """**`dvc repro` with nothing to do.** `bare` has as many stages, each with one tiny dependency: with
+none DVC would run them every time. `hollow` has as many dependencies, outputs and parameters as ours, every file tiny.
+All three have our DVC settings.
+"""
+DVC_WHY: Final = """What separates ours from `bare` is what DVC does for each dependency, output and parameter, as
+`hollow` shows, and as Python's profiler does (seconds under it, parts that overlap). A stage's dependencies are the
+sub-packages that it imports, so that a change reruns what it must and nothing else; fewer of them would be faster and
+less exact.
+"""
+TABLES: Final = "**The checks of a million rows** (pandera, every rule of the table), eagerly as a stage makes them."
+
+
+def overhead_lines() -> list[str]:
+    """The section, or that it is not measured yet."""
+    if not RESULT.is_file():
+        return ["## The pipeline itself", "", "Not measured yet."]
+    return lines(json.loads(RESULT.read_text(encoding="utf-8")))
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The section from what was measured."""
+    sides = found["sides"]
+    names = ("dvc", "pandera", "polars", "torch", "transformers")
+    versions = ", ".join(f"{name} {version(name)}" for name in names)
+    return [
+        HEAD,
+        f"Versions: {versions}.",
+        "",
+        START,
+        *_start(sides),
+        "",
+        DVC,
+        *_dvc(found),
+        "",
+        DVC_WHY,
+        *_why(found["profiles"]),
+        "",
+        *_tables(sides),
+    ]
+
+
+def _start(sides: dict[str, Any]) -> list[str]:
+    rows = [
+        "| side | CPU s to the first step | of torch and the model class | with what comes late | target | |",
+        "|---|---|---|---|---|---|",
+    ]
+    base, tuned = ([one["cpu"] for one in sides[name]] for name in ("imports", "collected"))
+    rows.append(f"| torch and the model class | {_median(base):.2f} | | | | |")
+    cells = ["the same, our settings of the garbage collector", f"{_median(tuned):.2f}", _spread(_ratios(tuned, base))]
+    rows.append(f"| {' | '.join(cells)} | | | |")
+    for side, reports in sides.items():
+        if not side.startswith("stage "):
+            continue
+        first = [one["first"] - one["reading"] for one in reports]
+        late = [2 * one["warm"] - one["again"] - one["reading"] for one in reports]
+        ratio, strict = (_ratios(part, base) for part in (first, late))
+        reached = "reached" if statistics.median(strict) < START_TARGET else "missed"
+        cells = [side.removeprefix("stage "), f"{_median(first):.2f}", _spread(ratio), _spread(strict)]
+        rows.append(f"| {' | '.join(cells)} | < {START_TARGET} | {reached} |")
+    return rows
+
+
+def _dvc(found: dict[str, Any]) -> list[str]:
+    sides = {name: found["sides"][f"dvc {name}"] for name in ("ours", "bare", "hollow")}
+    ours = [one["cpu"] for one in sides["ours"]]
+    rows = ["| pipeline | CPU s [wall] | ours / it | target | |", "|---|---|---|---|---|"]
+    told = {
+        "ours": f"ours: {found['stages']} stages, {found['deps']} dependencies, {found['outs']} outputs",
+        "bare": f"bare: {found['stages']} stages",
+        "hollow": "hollow: as ours, all files tiny",
+    }
+    for name, reports in sides.items():
+        cpu, wall = ([one[kind] for one in reports] for kind in ("cpu", "wall"))
+        cells = [told[name], f"{_median(cpu):.2f} [{_median(wall):.2f}]"]
+        if name == "ours":
+            rows.append(f"| {' | '.join(cells)} | | | |")
+            continue
+        ratio = _ratios(ours, cpu)
+        reached = "reached" if statistics.median(ratio) < DVC_TARGET else "missed"
+        target = f"< {DVC_TARGET} | {reached}" if name == "bare" else "|"
+        rows.append(f"| {' | '.join(cells)} | {_spread(ratio)} | {target} |")
+    return rows
+
+
+def _why(profiles: dict[str, dict[str, float]]) -> list[str]:
+    rows = ["| what DVC does | ours s | bare s |", "|---|---|---|"]
+    ours, bare = profiles["ours"], profiles["bare"]
+    return rows + [f"| {what} | {ours[what]:.3f} | {bare[what]:.3f} |" for what in ours]
+
+
+def _tables(sides: dict[str, Any]) -> list[str]:
+    rows = [TABLES, "", "| table | CPU s [wall] | target | |", "|---|---|---|---|"]
+    for side, reports in sides.items():
+        if side.startswith("tables "):
+            cpu, wall = (_median([one[f"check_{kind}"] for one in reports]) for kind in ("cpu", "wall"))
+            reached = "reached" if max(cpu, wall) < TABLE_TARGET else "missed"
+            rows.append(
+                f"| {side.removeprefix('tables ')} | {cpu:.2f} [{wall:.2f}] | < {TABLE_TARGET:.0f} | {reached} |"
+            )
+    return rows
+
+
+def _ratios(ours: list[float], theirs: list[float]) -> list[float]:
+    """Turn by turn."""
+    return [one / other for one, other in zip(ours, theirs, strict=True)]
+
+
+def _median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"

@@ -1,0 +1,97 @@
+"""Where a stage's time goes. Every moment belongs to one phase: the innermost one that is going on, or to `other`.
+
+On a GPU work is queued, and no phase waits for it of its own accord: seconds belong to the phase in which the process
+waited. Sampling, scoring and every update end with what they hand to the host, so little moves from one to the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from typing import Final, Literal, Protocol, get_args
+
+Name = Literal["load", "generate", "score", "train", "write"]
+NAMES: Final[tuple[Name, ...]] = get_args(Name)
+OTHER: Final = "other"
+
+
+class Watcher(Protocol):
+    """Who is told when a phase begins and ends, at its very moment."""
+
+    def entered(self, name: str) -> None: ...
+
+    def left(self, name: str) -> None: ...
+
+
+class Clock:
+    """The seconds of each phase since the clock was made; what came before `begin` is loading."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._mark = now()
+        self._spent = dict.fromkeys((*NAMES, OTHER), 0.0)
+        self._going: list[str] = []
+        self._rest: str = "load"
+        self.watchers: list[Watcher] = []
+        self.lives = 1
+
+    def begin(self) -> None:
+        """The stage's own work begins; its imports are done."""
+        self._charge()
+        self._rest = OTHER
+
+    def enter(self, name: Name) -> None:
+        """A phase begins; the one around it waits."""
+        self._charge()
+        self._going.append(name)
+        for watcher in self.watchers:
+            watcher.entered(name)
+
+    def leave(self, name: Name) -> None:
+        """The innermost phase ends."""
+        for watcher in reversed(self.watchers):
+            watcher.left(name)
+        self._charge()
+        self._going.pop()
+
+    def seconds(self) -> dict[str, float]:
+        """The seconds of every phase up to now, lives before this one included."""
+        self._charge()
+        return dict(self._spent)
+
+    def skip(self) -> None:
+        """What passed since the clock was last asked belongs to no phase: it was spent on measuring."""
+        self._mark = self._now()
+
+    def add(self, seconds: dict[str, float], lives: int) -> None:
+        """Count what processes before this one have spent on the same run."""
+        self._spent = {name: spent + seconds.get(name, 0.0) for name, spent in self._spent.items()}
+        self.lives += lives
+
+    def _charge(self) -> None:
+        now = self._now()
+        self._spent[self._going[-1] if self._going else self._rest] += now - self._mark
+        self._mark = now
+
+
+CLOCK: Final = Clock()
+"""The process's own; `stages` imports it before anything else."""
+
+
+class Phase(ContextDecorator):
+    """A block or a function whose time belongs to one phase."""
+
+    def __init__(self, name: Name) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        CLOCK.enter(self._name)
+
+    def __exit__(self, *raised: object) -> None:
+        CLOCK.leave(self._name)
+
+
+def phase(name: Name) -> Phase:
+    """`with phase("train"):` or `@phase("train")`."""
+    return Phase(name)

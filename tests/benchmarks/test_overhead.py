@@ -1,0 +1,37 @@
+"""The tables that are timed keep every rule, and the page says what was missed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.overhead.page import RESULT, lines
+from benchmarks.overhead.tables import frame_of
+from posttrain.tables.columns import Kind
+from posttrain.tables.store import check_table
+
+
+@pytest.mark.parametrize("kind", ["chat", "pairs", "prompts", "rollouts"])
+def test_the_tables_that_are_timed_keep_every_rule(kind: Kind, tmp_path: Path) -> None:
+    frame = frame_of(kind, 160)
+    assert frame.height == 160
+    check_table(frame, kind, tmp_path / "table.parquet")
+
+
+def test_the_page_judges_each_figure() -> None:
+    found: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8"))
+    for one in found["sides"]["imports"]:
+        one["cpu"] = 1.0
+    for one in found["sides"]["stage sft"]:
+        one.update(first=1.2, reading=0.1, warm=1.5, again=1.7)  # 1.5 - 0.2 of warm updates - 0.1
+    for one in found["sides"]["stage online grpo"]:
+        one.update(first=1.2, reading=0.1, warm=1.6, again=1.7)
+    found["sides"]["tables pairs"] = [{"check_cpu": 4.0, "check_wall": 5.5}]
+    page = lines(found)
+    judged = {line.split(" |")[0].removeprefix("| "): line for line in page if line.endswith(("reached |", "missed |"))}
+    assert "1.10 [1.10, 1.10] | 1.20 [1.20, 1.20]" in judged["sft"] and judged["sft"].endswith("reached |")
+    assert "1.40 [1.40, 1.40]" in judged["online grpo"] and judged["online grpo"].endswith("missed |")
+    assert judged["pairs"].endswith("missed |") and judged["chat"].endswith("reached |")

@@ -1,0 +1,86 @@
+"""What a stage brings into its process, and what watching one changes: as little as can be, and nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workspace import Finished, git, run
+
+AVOIDED = (
+    {"datasets", "prefect", "dvc", "trl", "accelerate"}  # big, and for other work than a stage's
+    | {"pandas", "hypothesis"}  # pandera imports them where it finds them
+    | {"sklearn", "scipy", "matplotlib", "torchvision", "torchaudio", "tensorflow", "jax"}  # transformers does so
+    | {"fastapi", "sqlalchemy", "aiohttp", "IPython", "pytest"}
+)
+LISTING = """
+import os, runpy, sys
+end, file, name = os._exit, sys.argv[1], sys.argv[2]
+
+def leave(status):
+    with open(file, "w") as stream:
+        stream.write(" ".join(sys.modules))
+    end(status)
+
+os._exit = leave
+sys.argv = sys.argv[2:]
+runpy.run_module(f"stages.{name}", run_name="__main__", alter_sys=True)
+"""
+"""Run a stage as `python -m stages.NAME` does, and write down what it has imported when it ends."""
+
+OUTPUTS = ("models", "plots", "metrics", "results", "data")
+
+
+@pytest.mark.parametrize("stage", ["prepare", "sft", "online grpo", "evaluate sft"])
+def test_a_stage_imports_what_it_needs(own_workspace: Path, tmp_path: Path, stage: str) -> None:
+    file = tmp_path / "modules"
+    done = run(own_workspace, sys.executable, "-c", LISTING, str(file), *stage.split())
+    assert done.returncode == 0, done.stdout
+    modules = set(file.read_text(encoding="utf-8").split())
+    assert AVOIDED.isdisjoint(name.partition(".")[0] for name in modules)
+    if stage == "prepare":
+        assert "torch" not in modules
+        return
+    models = {name.split(".")[2] for name in modules if name.startswith("transformers.models.")}
+    assert models == {"auto", "qwen3"}, "one model's classes, and the tables that say which"
+
+
+def test_a_profile_changes_no_byte(own_workspace: Path) -> None:
+    before = _digests(own_workspace)
+    done = run(own_workspace, sys.executable, "-m", "stages.online", "grpo", "--profile")
+    assert done.returncode == 0, done.stdout
+    assert _digests(own_workspace) == before
+    assert git(own_workspace, "status", "--porcelain", "--untracked-files=all", "--", "profiles", "timings") == ""
+
+    folder = own_workspace / "profiles/online/grpo"
+    page = (folder / "profile.md").read_text(encoding="utf-8")
+    events = json.loads((folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    spans = [one["name"] for one in events if str(one.get("name")).startswith("phase: ") and one.get("ph") == "X"]
+    assert spans.count("phase: train") == 3, "the trace ends with the third step"
+    assert any(one.get("name") == "aten::mm" for one in events)
+    assert "| aten::mm |" in page
+    timings = json.loads((own_workspace / "timings/online/grpo.json").read_text(encoding="utf-8"))
+    assert all(seconds > 0 for seconds in timings["seconds"].values())
+    assert timings["total"] == pytest.approx(sum(timings["seconds"].values()), abs=0.01)
+    assert "online@grpo" in run(own_workspace, sys.executable, "-m", "posttrain", "timings").stdout
+
+
+def test_a_stage_without_torch_is_profiled_by_an_environment_variable(
+    own_workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTTRAIN_PROFILE", "1")
+    before = _digests(own_workspace)
+    done: Finished = run(own_workspace, sys.executable, "-m", "dvc", "repro", "--single-item", "--force", "report")
+    assert done.returncode == 0, done.stdout
+    assert _digests(own_workspace) == before
+    assert "## Functions" in (own_workspace / "profiles/report/profile.md").read_text(encoding="utf-8")
+
+
+def _digests(workspace: Path) -> dict[str, str]:
+    """Every file that a stage has written for others, by its place."""
+    files = [file for folder in OUTPUTS for file in sorted((workspace / folder).rglob("*")) if file.is_file()]
+    return {str(file.relative_to(workspace)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
