@@ -61,7 +61,9 @@ def test_trl_does_the_same_work(workload: str) -> None:
     pytest.importorskip("trl", reason="TRL is not installed: pip install -e '.[trl]'")
     sides = importlib.import_module(f"benchmarks.speed.{workload}").SIDES
     case = TINY[f"{workload}/tiny"]
-    agree(f"{workload}/tiny", {side: [sides[side](case)] for side in ("posttrain", "trl")})
+    ours, theirs = (sides[side](case) for side in ("posttrain", "trl"))
+    agree(f"{workload}/tiny", {"posttrain": [ours], "trl": [theirs]})
+    assert ours.units == theirs.units > 0
 
 
 def test_a_side_runs_in_a_process_of_its_own(tmp_path: Path) -> None:

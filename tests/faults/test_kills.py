@@ -21,7 +21,7 @@ def server() -> Iterator[Server]:
         yield started
 
 
-def survived(tally: Tally, kills: int) -> None:
+def assert_survived(tally: Tally, kills: int) -> None:
     assert not tally.faults, "\n".join(tally.faults[:3])
     assert tally.killed == kills and tally.lives > 0
     if tally.stage.split()[0] not in UNCHECKPOINTED and kills > 10:
@@ -30,13 +30,13 @@ def survived(tally: Tally, kills: int) -> None:
 
 @pytest.mark.parametrize("stage", QUICK)
 def test_a_few_kills(server: Server, smoke_workspace: Path, tmp_path: Path, stage: str) -> None:
-    survived(torture(server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 3, seed=1), 3)
+    assert_survived(torture(server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 3, seed=1), 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_twenty_kills(server: Server, smoke_workspace: Path, tmp_path: Path, stage: str) -> None:
-    survived(torture(server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 20, seed=20), 20)
+    assert_survived(torture(server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 20, seed=20), 20)
 
 
 def test_dvc_killed_while_it_commits_has_lost_nothing(smoke_workspace: Path, tmp_path: Path) -> None:

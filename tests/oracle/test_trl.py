@@ -60,7 +60,7 @@ def bare(trainer: type[Any], **attributes: Any) -> Any:
     return made
 
 
-def agree(ours: Result, theirs: Tensor, logp: Tensor) -> None:
+def assert_agrees(ours: Result, theirs: Tensor, logp: Tensor) -> None:
     (gradient,) = torch.autograd.grad(theirs, [logp])
     assert float(ours.loss.detach()) == pytest.approx(float(theirs.detach()), abs=1e-7)
     assert float((ours.gradient - gradient * MASK).abs().max()) < 1e-7
@@ -139,7 +139,7 @@ def test_policy_rows(name: str, settings: dict[str, Any], trl: dict[str, Any], a
         max_length=9,
         settings=settings,
     )
-    agree(ours, theirs, logp)
+    assert_agrees(ours, theirs, logp)
 
 
 def test_the_correction_of_a_foreign_sampler() -> None:
@@ -156,7 +156,7 @@ def test_the_correction_of_a_foreign_sampler() -> None:
         columns={"recomputed_logp": OLD},
         settings={"correction": 1.2},
     )
-    agree(ours, theirs, logp)
+    assert_agrees(ours, theirs, logp)
 
 
 def test_rloo_on_its_own_samples() -> None:
@@ -238,7 +238,7 @@ def test_preference_rows(name: str, loss_type: str, settings: dict[str, Any], sm
     ours = preference_loss(name, logp=LOGP, ref_logp=REF, mask=MASK, side=side, settings=settings)
     if name == "slic":  # TRL's hinge is beta times ours with delta = 1 / beta
         ours = Result(ours.loss * 0.1, ours.gradient * 0.1, {}, {})
-    agree(ours, theirs, logp)
+    assert_agrees(ours, theirs, logp)
 
 
 def test_kto() -> None:
@@ -276,7 +276,7 @@ def test_kto() -> None:
         "kto", logp=shifted, ref_logp=REF, mask=MASK, label=label, settings={"desirable": 1.5, "undesirable": 0.5}
     )
     assert ours.metrics["z0"] > 1
-    agree(ours, theirs, logp)
+    assert_agrees(ours, theirs, logp)
 
 
 def reference_free() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -292,10 +292,10 @@ def test_cpo_and_simpo() -> None:
     half = ROWS // 2
     common = {"alpha": 0.0, "label_smoothing": 0.0, "simpo_gamma": 1.0}
     cpo = bare(CPOTrainer, loss_type="sigmoid", beta=0.1, **common).cpo_loss(sums[:half], sums[half:])[0]
-    agree(preference_loss("cpo", logp=LOGP, mask=MASK, side=side, settings={"nll": 0.0}), cpo.mean(), logp)
+    assert_agrees(preference_loss("cpo", logp=LOGP, mask=MASK, side=side, settings={"nll": 0.0}), cpo.mean(), logp)
     logp, sums, means, side = reference_free()
     simpo = bare(CPOTrainer, loss_type="simpo", beta=2.0, **common).cpo_loss(means[:half], means[half:])[0]
-    agree(preference_loss("simpo", logp=LOGP, mask=MASK, side=side), simpo.mean(), logp)
+    assert_agrees(preference_loss("simpo", logp=LOGP, mask=MASK, side=side), simpo.mean(), logp)
 
 
 def test_orpo() -> None:

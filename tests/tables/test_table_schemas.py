@@ -20,7 +20,7 @@ TOOL, SYSTEM = {"role": "tool", "content": "4"}, {"role": "system", "content": "
 LONG = "x" * 1_000_001
 
 
-def rejects(frame: pl.DataFrame, kind: Kind, tmp_path: Path) -> str:
+def assert_rejects(frame: pl.DataFrame, kind: Kind, tmp_path: Path) -> str:
     with pytest.raises(TableError) as caught:
         check_table(frame, kind, tmp_path / f"{kind}.parquet")
     return str(caught.value)
@@ -104,7 +104,7 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("kind", "column", "change", "told"), CASES)
 def test_rule(kind: Kind, column: str, change: dict[str, Any], told: str, tmp_path: Path) -> None:
-    message = rejects(table_of(kind, {2: change}), kind, tmp_path)
+    message = assert_rejects(table_of(kind, {2: change}), kind, tmp_path)
     assert message.startswith(f"{tmp_path}/{kind}.parquet: ")
     assert f"row 2, {column} = " in message
     assert told in message
@@ -135,16 +135,16 @@ def test_every_rule_has_a_case() -> None:
 def test_ids(kind: Kind, tmp_path: Path) -> None:
     frame = table_of(kind)
     wrong = frame.with_columns(id=pl.Series(["0" * 16, *frame["id"][1:]]))
-    assert "row 0, id = '0000000000000000': must be the hash of " in rejects(wrong, kind, tmp_path)
+    assert "row 0, id = '0000000000000000': must be the hash of " in assert_rejects(wrong, kind, tmp_path)
     double = pl.concat([frame, frame[1:2]])
-    message = rejects(double, kind, tmp_path)
+    message = assert_rejects(double, kind, tmp_path)
     assert "row 1, id = " in message
     assert "row 4, id = " in message
     assert "must be unique; keep one row per id" in message
 
 
 def test_incomplete_group(tmp_path: Path) -> None:
-    message = rejects(table_of("rollouts", rows=5), "rollouts", tmp_path)
+    message = assert_rejects(table_of("rollouts", rows=5), "rollouts", tmp_path)
     assert "1 failure in 1 of 5 rows" in message
     assert "row 4, sample = 0: groups of one policy must have the same number of samples" in message
 
@@ -156,7 +156,7 @@ def test_greedy_and_sampled_groups_are_counted_apart(tmp_path: Path) -> None:
 
 def test_structure_failures_are_told_all_at_once(tmp_path: Path) -> None:
     frame = table_of("prompts").rename({"answer": "anwser"}).with_columns(pl.lit(1).alias("problem"))
-    message = rejects(frame, "prompts", tmp_path)
+    message = assert_rejects(frame, "prompts", tmp_path)
     assert "column 'answer' (str) is missing" in message
     assert "column 'anwser' is not one of a 'prompts' table. Did you mean 'answer'?" in message
     assert "column 'problem' has the type int32, not str" in message
@@ -165,21 +165,21 @@ def test_structure_failures_are_told_all_at_once(tmp_path: Path) -> None:
 
 def test_column_order_and_turn_fields(tmp_path: Path) -> None:
     frame = table_of("corpus").select("split", "id", "text")
-    assert "is not in its place (the order is id, split, text)" in rejects(frame, "corpus", tmp_path)
+    assert "is not in its place (the order is id, split, text)" in assert_rejects(frame, "corpus", tmp_path)
     swapped = pl.List(pl.Struct({"content": pl.String, "role": pl.String}))
     frame = table_of("chat").with_columns(pl.col("messages").cast(swapped))
     expected = "has the type list[struct{content: str, role: str}], not list[struct{role: str, content: str}]"
-    assert expected in rejects(frame, "chat", tmp_path)
+    assert expected in assert_rejects(frame, "chat", tmp_path)
 
 
 def test_empty_table(kind: Kind, tmp_path: Path) -> None:
-    assert f"the '{kind}' table has no rows" in rejects(table_of(kind).clear(), kind, tmp_path)
+    assert f"the '{kind}' table has no rows" in assert_rejects(table_of(kind).clear(), kind, tmp_path)
 
 
 def test_all_failures_are_listed_fairly_and_counted(tmp_path: Path) -> None:
     changes = {n: {"text": " "} if n != 20 else {"split": "nowhere"} for n in range(30)}
     changes = {n: {**change, "text": " " * (n + 1)} if n != 20 else change for n, change in changes.items()}
-    message = rejects(table_of("corpus", changes, rows=40), "corpus", tmp_path)
+    message = assert_rejects(table_of("corpus", changes, rows=40), "corpus", tmp_path)
     assert "30 failures in 30 of 40 rows" in message
     assert "row 20, split = 'nowhere'" in message, "one rule's many failures must not hide another's"
     assert message.count("row ") == 10
@@ -189,7 +189,7 @@ def test_all_failures_are_listed_fairly_and_counted(tmp_path: Path) -> None:
 def test_rejected_file_holds_rows_and_reasons_and_goes_away(tmp_path: Path) -> None:
     target = tmp_path / "pairs.parquet"
     bad = table_of("pairs", {1: {"rejected": assistant("2"), "split": "x"}, 3: {"rejected": assistant("4")}})
-    message = rejects(bad, "pairs", tmp_path)
+    message = assert_rejects(bad, "pairs", tmp_path)
     assert "3 failures in 2 of 4 rows" in message
     rejected = pl.read_parquet(rejected_path(target))
     assert rejected["row"].to_list() == [1, 3]
@@ -204,8 +204,8 @@ def test_validation_cannot_be_switched_off(tmp_path: Path, monkeypatch: pytest.M
     from pandera.config import CONFIG
 
     monkeypatch.setattr(CONFIG, "validation_enabled", False)
-    rejects(table_of("corpus", {0: {"text": " "}}), "corpus", tmp_path)
-    rejects(table_of("corpus").drop("split"), "corpus", tmp_path)
+    assert_rejects(table_of("corpus", {0: {"text": " "}}), "corpus", tmp_path)
+    assert_rejects(table_of("corpus").drop("split"), "corpus", tmp_path)
 
 
 def test_disjoint_across_tables() -> None:
