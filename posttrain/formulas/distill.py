@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
+Logits = Callable[[Tensor], Tensor]
+"""Hidden states [M, D] -> logits [M, V]."""
 
 
 def forward_kl(student_NV: Tensor, teacher_NV: Tensor, temperature: float = 1.0) -> Tensor:
@@ -39,28 +41,20 @@ def jensen_shannon(student_NV: Tensor, teacher_NV: Tensor, beta: float = 0.5, te
 def tiled(
     divergence: Divergence,
     student_ND: Tensor,
-    student_head_VD: Tensor,
+    student: Logits,
     teacher_ND: Tensor,
-    teacher_head_VD: Tensor,
+    teacher: Logits,
     tile: int = 1024,
 ) -> Tensor:
     """The divergence at each hidden state, its logits made for `tile` tokens at a time, again in the backward."""
 
-    def piece(student: Tensor, head: Tensor, teacher: Tensor, other: Tensor) -> Tensor:
-        return divergence(student @ head.T, teacher @ other.T)
+    def piece(student_MD: Tensor, teacher_MD: Tensor) -> Tensor:
+        return divergence(student(student_MD), teacher(teacher_MD))
 
-    parts = [
-        checkpoint(
-            piece,
-            student_ND[start : start + tile],
-            student_head_VD,
-            teacher_ND[start : start + tile],
-            teacher_head_VD,
-            use_reentrant=False,
-        )
-        for start in range(0, student_ND.shape[0], tile)
-    ]
-    return torch.cat(parts) if parts else student_ND.new_zeros(0)
+    starts = range(0, student_ND.shape[0], tile)
+    parts = [(student_ND[start : start + tile], teacher_ND[start : start + tile]) for start in starts]
+    found = [checkpoint(piece, *part, use_reentrant=False) for part in parts]
+    return torch.cat(found) if found else student_ND.new_zeros(0)
 
 
 def _log_probs(logits_NV: Tensor, temperature: float) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from posttrain.models.attention import PackedAttention
+from posttrain.models.attention import PackedAttention, Scoring
 from posttrain.models.columns import Columns
 from posttrain.models.sharing import Sharing
 from posttrain.text.layout import Layout
@@ -32,10 +32,10 @@ class PromptAttention(PackedAttention):
         self.kept: dict[int, Pair] = {}
         """Of each layer, keys and values [P, K, T, D], padded on the right."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Packed attention, and keep the keys and values."""
         self.kept[layer] = self._padded(key[0]), self._padded(value[0])
-        return super().attend(layer, query, key, value, scale, window)
+        return super().attend(layer, query, key, value, scoring)
 
     def _padded(self, part_HND: Tensor) -> Tensor:
         """[K, N, D] of the packed prompts -> [P, K, T, D]."""
@@ -90,29 +90,37 @@ class CachedAttention:
             columns.join(joining_R.numel())
         self._recount()
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """One token of each row: [R, H, 1, D] -> [R, 1, H, D]."""
+        window = scoring.window
         if layer not in self._own:
             self._own[layer] = Columns(self._room if window is None else min(self._room, window))
         own_keys, own_values = self._own[layer].write(self._now - self._first, key, value)
         rows, heads, _, width = query.shape
         kv_heads, used = key.shape[1], own_keys.shape[1]
-        query = query.reshape(rows, kv_heads, heads // kv_heads, width) * scale
+        query = query.reshape(rows, kv_heads, heads // kv_heads, width) * scoring.scale
         prompt_keys, prompt_values = self._prompts[layer]
-        shared = torch.baddbmm(
-            self._bias(kv_heads, query.dtype), self._sharing.by_prompt(query), prompt_keys.transpose(1, 2)
-        )
+        shared = self._to_prompts(query, prompt_keys, kv_heads, scoring)
         shared = self._sharing.by_row(shared, kv_heads)
         alone = torch.bmm(query.flatten(0, 1), own_keys.transpose(1, 2)).view(rows, kv_heads, -1, used)
+        alone = scoring.capped(alone)
         split = shared.shape[3]
         if window is not None and window < split + self._room:
             shared = shared.masked_fill(self._out_of_window(window, split), -torch.inf)
         if self._late:
             alone = alone.masked_fill(self._before_joining(used), -torch.inf)
-        p = torch.cat([shared, alone], dim=3).softmax(3).to(query.dtype)
+        scores = torch.cat([shared, alone], dim=3)
+        p = scoring.weights(scores.view(rows, heads, 1, -1)).view(scores.shape).to(query.dtype)
         out = torch.bmm(p[..., split:].flatten(0, 1), own_values).view(rows, kv_heads, -1, value.shape[3])
         out = out + self._sharing.by_row(torch.bmm(self._sharing.by_prompt(p[..., :split]), prompt_values), kv_heads)
         return out.view(rows, 1, heads, -1)
+
+    def _to_prompts(self, query: Tensor, prompt_keys: Tensor, kv_heads: int, scoring: Scoring) -> Tensor:
+        """Scores of the prompts' tokens, one product for all rows of a prompt."""
+        bias, asked = self._bias(kv_heads, query.dtype), self._sharing.by_prompt(query)
+        if scoring.cap is None:
+            return torch.baddbmm(bias, asked, prompt_keys.transpose(1, 2))
+        return scoring.capped(torch.bmm(asked, prompt_keys.transpose(1, 2))) + bias
 
     def _recount(self) -> None:
         """Count columns from the oldest row's first token."""

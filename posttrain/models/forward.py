@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posttrain.errors import ModelError
 from posttrain.models.attention import Attends, PackedAttention
+from posttrain.models.head import head_of
 from posttrain.models.logp import token_logp
 from posttrain.text.layout import Layout
 
@@ -60,25 +60,10 @@ def add_embedding_gradient(model: Any, layout: Layout, embedded_ND: Tensor) -> N
     table.weight.grad.index_add_(0, layout.ids_N, grad_ND.to(table.weight.dtype))
 
 
-def head_weight(model: Any) -> Tensor:
-    """The output matrix [V, D] of a causal language model with a plain linear head."""
-    config = model.config
-    odd = [name for name in ("final_logit_softcapping", "logit_scale", "logits_scaling") if getattr(config, name, None)]
-    head = model.get_output_embeddings()
-    if head is None or odd or getattr(head, "bias", None) is not None:
-        raise ModelError(
-            what=f"its head is not a plain matrix ({', '.join(odd) or type(head).__name__})",
-            where=type(model).__name__,
-            mend="Use a model whose logits are hidden states times a matrix",
-        )
-    weight: Tensor = head.weight
-    return weight
-
-
 def score_tokens(model: Any, layout: Layout, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """(log-prob [M], entropy [M]) of the layout's completion tokens."""
     states_ND = packed_states(model, layout)
-    return token_logp(states_ND.index_select(0, layout.source_M), head_weight(model), layout.target_M, temperature)
+    return token_logp(states_ND.index_select(0, layout.source_M), head_of(model), layout.target_M, temperature)
 
 
 def score_rows(model: Any, layout: Layout) -> Tensor:

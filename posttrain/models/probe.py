@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from posttrain.errors import ModelError
-from posttrain.models.attention import NAME
+from posttrain.models.attention import NAME, Scoring
 from posttrain.models.cache import CachedAttention, PromptAttention
-from posttrain.models.forward import backbone, head_weight, hidden_states
+from posttrain.models.forward import backbone, hidden_states
+from posttrain.models.head import head_of
 from posttrain.text.layout import pack
 
 ROWS = ((0, 1, 2), (3, 4))
@@ -32,13 +33,13 @@ def check_runs(model: Any, where: str) -> None:
     odd = sorted(set(getattr(text, "layer_types", None) or ()) - KINDS)
     if odd:
         raise ModelError(what=f"it has layers of {', '.join(odd)}, which no cache here holds", where=where, mend=MEND)
-    head = None if type(model).__name__.endswith("ForSequenceClassification") else head_weight(model)
+    head = None if type(model).__name__.endswith("ForSequenceClassification") else head_of(model)
     first, second = ([token % text.vocab_size for token in row] for row in ROWS)
     following = NEXT % text.vocab_size
     attention = _Noted([first, second])
     try:
         found = _packed_and_decoded(model, attention, following)
-        found = found if head is None else found @ head.T
+        found = found if head is None else head.logits(found)
         model.set_attn_implementation("eager")
         expected = _plain(backbone(model) if head is None else model, [first, [*second, following]])
     except FAULTS as error:
@@ -63,9 +64,9 @@ class _Noted(PromptAttention):
         self.windows: list[int | None] = []
         super().__init__(self.layout)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
-        self.windows.append(window)
-        return super().attend(layer, query, key, value, scale, window)
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
+        self.windows.append(scoring.window)
+        return super().attend(layer, query, key, value, scoring)
 
 
 def _packed_and_decoded(model: Any, attention: _Noted, following: int) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, silu
 
+from posttrain.models.attention import Scoring
 from posttrain.models.cache import CachedAttention
 
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
@@ -29,7 +30,7 @@ class _Layer:
     after: Tensor
     gate_up: tuple[Tensor, Tensor | None]
     down: tuple[Tensor, Tensor | None]
-    window: int | None
+    scoring: Scoring
 
 
 class DecoderStep:
@@ -41,7 +42,6 @@ class DecoderStep:
         self._embedding, self._norm, self._eps = core.embed_tokens.weight, core.norm.weight, config.rms_norm_eps
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._size = core.layers[0].self_attn.head_dim
-        self._scale = core.layers[0].self_attn.scaling
         places = torch.arange(longest, device=self._embedding.device)[None]
         cos, sin = core.rotary_emb(self._embedding[:1], places)
         half = self._size // 2
@@ -59,7 +59,7 @@ class DecoderStep:
             query, key, value = self._attended(
                 linear(rms_norm(x, width, layer.before, eps), *layer.qkv), layer, cos, sin
             )
-            mixed = cache.attend(i, query, key, value, self._scale, layer.window).reshape(x.shape[0], -1)
+            mixed = cache.attend(i, query, key, value, layer.scoring).reshape(x.shape[0], -1)
             x = x + linear(mixed, *layer.out)
             gate, up = linear(rms_norm(x, width, layer.after, eps), *layer.gate_up).chunk(2, dim=1)
             x = x + linear(silu(gate) * up, *layer.down)
@@ -108,7 +108,7 @@ def _layer(layer: Any, window: int | None) -> _Layer:
         after=layer.post_attention_layernorm.weight,
         gate_up=_side_by_side(gate, up),
         down=_side_by_side(down),
-        window=getattr(attention, "sliding_window", window),
+        scoring=Scoring(attention.scaling, getattr(attention, "sliding_window", window)),
     )
 
 

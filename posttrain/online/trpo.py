@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from posttrain.algorithms.policy_knobs import TrpoKnobs
-from posttrain.models.forward import head_weight, packed_states
+from posttrain.models.forward import packed_states
+from posttrain.models.head import head_of
 from posttrain.models.logp import exact_kl
 from posttrain.text.layout import Layout, pack
 from posttrain.train.optimizer import Problem
@@ -33,7 +34,7 @@ class FisherProblem:
             for micro in modules.micros(self._inner.batch):
                 layout = pack(micro.prompts, micro.completions).to(modules.device.torch)
                 self._old.append((layout, packed_states(modules.policy, layout)[layout.source_M].clone()))
-            self._old_head: Tensor = head_weight(modules.policy).clone()
+            self._old_head = head_of(modules.policy).mapped(torch.clone)
 
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float]:
@@ -64,7 +65,7 @@ class FisherProblem:
         for layout, old in self._old:
             new = packed_states(modules.policy, layout)[layout.source_M]
             temperature = modules.temperature
-            yield exact_kl(old, self._old_head, new, head_weight(modules.policy), temperature).sum() / tokens
+            yield exact_kl(old, self._old_head, new, head_of(modules.policy), temperature).sum() / tokens
 
 
 class Trpo:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from posttrain.models.cache import CachedAttention, PromptAttention
-from posttrain.models.forward import head_weight, hidden_states
+from posttrain.models.forward import hidden_states
+from posttrain.models.head import head_of
 from posttrain.models.step import DecoderStep, fits, in_use
 from posttrain.text.layout import pack
 
@@ -18,8 +19,9 @@ class Voice:
     """A model that rows are decoded with; rows may leave and join."""
 
     def __init__(self, model: Any, longest_prompt: int, room: int) -> None:
-        self._model, self._weight = model, in_use(head_weight(model))
-        self._device = self._weight.device
+        head = head_of(model)
+        self._model, self._head = model, head.mapped(in_use)
+        self._device = head.weight_VD.device
         self._step = DecoderStep(model, longest_prompt + room) if fits(model) else None
         self._cache = CachedAttention(room, self._device)
         self._prompt_states: Tensor | None = None
@@ -48,8 +50,7 @@ class Voice:
     def logits(self) -> Tensor:
         """What it would say next [R, V], in float32 at least."""
         assert self._states_R is not None, "no row has been admitted"
-        said = self._states_R.to(self._weight.dtype) @ self._weight.T
-        return said.to(torch.promote_types(said.dtype, torch.float32))
+        return self._head.logits(self._states_R.to(self._head.weight_VD.dtype))
 
     def hear(self, token_R: Tensor, position_R: Tensor) -> None:
         """Take in the token that was chosen for each row."""

@@ -17,12 +17,12 @@ from posttrain.models.device import Device
 from posttrain.models.forward import (
     add_embedding_gradient,
     embedded_leaf,
-    head_weight,
     packed_states,
     score_rows,
     score_tokens,
     value_tokens,
 )
+from posttrain.models.head import head_of
 from posttrain.models.logp import exact_kl, token_loss_backward
 from posttrain.text.layout import Layout, micro_batches, pack
 from posttrain.train.batch import Batch
@@ -93,7 +93,7 @@ class Modules:
             embedded_ND = embedded_leaf(self.policy, layout)
             states_ND = packed_states(self.policy, layout, embedded_ND)
             hidden_MD = states_ND.detach().index_select(0, layout.source_M)
-            head = head_weight(self.policy)
+            head = head_of(self.policy)
             grad_MD = token_loss_backward(hidden_MD, head, layout.target_M, self.temperature, loss)
         states_ND.backward(torch.zeros_like(states_ND).index_add_(0, layout.source_M, grad_MD))  # type: ignore[no-untyped-call]
         if embedded_ND is not None:
@@ -111,8 +111,8 @@ class Modules:
         with torch.no_grad():
             before = packed_states(self.old, layout)[layout.source_M]
         now = packed_states(self.policy, layout)[layout.source_M]
-        old_head = head_weight(self.old).detach()
-        return exact_kl(before, old_head, now, head_weight(self.policy), self.temperature)
+        old_head = head_of(self.old).mapped(Tensor.detach)
+        return exact_kl(before, old_head, now, head_of(self.policy), self.temperature)
 
     def _apart(self, layout: Layout, micro: Batch) -> Tensor:
         """The divergence from the teacher over the vocabulary at each token."""
@@ -125,7 +125,13 @@ class Modules:
         with torch.no_grad():
             theirs = packed_states(self.teacher, seen)[seen.source_M]
         mine = packed_states(self.policy, layout)[layout.source_M]
-        return tiled(self.divergence, mine, head_weight(self.policy), theirs, head_weight(self.teacher).detach())
+        return tiled(
+            self.divergence,
+            mine,
+            head_of(self.policy).logits,
+            theirs,
+            head_of(self.teacher).mapped(Tensor.detach).logits,
+        )
 
     @phase("score")
     @torch.no_grad()

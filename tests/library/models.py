@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from posttrain.models.head import Head
 from posttrain.models.store import load_tokenizer, new_model, save_model
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
@@ -33,6 +34,23 @@ def tiny_folder(path: Path, seed: int = 0) -> Path:
     text = ChatText(load_tokenizer(tokens))
     save_model(tiny_model(seed, vocabulary=len(text.tokenizer)), path / "model", tokens)
     return path / "model"
+
+
+HEADS: dict[str, dict[str, float]] = {
+    "matrix": {},
+    "bias": {},
+    "scale": {"scale": 0.3},
+    "cap": {"scale": 1.7, "cap": 2.5},
+}
+
+
+def random_head(kind: str) -> tuple[Head, list[torch.Tensor]]:
+    """A head of 53 tokens over 8 numbers, and what of it is trained."""
+    weight = torch.randn(53, 8, dtype=torch.float64, requires_grad=True)
+    if kind in ("matrix", "scale"):
+        return Head(weight, **HEADS[kind]), [weight]
+    bias = torch.randn(53, dtype=torch.float64, requires_grad=True)
+    return Head(weight, bias, **HEADS[kind]), [weight, bias]
 
 
 def random_rows(count: int, seed: int = 0, vocabulary: int = 97) -> tuple[list[list[int]], list[list[int]]]:

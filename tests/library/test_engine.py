@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from posttrain.models.device import Device, DeviceParams
-from posttrain.models.forward import head_weight, packed_states, score_tokens
+from posttrain.models.forward import packed_states, score_tokens
+from posttrain.models.head import head_of
 from posttrain.rollout.draw import row_keys, uniform
 from posttrain.rollout.engine import Mixture, Samples, SamplingParams, greedy, sample
 from posttrain.text.layout import pack
@@ -109,7 +110,7 @@ def test_a_mixture_is_the_geometric_mean_of_two_models_made_to_sum_to_one() -> N
     prompts = [prompt for prompt in PROMPTS for _ in range(2)]
     layout = pack(prompts, found.ids)
     with torch.no_grad():
-        ours, theirs = (packed_states(one, layout)[layout.source_M] @ head_weight(one).T for one in (model, other))
+        ours, theirs = (head_of(one).logits(packed_states(one, layout)[layout.source_M]) for one in (model, other))
     mixed = (0.7 * ours.log_softmax(-1) + 0.3 * theirs.log_softmax(-1)).log_softmax(-1)
     expected = mixed.gather(1, layout.target_M[:, None]).squeeze(1)
     recorded = torch.tensor([value for row in found.logps for value in row])

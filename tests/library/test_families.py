@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.forward import score_tokens
@@ -16,7 +17,10 @@ from posttrain.models.store import new_model
 from posttrain.rollout.engine import SamplingParams, greedy, sample
 from posttrain.text.layout import pack
 from posttrain.text.stops import Stops
-from tests.library.models import random_rows
+from posttrain.train.batch import make_batch
+from posttrain.train.loop import GradientProblem
+from posttrain.train.modules import Modules
+from tests.library.models import plain_logps, random_rows
 from tests.library.naive import assert_same, naive
 
 DEVICE = Device(DeviceParams(device="cpu", threads=1))
@@ -34,6 +38,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma": {"head_dim": 8}, "gemma3_text": {"head_dim": 8, "sliding_window": 6},
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "gpt_neox": {}, "gpt_bigcode": {}, "starcoder2": {}, "olmo2": {}, "olmo3": {"sliding_window": 6}, "smollm3": {},
+    "gemma2": {
+        "head_dim": 8, "sliding_window": 6, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 2.0,
+        "query_pre_attn_scalar": 8,
+    },
+    "phi": {}, "granite": {"logits_scaling": 3.0},
+    "granitemoe": {"logits_scaling": 3.0, "num_local_experts": 4},
+    "cohere": {"logit_scale": 0.3}, "cohere2": {"logit_scale": 0.3, "sliding_window": 6}, "nanochat": {},
+    "gpt_oss": {"num_local_experts": 4, "head_dim": 8, "sliding_window": 6},
     "glm4": {}, "exaone4": {}, "mixtral": {"num_local_experts": 4},
     "deepseek_v3": {
         "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "q_lora_rank": None,
@@ -43,12 +55,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 REFUSED = {
-    "gemma2": "head is not a plain matrix", "phi": "head is not a plain matrix", "granite": "logits_scaling",
     "bloom": "gives other values", "gpt_neo": "gives other values", "falcon": "gives other values",
-    "stablelm": "cannot be run packed", "mamba": "layers of linear_attention",
-    "llama4_text": "layers of chunked_attention", "gpt_oss": "gives other values",
+    "gptj": "cannot be run packed", "stablelm": "cannot be run packed", "mamba": "layers of linear_attention",
+    "llama4_text": "layers of chunked_attention",
 }  # fmt: skip
-EXPERTS = {"mixtral", "deepseek_v3"}
+EXPERTS = {"mixtral", "deepseek_v3", "granitemoe", "gpt_oss"}
 ODD = {"gpt_neo": {"attention_types": [[["global", "local"], 1]]}}
 
 
@@ -102,6 +113,28 @@ def test_families_generate_what_the_plain_loop_does(name: str) -> None:
     assert_same(found, naive(model, prompts, names, 2, params, 2, ENDS.tokens), tolerance)
     likeliest = greedy(model, prompts, params=params, stop=ENDS, device=DEVICE)
     assert_same(likeliest, naive(model, prompts, None, 1, params, 0, ENDS.tokens), tolerance)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_learn_what_plain_autograd_does(name: str) -> None:
+    """One update of the fast path, the embedding's gradient by its leaf, beside the model's own code row by row."""
+    prompts, completions = random_rows(6, seed=3)
+    gradients = []
+    for fast in (True, False):
+        model = family(name)
+        if fast:
+            objective = LikelihoodObjective(LikelihoodKnobs())
+            batch = make_batch(prompts, completions, {}, {})
+            step = objective.prepare(batch.columns, objective.initial_state()).step
+            GradientProblem(objective, Modules(model, DEVICE), batch.with_columns(step)).backward()
+        else:
+            (-plain_logps(model, prompts, completions).mean()).backward()
+        gradients.append({key: part.grad for key, part in model.named_parameters()})
+    for key, plain in gradients[1].items():
+        found = gradients[0][key]
+        assert (found is None) == (plain is None), key
+        if plain is not None:
+            torch.testing.assert_close(found, plain, rtol=2e-3, atol=1e-5 * float(plain.abs().max() + 1), msg=key)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -21,33 +21,37 @@ from posttrain.text.stops import Stops
 from posttrain.train.batch import make_batch
 from posttrain.train.loop import GradientProblem
 from posttrain.train.modules import Modules
-from tests.library.models import random_rows, tiny_model
+from tests.library.models import HEADS, random_head, random_rows, tiny_model
 
 DEVICE = Device(DeviceParams(device="cpu", threads=1))
 PARAMS = SamplingParams(max_tokens=14)
 ENDS = Stops((2,), str)
 
 
+@pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_a_gradient_formed_with_its_forward_is_that_of_plain_autograd(
-    temperature: float, monkeypatch: pytest.MonkeyPatch
+    temperature: float, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("posttrain.models.logp.TILE_BYTES", 4 * 53 * 5)
     monkeypatch.setattr("posttrain.models.logp.TILE_TOKENS", 1)
     torch.manual_seed(0)
     hidden = torch.randn(17, 8, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(53, 8, dtype=torch.float64, requires_grad=True)
+    head, parts = random_head(kind)
     target, old = torch.randint(0, 53, (17,)), torch.randn(17, dtype=torch.float64)
 
     def loss(part: slice, logp: Tensor, entropy: Tensor) -> Tensor:
         return ((logp - old[part]).exp() * 0.3 - 0.2 * entropy + logp.square()).sum()
 
-    plain = loss(slice(0, 17), *plain_token_logp(hidden, weight, target, temperature))
-    by_hidden, by_weight = torch.autograd.grad(plain, (hidden, weight))
-    weight.grad = torch.ones_like(weight)
-    found = token_loss_backward(hidden.detach(), weight, target, temperature, loss)
+    plain = loss(slice(0, 17), *plain_token_logp(hidden, head, target, temperature))
+    by_hidden, *by_head = torch.autograd.grad(plain, (hidden, *parts))
+    for part in parts:
+        part.grad = torch.ones_like(part)
+    found = token_loss_backward(hidden.detach(), head, target, temperature, loss)
     torch.testing.assert_close(found, by_hidden, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(weight.grad - 1, by_weight, rtol=1e-9, atol=1e-10)
+    for part, expected in zip(parts, by_head, strict=True):
+        assert part.grad is not None
+        torch.testing.assert_close(part.grad - 1, expected, rtol=1e-9, atol=1e-10)
 
 
 def objectives() -> dict[str, Objective]:

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from posttrain.models.forward import packed_states, score_tokens
+from posttrain.models.head import Head
 from posttrain.models.logp import exact_kl, plain_token_logp, token_logp
 from posttrain.text.layout import micro_batches, pack
-from tests.library.models import plain_logps, random_rows, tiny_model
+from tests.library.models import HEADS, plain_logps, random_head, random_rows, tiny_model
 
 
 @pytest.mark.parametrize("kv_heads", [2, 4], ids=["grouped", "full"])
@@ -57,19 +58,22 @@ def test_a_row_without_a_prompt_is_scored_from_its_second_token() -> None:
     assert layout.source_M.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_tiled_log_probs_and_entropy_equal_plain_autograd(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiled_log_probs_and_entropy_equal_plain_autograd(
+    temperature: float, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("posttrain.models.logp.TILE_BYTES", 4 * 53 * 5)
     monkeypatch.setattr("posttrain.models.logp.TILE_TOKENS", 1)
     torch.manual_seed(0)
     hidden = torch.randn(17, 8, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(53, 8, dtype=torch.float64, requires_grad=True)
+    head, parts = random_head(kind)
     target, slope = torch.randint(0, 53, (17,)), torch.randn(2, 17, dtype=torch.float64)
 
     def gradients(function: object) -> list[torch.Tensor]:
-        logp, entropy = function(hidden, weight, target, temperature)  # type: ignore[operator]
+        logp, entropy = function(hidden, head, target, temperature)  # type: ignore[operator]
         loss = (slope[0] * logp).sum() + (slope[1] * entropy).sum()
-        return [logp, entropy, *torch.autograd.grad(loss, (hidden, weight))]
+        return [logp, entropy, *torch.autograd.grad(loss, (hidden, *parts))]
 
     for tiled, plain in zip(gradients(token_logp), gradients(plain_token_logp), strict=True):
         torch.testing.assert_close(tiled, plain, rtol=1e-9, atol=1e-10)
@@ -78,9 +82,10 @@ def test_tiled_log_probs_and_entropy_equal_plain_autograd(temperature: float, mo
 def test_exact_kl_is_zero_at_home_and_equals_the_sum_over_the_vocabulary() -> None:
     torch.manual_seed(1)
     old, new, weight = torch.randn(6, 4), torch.randn(6, 4), torch.randn(11, 4)
-    assert exact_kl(old, weight, old, weight).abs().max() < 1e-6
+    head = Head(weight)
+    assert exact_kl(old, head, old, head).abs().max() < 1e-6
     p, q = (old @ weight.T).softmax(1), (new @ weight.T).softmax(1)
-    torch.testing.assert_close(exact_kl(old, weight, new, weight), (p * (p / q).log()).sum(1))
+    torch.testing.assert_close(exact_kl(old, head, new, head), (p * (p / q).log()).sum(1))
 
 
 def test_micro_batches_keep_items_whole_and_order() -> None:
