@@ -10,12 +10,12 @@ from benchmarks.speed.case import SHAPES, Case
 T, S = SHAPES["T"], SHAPES["S"]
 WORKLOADS = ("sft", "reward", "dpo", "grpo", "rloo")
 
-ONLINE_T = Case(T, batch=32, longest=64, updates=8, warm=2)
+ONLINE_T = Case(T, batch=32, longest=64, updates=16, warm=2)
 ONLINE_S = Case(S, batch=16, longest=64, updates=2, warm=0, longest_answer=128)
 
 COMPARED: dict[str, Case] = {
     "sft/T": Case(T, batch=8, longest=512, updates=8, warm=2),
-    "sft/S": Case(S, batch=8, longest=512, updates=1),
+    "sft/S": Case(S, batch=8, longest=512, updates=3),
     "reward/T": Case(T, batch=8, longest=320, updates=8, warm=2),
     "reward/S": Case(S, batch=8, longest=320, updates=1),
     "dpo/T": Case(T, batch=8, longest=320, updates=6, warm=2),
@@ -54,7 +54,8 @@ SCALING: dict[str, dict[str, Case]] = {
         f"sft/longest-{n}": _changed(_SFT, batch=4, longest=n) for n in (256, 512, 1024, 2048)
     },
     "vocabulary (SFT, S)": {
-        f"sft/vocabulary-{n}": _changed(COMPARED["sft/S"], longest=256, vocabulary=n) for n in (8_000, 32_000, 152_000)
+        f"sft/vocabulary-{n}": _changed(COMPARED["sft/S"], updates=1, longest=256, vocabulary=n)
+        for n in (8_000, 32_000, 152_000)
     },
     "rows of a batch (SFT, T)": {f"sft/batch-{n}": _changed(_SFT, batch=n) for n in (4, 8, 16, 32)},
     "samples of a prompt (GRPO, T, 4 prompts)": {

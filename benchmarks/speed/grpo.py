@@ -16,6 +16,11 @@ def posttrain(case: Case) -> Report:
     return ours.online(case, "grpo", {"kl": {"beta": BETA}})
 
 
+def posttrain_replay(case: Case) -> Report:
+    """The same with decoding steps that the GPU replays."""
+    return ours.online(case, "grpo", {"kl": {"beta": BETA}}, replay=True)
+
+
 def bound(case: Case) -> Report:
     """The same rounds by hand, with the same draws."""
     return bound_online.online(case, bound_online.GRPO)
@@ -43,4 +48,11 @@ def _trl(case: Case, over: dict[str, Any]) -> Report:
     return theirs.online(GRPOTrainer, GRPOConfig, case, {"beta": BETA, "loss_type": "grpo", **over})
 
 
-SIDES = {"posttrain": posttrain, "bound": bound, "trl": trl, "trl_default": trl_default, "trl_vllm": trl_vllm}
+SIDES = {
+    "posttrain": posttrain,
+    "posttrain_replay": posttrain_replay,
+    "bound": bound,
+    "trl": trl,
+    "trl_default": trl_default,
+    "trl_vllm": trl_vllm,
+}

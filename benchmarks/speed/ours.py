@@ -141,12 +141,12 @@ class _Text:
         return text
 
 
-def online(case: Case, algorithm: str, settings: dict[str, Any]) -> Report:
-    """A policy row on its own samples: two updates a round."""
+def online(case: Case, algorithm: str, settings: dict[str, Any], *, replay: bool = False) -> Report:
+    """A policy row on its own samples, two updates a round."""
     model, meter = ready(language_model(case.shape), case), Meter(case.warm, case.device)
     objective = PolicyObjective(POLICY_ROWS[algorithm].settings(**settings), case.longest_answer)
     reference = ready(language_model(case.shape), case) if "ref_logp" in objective.needs else None
-    modules = Modules(model, device(case), reference)
+    modules = Modules(model, device(case, replay=replay), reference)
     count = case.batch // case.group
     given = [Prompt(f"p{i}", ids, "") for i, ids in enumerate(prompts(case, count))]
     blend = Blend({"even": (1.0, lambda samples: [reward(one.completion_ids) for one in samples])})

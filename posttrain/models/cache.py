@@ -48,7 +48,8 @@ class PromptAttention(PackedAttention):
 class CachedAttention:
     """Keys and values of R decoding rows, which may leave and join between steps.
 
-    Usage: `admit` rows whose prompts are prefilled, `step` before each decoded token, `keep_rows` to drop some.
+    Usage: `admit` rows whose prompts are prefilled, `step` before each decoded token, `keep_rows` to drop some. Between
+    such changes it can be `fixed`: steps then differ in the contents of tensors alone, so that a GPU can replay them.
     """
 
     def __init__(self, room: int, device: torch.device) -> None:
@@ -62,11 +63,30 @@ class CachedAttention:
         self._now, self._first, self._late = -1, 0, False
         self._bias_PT = torch.zeros(0, 1, 0, device=device)
         self._masks: dict[tuple[str, int], Tensor] = {}
+        self._fixed: _Fixed | None = None
 
     def step(self) -> None:
         """Make place for one more token in each row."""
         self._now += 1
         self._masks.clear()
+        if self._fixed is not None and self.steady():
+            self._fixed.advance(self._now - self._first)
+        else:
+            self._fixed = None
+
+    def steady(self) -> bool:
+        """Whether there is memory for this step's token; not for layers with a window."""
+        return bool(self._own) and all(self._now - self._first < columns.size for columns in self._own.values())
+
+    def fix(self) -> None:
+        """Go on in tensors alone until rows leave or join or the memory is full."""
+        columns = next(iter(self._own.values())).size
+        self._fixed = _Fixed(self._since_R - self._first, self._now - self._first, columns)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether nothing has changed since `fix`."""
+        return self._fixed is not None
 
     def keep_rows(self, index_R: Tensor) -> None:
         """Drop finished rows, so that they cost nothing from here on."""
@@ -95,7 +115,10 @@ class CachedAttention:
         window = scoring.window
         if layer not in self._own:
             self._own[layer] = Columns(self._room if window is None else min(self._room, window))
-        own_keys, own_values = self._own[layer].write(self._now - self._first, key, value)
+        if self._fixed is None:
+            own_keys, own_values = self._own[layer].write(self._now - self._first, key, value)
+        else:
+            own_keys, own_values = self._own[layer].put(self._fixed.place, key, value)
         rows, heads, _, width = query.shape
         kv_heads, used = key.shape[1], own_keys.shape[1]
         query = query.reshape(rows, kv_heads, heads // kv_heads, width) * scoring.scale
@@ -107,7 +130,9 @@ class CachedAttention:
         split = shared.shape[3]
         if window is not None and window < split + self._room:
             shared = shared.masked_fill(self._out_of_window(window, split), -torch.inf)
-        if self._late:
+        if self._fixed is not None:
+            alone = alone + self._fixed.unseen_RC[:, None, None]
+        elif self._late:
             alone = alone.masked_fill(self._before_joining(used), -torch.inf)
         scores = torch.cat([shared, alone], dim=3)
         p = scoring.weights(scores.view(rows, heads, 1, -1)).view(scores.shape).to(query.dtype)
@@ -124,6 +149,7 @@ class CachedAttention:
 
     def _recount(self) -> None:
         """Count columns from the oldest row's first token."""
+        self._fixed = None
         if not self._since_R.numel():
             return
         first, last = (int(bound) for bound in self._since_R.aminmax())
@@ -166,6 +192,21 @@ class CachedAttention:
             step_C = self._now - (self._now - self._first - place_C) % used
             self._masks["joining", used] = (step_C < self._since_R[:, None])[:, None, None]
         return self._masks["joining", used]
+
+
+class _Fixed:
+    """Where a step writes, and -inf for the columns that a row does not see."""
+
+    def __init__(self, since_R: Tensor, now: int, columns: int) -> None:
+        at_C = torch.arange(columns, device=since_R.device)
+        hidden = (at_C < since_R[:, None]) | (at_C > now)
+        self.place = torch.full((1,), now, device=since_R.device)
+        self.unseen_RC = torch.zeros(hidden.shape, device=since_R.device).masked_fill_(hidden, -torch.inf)
+
+    def advance(self, now: int) -> None:
+        """The next column."""
+        self.place.fill_(now)
+        self.unseen_RC.index_fill_(1, self.place, 0.0)
 
 
 def _wide(part: Tensor, longest: int) -> Tensor:

@@ -31,6 +31,12 @@ class Columns:
             seen.append(part.flatten(0, 1)[:, :used])
         return seen
 
+    def put(self, place: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """The same with the column as a tensor [1], nothing made and all columns given: a GPU can replay it."""
+        for part, new in zip(self._parts, (key, value), strict=True):
+            part.index_copy_(2, place, new)
+        return [part.flatten(0, 1) for part in self._parts]
+
     def keep(self, index_R: Tensor) -> None:
         """Drop the other rows."""
         self._parts = [part[index_R] for part in self._parts]
@@ -45,8 +51,8 @@ class Columns:
 
 
 def _wider(part: Tensor, size: int) -> Tensor:
-    """Memory for more columns, with what there is in the first of them."""
+    """Memory for more columns, with what there is in the first of them; what is never seen must still be finite."""
     rows, heads, used, width = part.shape
-    wider = part.new_empty(rows, heads, size, width)
+    wider = part.new_zeros(rows, heads, size, width)
     wider[:, :, :used] = part
     return wider

@@ -25,6 +25,9 @@ class DeviceParams(Params):
     deterministic: bool = Field(
         True, description="on a GPU, use kernels that give the same bits every time; a CPU always does"
     )
+    replay: bool = Field(
+        False, description="on a GPU, record the kernels of a decoding step and replay them (CUDA graphs)"
+    )
     threads: int = Field(1, ge=1, le=256, description="CPU threads; results are repeatable per number of threads")
 
 
@@ -40,6 +43,7 @@ class Device:
             repeat_every_bit()
         self.torch = torch.device(name)
         bf16 = name == "cuda" and torch.cuda.is_bf16_supported()
+        self.replay = params.replay
         self.bf16 = params.precision == "bf16" or (params.precision == "auto" and bf16)
 
     def autocast(self) -> AbstractContextManager[object]:

@@ -18,6 +18,9 @@ from torch import Tensor
 from posttrain.models.head import Head
 
 TILE_BYTES = 16 * 2**20
+"""A CPU's cache is small."""
+GPU_TILE_BYTES = 512 * 2**20
+"""A GPU reads the head's matrix anew for each tile, so they are as large as memory may well spare."""
 TILE_TOKENS = 64
 """No fewer tokens than this share a tile, however large the vocabulary: the weight's gradient is gone through once a
 tile."""
@@ -73,7 +76,7 @@ class _TokenLogp(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         logp_M = hidden_MD.new_empty(target_M.shape, dtype=torch.promote_types(hidden_MD.dtype, torch.float32))
         entropy_M = torch.empty_like(logp_M)
-        for part in _tiles(target_M.numel(), weight_VD.shape[0]):
+        for part in _tiles(target_M, weight_VD.shape[0]):
             tile = _tile(hidden_MD[part], head, target_M[part], temperature)
             logp_M[part], entropy_M[part] = tile.logp(), tile.entropy()
         ctx.set_materialize_grads(False)
@@ -93,7 +96,7 @@ class _TokenLogp(torch.autograd.Function):
             one if need else None for one, need in zip((weight_VD, bias_V), ctx.needs_input_grad[1:], strict=False)
         )
         grad_head = _Gradient(*(None if one is None else torch.zeros_like(one) for one in trained))
-        for part in _tiles(target_M.numel(), weight_VD.shape[0]):
+        for part in _tiles(target_M, weight_VD.shape[0]):
             tile = _tile(hidden_MD[part], head, target_M[part], ctx.temperature)
             grad_entropy = None if grads[1] is None else grads[1][part]
             slope = tile.slope_(grad_logp_M[part], grad_entropy, entropy_M[part])
@@ -129,7 +132,7 @@ def token_loss_backward(hidden_MD: Tensor, head: Head, target_M: Tensor, tempera
     _check(hidden_MD, head, target_M)
     grad_head = _Gradient(_own_gradient(head.weight_VD), _own_gradient(head.bias_V))
     grad_hidden_MD = torch.empty_like(hidden_MD)
-    for part in _tiles(target_M.numel(), head.weight_VD.shape[0]):
+    for part in _tiles(target_M, head.weight_VD.shape[0]):
         tile = _tile(hidden_MD[part], head, target_M[part], temperature)
         with torch.enable_grad():
             logp, entropy = tile.logp().requires_grad_(), tile.entropy().requires_grad_()
@@ -175,15 +178,16 @@ def plain_token_logp(
     return logp_MV.gather(1, target_M[:, None]).squeeze(1), entropy_M
 
 
-def _tiles(tokens: int, vocabulary: int) -> list[slice]:
-    size = max(TILE_BYTES // (4 * vocabulary), TILE_TOKENS)
+def _tiles(rows_M: Tensor, vocabulary: int) -> list[slice]:
+    tokens, room = rows_M.shape[0], TILE_BYTES if rows_M.device.type == "cpu" else GPU_TILE_BYTES
+    size = max(room // (4 * vocabulary), TILE_TOKENS)
     return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
 
 
 def exact_kl(old_MD: Tensor, old_head: Head, new_MD: Tensor, new_head: Head, temperature: float = 1.0) -> Tensor:
     """KL(old || new) of each token [M], exact over the vocabulary; twice differentiable in the new policy."""
     parts = []
-    for part in _tiles(old_MD.shape[0], old_head.weight_VD.shape[0]):
+    for part in _tiles(old_MD, old_head.weight_VD.shape[0]):
         old = old_head.logits(old_MD[part], temperature).log_softmax(1)
         new = new_head.logits(new_MD[part], temperature).log_softmax(1)
         parts.append((old.exp() * (old - new)).sum(1))

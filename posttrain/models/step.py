@@ -50,6 +50,11 @@ class DecoderStep:
             everywhere = config.sliding_window if type(core).__name__ == "MistralModel" else None
             self._layers = [_layer(layer, everywhere) for layer in core.layers]
 
+    @property
+    def windowless(self) -> bool:
+        """Whether every layer sees all that went before."""
+        return all(layer.scoring.window is None for layer in self._layers)
+
     def __call__(self, token_R: Tensor, position_R: Tensor, cache: CachedAttention) -> Tensor:
         """The last hidden states [R, D] of one token a row."""
         x = self._embedding[token_R]

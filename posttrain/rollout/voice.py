@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from posttrain.models.cache import CachedAttention, PromptAttention
 from posttrain.models.forward import hidden_states
 from posttrain.models.head import head_of
+from posttrain.models.replay import Step, replayed
 from posttrain.models.step import DecoderStep, fits, in_use
 from posttrain.text.layout import pack
 
@@ -18,12 +20,15 @@ from posttrain.text.layout import pack
 class Voice:
     """A model that rows are decoded with; rows may leave and join."""
 
-    def __init__(self, model: Any, longest_prompt: int, room: int) -> None:
+    def __init__(self, model: Any, longest_prompt: int, room: int, *, replay: bool = False) -> None:
+        """`room`: the longest completion; `replay`: record steps and replay them, where the model allows it."""
         head = head_of(model)
         self._model, self._head = model, head.mapped(in_use)
         self._device = head.weight_VD.device
         self._step = DecoderStep(model, longest_prompt + room) if fits(model) else None
         self._cache = CachedAttention(room, self._device)
+        self._replay = replay and self._step is not None and self._step.windowless
+        self._recorded: Step | None = None
         self._prompt_states: Tensor | None = None
         self._states_R: Tensor | None = None
 
@@ -55,7 +60,17 @@ class Voice:
     def hear(self, token_R: Tensor, position_R: Tensor) -> None:
         """Take in the token that was chosen for each row."""
         self._cache.step()
-        if self._step is not None:
-            self._states_R = self._step(token_R, position_R, self._cache)
-        else:
+        if self._step is None:
             self._states_R = hidden_states(self._model, token_R[:, None], position_R[:, None], self._cache)[:, 0]
+        elif self._replay and self._cache.steady():
+            self._states_R = self._recording(self._step, token_R, position_R)(token_R, position_R)
+        else:
+            self._states_R = self._step(token_R, position_R, self._cache)
+
+    def _recording(self, step: DecoderStep, token_R: Tensor, position_R: Tensor) -> Step:
+        """The step over the rows and the memory that there are now."""
+        if self._recorded is None or not self._cache.fixed:
+            self._recorded = None  # its memory is free for the next
+            self._cache.fix()
+            self._recorded = replayed(partial(step, cache=self._cache), token_R, position_R)
+        return self._recorded

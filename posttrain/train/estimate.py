@@ -10,11 +10,12 @@ import torch
 
 from posttrain.errors import TrainingError
 from posttrain.models.device import free_bytes
+from posttrain.models.logp import GPU_TILE_BYTES, TILE_BYTES
 from posttrain.train.modules import Modules
 
 GB = 1e9
-HEAD_TILES = 64e6
-"""What the head's tiles take, whatever the vocabulary."""
+TILES = 4
+"""Tensors of a tile's size that the head takes at a time, whatever the vocabulary."""
 HIDDEN, FORWARD = 12, 4
 """Vectors of the hidden and of the feed-forward size that a decoder layer keeps per token for the backward pass."""
 MEND = "Lower micro_tokens, use a smaller model, or precision bf16 on a GPU"
@@ -27,7 +28,8 @@ def training_bytes(modules: Modules) -> float:
     width, forward = config.hidden_size, getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     number = 3.0 if modules.device.bf16 else 4.0  # under autocast about half of what is kept is bf16
     kept = modules.micro_tokens * config.num_hidden_layers * (HIDDEN * width + FORWARD * forward) * number
-    return 3.0 * trained + float(kept) + HEAD_TILES
+    tile = TILE_BYTES if modules.device.torch.type == "cpu" else GPU_TILE_BYTES
+    return 3.0 * trained + float(kept) + TILES * tile
 
 
 def checkpoint_bytes(modules: Modules) -> int:

@@ -24,7 +24,7 @@ from posttrain.models.forward import (
 )
 from posttrain.models.head import head_of
 from posttrain.models.logp import exact_kl, token_loss_backward
-from posttrain.text.layout import Layout, micro_batches, pack
+from posttrain.text.layout import Layout, micro_batches, pack, sent
 from posttrain.train.batch import Batch
 
 FIXED = ("ref_logp", "anchor", "old_value", "recomputed_logp")
@@ -158,10 +158,10 @@ def on_device(columns: Ragged, device: torch.device) -> Ragged:
     if device.type == "cpu":
         return columns
     return Ragged(
-        columns.lengths_B.to(device, non_blocking=True),
-        {name: part.to(device, non_blocking=True) for name, part in columns.rows.items()},
-        {name: part.to(device, non_blocking=True) for name, part in columns.tokens.items()},
-        None if columns.item_B is None else columns.item_B.to(device, non_blocking=True),
+        sent(columns.lengths_B, device),
+        {name: sent(part, device) for name, part in columns.rows.items()},
+        {name: sent(part, device) for name, part in columns.tokens.items()},
+        None if columns.item_B is None else sent(columns.item_B, device),
     )
 
 

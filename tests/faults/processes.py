@@ -110,9 +110,12 @@ class Server:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         child, began = int(self._answer(60)), time.monotonic()
-        if kill.seconds is not None and not self._readable(kill.seconds):
+        shot = kill.seconds is not None and not self._readable(kill.seconds)
+        if shot:
             _shoot(child, trace)
         status = int(self._answer(patience, child))
+        if shot and status == -signal.SIGSEGV:  # a look at the stack in the middle of a call can itself be deadly
+            status = -signal.SIGKILL
         took = time.monotonic() - began
         text = output.read_text(encoding="utf-8", errors="replace")
         stack = trace.read_text(errors="replace") if trace.exists() else ""

@@ -1,8 +1,9 @@
 """Runs the faults and writes docs/faults.md from what was measured.
 
-    python -m tests.faults.report [PART ...] [--kills N]
+    python -m tests.faults.report [PART ...] [--kills N] [--stage "online grpo"]
 
-Parts: stages, dvc, damage; all of them without an argument. What an earlier run measured of the other parts is kept.
+Parts: stages, dvc, damage; all of them without an argument. What an earlier run measured of the other parts, and of the
+other stages where one is named, is kept.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ may be left over. How this works, and what is promised: [reproducibility.md](rep
 """
 
 
-def measured_stages(smoke: Path, folder: Path, count: int, results: Results) -> None:
-    """Kill every stage so many times."""
+def measured_stages(smoke: Path, folder: Path, count: int, results: Results, only: str | None) -> None:
+    """Kill every stage so many times, or one of them."""
     with Server() as server:
-        for stage in kills.STAGES:
+        for stage in [only] if only else kills.STAGES:
             workspace = kills.prepared(smoke, folder / stage.replace(" ", "-"), stage)
             _put(results, "stages", stage, kills.torture(server, workspace, stage, count, seed=count))
             shutil.rmtree(workspace)
 
 
-def measured_dvc(smoke: Path, folder: Path, count: int, results: Results) -> None:
+def measured_dvc(smoke: Path, folder: Path, count: int, results: Results, _: str | None) -> None:
     """Kill DVC at each kind of moment, a twentieth as often as a stage: each takes ten times as long."""
     moments = [moment for moment in dvc_kills.MOMENTS for _ in range(max(count // 20, 1))]
     for stage in dvc_kills.STAGES:
         _put(results, "dvc", stage, dvc_kills.torture_dvc(smoke, folder / stage, stage, moments, seed=count))
 
 
-def measured_damage(smoke: Path, folder: Path, count: int, results: Results) -> None:
+def measured_damage(smoke: Path, folder: Path, count: int, results: Results, _: str | None) -> None:
     """Damage checkpoints, fill the disk, run two at once."""
     with Server() as server:
         for name, found in damage.damaged(server, smoke, folder, count).items():
@@ -117,10 +118,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure anew")
     parser.add_argument("--kills", type=int, default=200, help="of each stage")
+    parser.add_argument("--stage", choices=kills.STAGES, help="this stage alone")
     chosen = parser.parse_args(arguments)
-    parts = chosen.parts or PARTS
+    parts = ("stages",) if chosen.stage else chosen.parts or PARTS
     old: Results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    results: Results = {part: {} if part in parts else old.get(part, {}) for part in PARTS}
+    fresh = () if chosen.stage else parts
+    results: Results = {part: {} if part in fresh else old.get(part, {}) for part in PARTS}
     measures = {"stages": measured_stages, "dvc": measured_dvc, "damage": measured_damage}
     with tempfile.TemporaryDirectory(prefix="faults") as place:
         smoke = make_workspace(Path(place) / "smoke", ROOT / "recipes/smoke.yaml")
@@ -128,7 +131,7 @@ def main(arguments: list[str]) -> int:
         if done.returncode:
             raise subprocess.SubprocessError(done.stdout)
         for part in parts:
-            measures[part](smoke, Path(place) / part, chosen.kills, results)
+            measures[part](smoke, Path(place) / part, chosen.kills, results, chosen.stage)
     wrong = [fault for part in ("stages", "dvc") for row in results[part].values() for fault in row["faults"]]
     wrong += [name for name, row in results["damage"].items() if row["survived"] != row["tried"]]
     print("\n".join(wrong) if wrong else f"nothing went wrong; see {PAGE.relative_to(ROOT)}")

@@ -162,6 +162,45 @@ def test_a_decoding_step_is_that_of_the_models_own_code(name: str, monkeypatch: 
             assert one == pytest.approx(other, abs=2e-4)
 
 
+@pytest.mark.parametrize("rows", [3, 100], ids=["rows join late", "all at once"])
+def test_a_step_in_tensors_alone_is_the_step(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU replays: recorded anew whenever rows leave, join or need more memory, and else only told the token."""
+    monkeypatch.setattr("posttrain.models.columns.FIRST", 3)
+    recorded = []
+    monkeypatch.setattr("posttrain.rollout.voice.replayed", lambda step, *_: recorded.append(step) or step)
+    model, found = family("qwen3").double(), []
+    prompts, names, params = (
+        random_rows(6, seed=1)[0],
+        [str(i) for i in range(6)],
+        SamplingParams(max_tokens=14, rows=rows),
+    )
+    for replay in (True, False):
+        device = Device(DeviceParams(device="cpu", replay=replay, threads=1))
+        found.append(sample(model, prompts, names, n=3, params=params, seed=2, stop=ENDS, device=device))
+    assert found[0].ids == found[1].ids
+    for one, other in zip(found[0].logps, found[1].logps, strict=True):
+        assert one == pytest.approx(other, abs=1e-9)
+    steps = sum(len(ids) for ids in found[0].ids) / min(rows, 18)
+    assert 3 <= len(recorded) < steps, "recorded for a few steps each"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_replays_the_step() -> None:
+    model, found = family("qwen3").cuda(), []
+    prompts, names, params = (
+        random_rows(6, seed=1)[0],
+        [str(i) for i in range(6)],
+        SamplingParams(max_tokens=100, rows=7),
+    )
+    for replay in (True, False):
+        device = Device(DeviceParams(device="cuda", precision="fp32", replay=replay))
+        found.append(sample(model, prompts, names, n=3, params=params, seed=2, stop=ENDS, device=device))
+    same = [(one, other) for one, other in zip(found[0].logps, found[1].logps, strict=True) if len(one) == len(other)]
+    assert len(same) >= 16, "rounding decides few tokens"
+    for one, other in same:
+        assert one == pytest.approx(other, abs=1e-3)
+
+
 def test_a_bf16_step_is_near_that_of_the_models_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     model, device = family("qwen3"), Device(DeviceParams(device="cpu", precision="bf16", threads=1))
     found = []
