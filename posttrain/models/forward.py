@@ -13,10 +13,9 @@ from posttrain.models.logp import token_logp
 from posttrain.text.layout import Layout
 
 
-def backbone(model: Any) -> nn.Module:
+def backbone(model: Any) -> Any:
     """The model under its head."""
-    base: nn.Module = model.base_model
-    return base
+    return model.model if model.base_model is model else model.base_model
 
 
 def hidden_states(
@@ -29,8 +28,31 @@ def hidden_states(
     return states
 
 
+def run_in_rows(model: Any) -> None:
+    """From here on the model's own attention runs over padded rows: for families that cannot be run packed."""
+    try:
+        model.set_attn_implementation("sdpa")
+    except ValueError:  # what a model raises that has no such attention
+        model.set_attn_implementation("eager")
+    model.runs_in_rows = True
+
+
+def runs_in_rows(model: Any) -> bool:
+    """Whether the model cannot be run packed."""
+    return getattr(model, "runs_in_rows", False)
+
+
+def row_states(model: Any, ids_ST: Tensor) -> Tensor:
+    """The last hidden states [S, T, D] of rows padded on the right, which a causal model does not see."""
+    states: Tensor = backbone(model)(input_ids=ids_ST, use_cache=False).last_hidden_state
+    return states
+
+
 def packed_states(model: Any, layout: Layout, embedded_ND: Tensor | None = None) -> Tensor:
     """The last hidden states [N, D] of a packed layout."""
+    if runs_in_rows(model):
+        rows = [row_states(model, layout.ids_N[gather]).flatten(0, 1) for gather in layout.gathers]
+        return torch.cat(rows).index_select(0, layout.take_N)
     embedded = None if embedded_ND is None else embedded_ND[None]
     return hidden_states(model, layout.ids_N[None], layout.positions_N[None], PackedAttention(layout), embedded)[0]
 
@@ -38,10 +60,10 @@ def packed_states(model: Any, layout: Layout, embedded_ND: Tensor | None = None)
 def embedded_leaf(model: Any, layout: Layout) -> Tensor | None:
     """The tokens' embeddings [N, D] as a leaf: their gradient then needs no second matrix of the vocabulary's size.
 
-    None where the model's embedding is not trained or more than a table.
+    None where the model's embedding is not trained or more than a table, and for a model that runs in rows.
     """
     table = model.get_input_embeddings()
-    if type(table) is not nn.Embedding or not table.weight.requires_grad:
+    if runs_in_rows(model) or type(table) is not nn.Embedding or not table.weight.requires_grad:
         return None
     return table.weight.detach().index_select(0, layout.ids_N).requires_grad_()
 

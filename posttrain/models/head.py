@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from posttrain.errors import ModelError
 
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+"""What configs call a soft cap of the logits."""
+
 
 @dataclass(frozen=True)
 class Head:
@@ -59,5 +62,5 @@ def head_of(model: Any) -> Head:
         )
     config = model.config.get_text_config()
     multiplied, divided = (getattr(config, name, None) or 1.0 for name in ("logit_scale", "logits_scaling"))
-    cap = getattr(config, "final_logit_softcapping", None)
-    return Head(linear.weight, linear.bias, float(multiplied) / float(divided), None if cap is None else float(cap))
+    caps = [float(cap) for cap in (getattr(config, name, None) for name in CAPS) if cap]
+    return Head(linear.weight, linear.bias, float(multiplied) / float(divided), caps[0] if caps else None)

@@ -1,8 +1,9 @@
-"""Whether a model can be run packed and decoded from a cache: tried at load, so that no sample is quietly wrong."""
+"""Whether a model can be run packed and decoded from a cache, or else in padded rows: tried when it is loaded."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor
 from posttrain.errors import ModelError
 from posttrain.models.attention import NAME, Scoring
 from posttrain.models.cache import CachedAttention, PromptAttention
-from posttrain.models.forward import backbone, hidden_states
-from posttrain.models.head import head_of
+from posttrain.models.forward import backbone, hidden_states, packed_states, run_in_rows
+from posttrain.models.head import Head, head_of
 from posttrain.text.layout import pack
 
 ROWS = ((0, 1, 2), (3, 4))
@@ -20,6 +21,8 @@ ROWS = ((0, 1, 2), (3, 4))
 NEXT = 5
 TOLERANCE = 0.01
 """Of the largest value: rounding is far below it, a wrong mask or position far above."""
+LOUD = 100.0
+"""States are made so many times larger to look at the head."""
 MEND = "Use a model of a family that docs/generation.md lists"
 KINDS = {"full_attention", "sliding_attention"}
 FAULTS = (ArithmeticError, AttributeError, LookupError, ModelError, RuntimeError, TypeError, ValueError)
@@ -28,32 +31,63 @@ FAULTS = (ArithmeticError, AttributeError, LookupError, ModelError, RuntimeError
 
 @torch.inference_mode()
 def check_runs(model: Any, where: str) -> None:
-    """Refuse a model whose values, packed and decoded, are not those of its own code row by row."""
-    text = model.config.get_text_config()
-    odd = sorted(set(getattr(text, "layer_types", None) or ()) - KINDS)
-    if odd:
-        raise ModelError(what=f"it has layers of {', '.join(odd)}, which no cache here holds", where=where, mend=MEND)
+    """Have the model run packed where that gives the values of its own code, else in padded rows, else refuse it."""
+    first, second = ([token % model.config.get_text_config().vocab_size for token in row] for row in ROWS)
+    rows = [first, [*second, NEXT % model.config.get_text_config().vocab_size]]
     head = None if type(model).__name__.endswith("ForSequenceClassification") else head_of(model)
-    first, second = ([token % text.vocab_size for token in row] for row in ROWS)
-    following = NEXT % text.vocab_size
-    attention = _Noted([first, second])
     try:
-        found = _packed_and_decoded(model, attention, following)
-        found = found if head is None else head.logits(found)
         model.set_attn_implementation("eager")
-        expected = _plain(backbone(model) if head is None else model, [first, [*second, following]])
-    except FAULTS as error:
-        what = f"{type(model).__name__} cannot be run packed ({type(error).__name__}: {error!s:.200})"
-        raise ModelError(what=what, where=where, mend=MEND) from error
-    finally:
+        expected = _plain(backbone(model) if head is None else model, rows)
+        loud = None if head is None else _with_loud_states(model, rows)
         model.set_attn_implementation(NAME)
-    if _slides(text) and not any(attention.windows):
-        what = f"{type(model).__name__} does not tell its layers' attention of its sliding window"
+    except FAULTS as error:
+        what = f"{type(model).__name__} cannot be run ({type(error).__name__}: {error!s:.200})"
+        raise ModelError(what=what, where=where, mend=MEND) from error
+    fault = _fault(lambda: _packed_and_decoded(model, rows), head, expected)
+    if fault is not None:
+        run_in_rows(model)
+        again = _fault(lambda: packed_states(model, pack(rows, [[]] * len(rows))), head, expected)
+        if again is not None:
+            raise ModelError(what=f"{type(model).__name__} {again}, in padded rows too", where=where, mend=MEND)
+        print(f"{where}: {type(model).__name__} {fault}: it runs in padded rows and samples without a cache: slow")
+    if head is not None and loud is not None and not _close(head.logits(loud[0]), loud[1]):
+        what = f"the logits of {type(model).__name__} are more than its states times a matrix, capped and scaled"
         raise ModelError(what=what, where=where, mend=MEND)
+
+
+def _with_loud_states(model: Any, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """The head's inputs, made so large that a soft cap shows, and the logits that the model makes of them."""
+    heard: list[Tensor] = []
+
+    def louder(_: Any, given: tuple[Tensor]) -> tuple[Tensor]:
+        heard.append(LOUD * given[0])
+        return (heard[-1],)
+
+    hook = model.get_output_embeddings().register_forward_pre_hook(louder)
+    try:
+        logits = _plain(model, rows)
+    finally:
+        hook.remove()
+    return torch.cat([states[0] for states in heard]), logits
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    """Equal but for rounding."""
+    size = float(expected.abs().max())
+    return torch.allclose(found, expected, rtol=0, atol=TOLERANCE * size, equal_nan=True)
+
+
+def _fault(run: Callable[[], Tensor], head: Head | None, expected: Tensor) -> str | None:
+    """What is wrong with the hidden states of a run, if anything is."""
+    try:
+        states = run()
+    except FAULTS as error:
+        return f"cannot be run packed ({type(error).__name__}: {error!s:.200})"
+    found = states if head is None else head.logits(states)
     gap, size = float((found - expected).abs().max()), float(expected.abs().max())
-    if not torch.allclose(found, expected, rtol=0, atol=TOLERANCE * size, equal_nan=True):
-        what = f"{type(model).__name__} gives other values when it is run packed (by {gap:.2g} of {size:.2g})"
-        raise ModelError(what=what, where=where, mend=MEND)
+    if not _close(found, expected):
+        return f"gives other values when it is run packed (by {gap:.2g} of {size:.2g})"
+    return None
 
 
 class _Noted(PromptAttention):
@@ -69,15 +103,22 @@ class _Noted(PromptAttention):
         return super().attend(layer, query, key, value, scoring)
 
 
-def _packed_and_decoded(model: Any, attention: _Noted, following: int) -> Tensor:
-    """The last hidden states of both rows' tokens, and of one more of the second row."""
+def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
+    """The last hidden states of both rows' tokens, of which the last is decoded."""
+    text = model.config.get_text_config()
+    odd = sorted(set(getattr(text, "layer_types", None) or ()) - KINDS)
+    if odd:
+        raise LookupError(f"layers of {', '.join(odd)}, which no cache here holds")
+    attention = _Noted([rows[0], rows[1][:-1]])
     layout = attention.layout
     packed = hidden_states(model, layout.ids_N[None], layout.positions_N[None], attention)[0]
+    if _slides(text) and not any(attention.windows):
+        raise LookupError("its layers do not tell their attention of the sliding window")
     cache, one, none = CachedAttention(1, packed.device), torch.tensor([1]), torch.tensor([], dtype=torch.long)
     cache.admit(none, attention, one)
     cache.step()
-    place = attention.lengths_P[one]
-    return torch.cat([packed, hidden_states(model, torch.tensor([[following]]), place[:, None], cache)[0]])
+    place, following = attention.lengths_P[one], torch.tensor([rows[1][-1:]])
+    return torch.cat([packed, hidden_states(model, following, place[:, None], cache)[0]])
 
 
 def _plain(run: Any, rows: list[list[int]]) -> Tensor:

@@ -19,7 +19,7 @@ from posttrain.models.device import Device
 from posttrain.params import Params
 from posttrain.rollout.choice import choose
 from posttrain.rollout.draw import mixture_logits, row_keys, uniform
-from posttrain.rollout.voice import Voice
+from posttrain.rollout.voice import voice_of
 from posttrain.rollout.written import Written
 from posttrain.text.stops import Stops
 
@@ -153,7 +153,7 @@ class _Decoder:
         longest = max((len(one) for one in prompts), default=0)
         self._share = 0.0 if mixture is None else mixture.share
         models = [model] if mixture is None else [model, mixture.other]
-        self._voices = [Voice(one, longest, params.max_tokens, replay=device.replay) for one in models]
+        self._voices = [voice_of(one, longest, params.max_tokens, replay=device.replay) for one in models]
         self._look_every = steps_between_looks(self._device)
         self._waiting, self._owed = deque(range(len(prompts) * n)), [n] * len(prompts)
         self._slots: list[int] = []

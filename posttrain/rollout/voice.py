@@ -1,27 +1,77 @@
-"""One model in the decoding loop: its cache, and its last hidden state of each row."""
+"""One model in the decoding loop: what it has heard of each row, and what it would say next."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from posttrain.models.cache import CachedAttention, PromptAttention
-from posttrain.models.forward import hidden_states
+from posttrain.models.forward import hidden_states, row_states, runs_in_rows
 from posttrain.models.head import head_of
 from posttrain.models.replay import Step, replayed
 from posttrain.models.step import DecoderStep, fits, in_use
-from posttrain.text.layout import pack
+from posttrain.text.layout import pack, sent
 
 
-class Voice:
+class Voice(Protocol):
     """A model that rows are decoded with; rows may leave and join."""
 
-    def __init__(self, model: Any, longest_prompt: int, room: int, *, replay: bool = False) -> None:
-        """`room`: the longest completion; `replay`: record steps and replay them, where the model allows it."""
+    def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
+        """Let rows join; `joining`: which prompt each answers, of those kept and, after them, the fresh ones."""
+
+    def keep_rows(self, index_R: Tensor) -> None:
+        """Drop the other rows, before the rest hears its next token."""
+
+    def logits(self) -> Tensor:
+        """What it would say next [R, V], in float32 at least."""
+
+    def hear(self, token_R: Tensor, position_R: Tensor) -> None:
+        """Take in the token that was chosen for each row."""
+
+
+def voice_of(model: Any, longest_prompt: int, room: int, *, replay: bool = False) -> Voice:
+    """`room`: the longest completion; `replay`: record steps and replay them, where the model allows it."""
+    return Reader(model) if runs_in_rows(model) else Speaker(model, longest_prompt, room, replay=replay)
+
+
+class Reader:
+    """A model that cannot be decoded from our cache: it reads every row anew for each token."""
+
+    def __init__(self, model: Any) -> None:
+        head = head_of(model)
+        self._model, self._head, self._device = model, head.mapped(in_use), head.weight_VD.device
+        self._prompts: list[list[int]] = []
+        self._rows: list[list[int]] = []
+
+    def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
+        self._prompts = [self._prompts[place] for place in kept] + [list(prompt) for prompt in fresh]
+        self._rows += [[*self._prompts[place]] for place in joining]
+
+    def keep_rows(self, index_R: Tensor) -> None:
+        self._rows = [self._rows[place] for place in index_R.tolist()]
+
+    def logits(self) -> Tensor:
+        lengths_R = torch.tensor([len(row) for row in self._rows], device=self._device)
+        ids_RT = torch.zeros(len(self._rows), int(lengths_R.max()), dtype=torch.long)
+        for place, row in enumerate(self._rows):
+            ids_RT[place, : len(row)] = torch.tensor(row)
+        states = row_states(self._model, sent(ids_RT, self._device))
+        last = states[torch.arange(len(self._rows), device=self._device), lengths_R - 1]
+        return self._head.logits(last.to(self._head.weight_VD.dtype))
+
+    def hear(self, token_R: Tensor, position_R: Tensor) -> None:  # noqa: ARG002
+        for row, token in zip(self._rows, token_R.tolist(), strict=True):
+            row.append(token)
+
+
+class Speaker:
+    """A model with a cache of ours, and its last hidden state of each row."""
+
+    def __init__(self, model: Any, longest_prompt: int, room: int, *, replay: bool) -> None:
         head = head_of(model)
         self._model, self._head = model, head.mapped(in_use)
         self._device = head.weight_VD.device
@@ -33,7 +83,6 @@ class Voice:
         self._states_R: Tensor | None = None
 
     def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
-        """Let rows join; `joining`: which prompt each answers, of those kept and, after them, the fresh ones."""
         kept_P, joining_R = (torch.tensor(one, dtype=torch.long, device=self._device) for one in (kept, joining))
         states = [] if self._prompt_states is None else [self._prompt_states[kept_P]]
         attention = None
@@ -48,17 +97,14 @@ class Voice:
         self._cache.admit(kept_P, attention, joining_R)
 
     def keep_rows(self, index_R: Tensor) -> None:
-        """Drop the other rows, before the rest hears its next token."""
         self._cache.keep_rows(index_R)
         self._states_R = None if self._states_R is None else self._states_R[index_R]
 
     def logits(self) -> Tensor:
-        """What it would say next [R, V], in float32 at least."""
         assert self._states_R is not None, "no row has been admitted"
         return self._head.logits(self._states_R.to(self._head.weight_VD.dtype))
 
     def hear(self, token_R: Tensor, position_R: Tensor) -> None:
-        """Take in the token that was chosen for each row."""
         self._cache.step()
         if self._step is None:
             self._states_R = hidden_states(self._model, token_R[:, None], position_R[:, None], self._cache)[:, 0]

@@ -70,7 +70,7 @@ def plain_logps(model: Any, prompts: list[list[int]], completions: list[list[int
     model.set_attn_implementation("eager")
     parts = []
     for prompt, completion in zip(prompts, completions, strict=True):
-        logits = model(torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
+        logits = model(torch.tensor([prompt + completion]), use_cache=False).logits[0].log_softmax(-1)
         at = torch.arange(len(prompt) - 1, len(prompt) + len(completion) - 1)
         parts.append(logits[at].gather(1, torch.tensor(completion)[:, None]).squeeze(1))
     model.set_attn_implementation(was)

@@ -12,7 +12,7 @@ from posttrain.models.columns import FIRST, Columns
 from posttrain.models.device import Device, DeviceParams
 from posttrain.rollout.choice import choose, kept
 from posttrain.rollout.engine import Mixture, Samples, SamplingParams, greedy, sample
-from posttrain.rollout.voice import Voice
+from posttrain.rollout.voice import Speaker
 from posttrain.text.stops import Stops, StopStrings
 from tests.library.models import random_rows, tiny_model
 from tests.library.naive import assert_same, naive
@@ -93,8 +93,8 @@ def test_greedy_rows_are_refilled_as_well() -> None:
 def test_a_free_slot_is_taken_while_a_long_row_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of the whole are those of the slots kept busy, not those of one chunk after the other."""
     steps = []
-    hear = Voice.hear
-    monkeypatch.setattr(Voice, "hear", lambda self, *given: (steps.append(len(given[0])), hear(self, *given))[1])
+    hear = Speaker.hear
+    monkeypatch.setattr(Speaker, "hear", lambda self, *given: (steps.append(len(given[0])), hear(self, *given))[1])
     found = drawn(tiny_model(), SamplingParams(max_tokens=60, rows=6))
     lengths = [len(ids) for ids in found.ids]
     chunks = sum(max(lengths[at : at + 6]) for at in range(0, len(lengths), 6))
@@ -105,13 +105,13 @@ def test_a_free_slot_is_taken_while_a_long_row_goes_on(monkeypatch: pytest.Monke
 
 def test_a_prompt_is_prefilled_once_however_few_slots_its_group_has(monkeypatch: pytest.MonkeyPatch) -> None:
     prefilled: list[tuple[int, ...]] = []
-    admit = Voice.admit
+    admit = Speaker.admit
 
-    def noted(self: Voice, kept: Any, fresh: Any, joining: Any) -> None:
+    def noted(self: Speaker, kept: Any, fresh: Any, joining: Any) -> None:
         prefilled.extend(fresh)
         admit(self, kept, fresh, joining)
 
-    monkeypatch.setattr(Voice, "admit", noted)
+    monkeypatch.setattr(Speaker, "admit", noted)
     drawn(tiny_model(), SamplingParams(max_tokens=9, rows=2), n=5)
     assert len(prefilled) == len({tuple(prompt) for prompt in PROMPTS})
 
@@ -175,10 +175,10 @@ def test_each_of_several_tokens_ends_a_row() -> None:
 def test_a_string_ends_a_row_where_its_text_first_holds_it(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same tokens as without strings, cut; the string stays, and the row has stopped by itself."""
     steps: list[int] = []
-    hear = Voice.hear
+    hear = Speaker.hear
     whole = drawn(tiny_model().double(), SamplingParams(max_tokens=25, rows=rows))
     strings = ["7><", "<3", "13>"]
-    monkeypatch.setattr(Voice, "hear", lambda self, *given: (steps.append(len(given[0])), hear(self, *given))[1])
+    monkeypatch.setattr(Speaker, "hear", lambda self, *given: (steps.append(len(given[0])), hear(self, *given))[1])
     found = drawn(tiny_model().double(), SamplingParams(max_tokens=25, rows=rows, stop=strings))
     cut = 0
     for ids, before, logps, truncated in zip(found.ids, whole.ids, found.logps, found.truncated, strict=True):
