@@ -19,7 +19,7 @@ from posttrain.text.layout import pack
 ROWS = ((0, 1, 2), (3, 4))
 """Two rows, so that what leaks from one into the other shows; the second has a token to decode."""
 NEXT = 5
-TOLERANCE = 0.01
+TOLERANCE = 1e-3
 """Of the largest value: rounding is far below it, a wrong mask or position far above."""
 LOUD = 100.0
 """States are made so many times larger to look at the head."""
