@@ -57,7 +57,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 IN_ROWS: dict[str, dict[str, Any]] = {
     "bloom": {}, "falcon": {"alibi": True}, "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "gptj": {"rotary_dim": 4}, "codegen": {"rotary_dim": 4}, "mpt": {}, "stablelm": {}, "nemotron": {}, "xglm": {},
-    "mamba": {}, "llama4_text": {}, "recurrent_gemma": {}, "qwen3_next": {},
+    "mamba": {}, "llama4_text": {}, "recurrent_gemma": {},
+    "qwen3_next": {
+        "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16,
+    },
 }  # fmt: skip
 """What gives other values packed, or cannot be: attention of their own, states in place of keys, chunks."""
 SINGLE = {"mixtral", "deepseek_v3", "granitemoe", "gpt_oss", "qwen3_next", "xglm"}
