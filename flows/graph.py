@@ -18,6 +18,8 @@ from posttrain.errors import PipelineError, PosttrainError
 from posttrain.params import Params, check, did_you_mean
 
 ROOT_FILE = "dvc.yaml"
+MOST_PATHS = 4
+"""As many as one can take in; of a stage that never ran DVC names every dependency."""
 Which = Literal["stale", "all"]
 Where = Literal["here", "workers", "ray", "dask"]
 
@@ -195,7 +197,13 @@ def _needs(name: str, meta: Any) -> Needs:
 def _reason(entry: Any) -> str:
     if not isinstance(entry, dict):
         return str(entry)
-    return "; ".join(f"{kind}: {', '.join(map(str, paths))}" for kind, paths in entry.items())
+    return "; ".join(f"{kind}: {_some([str(path) for path in paths])}" for kind, paths in entry.items())
+
+
+def _some(paths: Sequence[str]) -> str:
+    """Marked as code, since Prefect's tables read markdown and would make `__init__` bold."""
+    more = f" and {len(paths) - MOST_PATHS} more" if len(paths) > MOST_PATHS else ""
+    return ", ".join(f"`{path}`" for path in paths[:MOST_PATHS]) + more
 
 
 def _line(error: BaseException) -> str:
