@@ -123,8 +123,10 @@ def test_a_webhook_is_tried_again_and_never_breaks_a_flow(
     webhook.answers[:] = [404]
     assert not notify.send(webhook.url, body)
     assert len(webhook.posted) == 1, "what is refused is not sent again"
-    assert not notify.send("http://127.0.0.1:9/secret", body)
-    assert "secret" not in caplog.text
+    for unfit in ("http://127.0.0.1:9/secret", "127.0.0.1/secret", "http://127.0.0.1:9/se cret", "secret"):
+        assert not notify.send(unfit, body)
+    assert "was not told of the failure: InvalidURL" in caplog.text
+    assert "cret" not in caplog.text
 
 
 def test_a_file_arrives_once_it_is_at_rest(tmp_path: Path) -> None:
