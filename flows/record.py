@@ -97,8 +97,7 @@ def _asked_of_dvc(root: Path, *words: str) -> dict[str, Any]:
 
 def metrics_diff(root: Path) -> list[dict[str, Any]]:
     """What `dvc metrics diff` says, one row per metric; empty before the first commit or without changes."""
-    answer = _asked_of_dvc(root, "metrics", "diff", "--json")
-    files: Mapping[str, Mapping[str, Mapping[str, Any]]] = answer.get("diff", {})
+    files: Mapping[str, Mapping[str, Mapping[str, Any]]] = _asked_of_dvc(root, "metrics", "diff", "--json")
     return [
         {"file": file, "metric": metric, **{key: change.get(key) for key in ("old", "new", "diff")}}
         for file, metrics in files.items()

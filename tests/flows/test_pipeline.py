@@ -76,6 +76,30 @@ def test_plots_that_have_a_name_are_kept_as_pictures(project: Project) -> None:
     assert head == "![The loss, as it falls](data:image/png;" and base64.b64decode(data).startswith(b"\x89PNG")
 
 
+MEASURED = """
+  measure:
+    cmd: cp given.json score.json
+    deps: [given.json]
+    metrics:
+      - score.json: {cache: false}
+"""
+
+
+def test_metrics_are_held_against_the_last_commit(project: Project) -> None:
+    graph, given = project.root / "dvc.yaml", project.root / "given.json"
+    graph.write_text(graph.read_text() + MEASURED)
+    given.write_text('{"accuracy": 0.5}')
+    project.dvc("repro", "-s", "measure")
+    for words in (["add", "--all"], ["commit", "--quiet", "--message", "measured"]):
+        subprocess.run(["git", *words], cwd=project.root, check=True)
+    given.write_text('{"accuracy": 0.75}')
+    ended = project.run("measure")
+    assert ended.code == 0, ended.err
+    artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(ended.err)]}})
+    (found,) = [json.loads(one["data"]) for one in artifacts if one["key"] == "metrics"]
+    assert found == [{"file": "score.json", "metric": "accuracy", "old": 0.5, "new": 0.75, "diff": 0.25}]
+
+
 def test_a_failure_leaves_the_other_branch_to_finish(project: Project) -> None:
     project.trouble(left={"fails": 1}, right={"seconds": 1})
     ended = project.run()
