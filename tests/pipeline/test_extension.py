@@ -12,7 +12,7 @@ import pytest
 
 from posttrain.params import read
 from posttrain.report.lineage import flattened
-from tests.workspace import dvc, git, make_workspace
+from tests.workspace import ROOT, dvc, git, make_workspace
 
 pytestmark = pytest.mark.xdist_group("smoke")
 POLICIES = {"base", "sft", "dpo", "grpo", "reward_model"}
@@ -74,6 +74,10 @@ def test_the_extension_gets_its_answers(experimented: Path) -> None:
         "online.runs.grpo.rollout.rounds"
     ]
     assert list(answer(experimented, "metrics", "diff", "short", "--json")["report/headline.json"]) == ["grpo"]
+
+    (rule,) = re.findall(r"dvc (exp show --only-changed) --drop '(.*)'$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    table = dvc(experimented, *rule[0].split(), "--drop", rule[1].replace("$$", "$")).stdout
+    assert table.splitlines()[1].split() == ["Experiment", "Created", "grpo", "online.runs.grpo.rollout.rounds"]
 
 
 def test_the_table_of_experiments_has_room_for_every_setting(tmp_path: Path) -> None:
