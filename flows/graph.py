@@ -64,10 +64,12 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
         # DVC is not typed; everything that comes from it is turned into plain data in this function.
         repo: Any = Repo(str(root), _wait_for_lock=True)
         graph: Any = repo.index.graph
-        wanted = _closure(graph, _chosen(repo, targets)) if targets else set(graph)
+        asked = _chosen(repo, targets)
+        wanted = _closure(graph, asked) if targets else set(graph)
         order = networkx.lexicographical_topological_sort(graph.subgraph(wanted).reverse(), key=_name)
         names = [(_name(node), node) for node in order]
-        status = repo.status(targets=[name for name, _ in names] if targets else None)
+        # DVC looks each target up on its own, which takes longer than its status: so not all that they need by name.
+        status = repo.status(targets=[_name(one) for one in asked] or None, with_deps=bool(asked))
     except DvcException as error:
         raise PipelineError(
             what=_line(error), where=ROOT_FILE, mend="Mend it; `dvc dag` and `dvc status` read it too"
