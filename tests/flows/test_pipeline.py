@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+
+import pytest
 
 from flows.server import find
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from tests.flows.project import Project
 
@@ -166,6 +168,19 @@ def test_nothing_configured(bare: Project) -> None:
     quick = bare.run("prepare")
     assert quick.states == {"prepare": "Cached"}
     assert "Flow run" not in quick.err  # no server is started where there is nothing to tell
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace: apt-get install strace")
+def test_nothing_but_the_loopback_is_connected_to(bare: Project, tmp_path: Path) -> None:
+    """The flow, its server, DVC and the stage, with every process that they start, as the kernel sees them."""
+    log = tmp_path / "connections"
+    watched = ["strace", "-f", "-qq", "--seccomp-bpf", "-e", "trace=connect,sendto", "-o", str(log)]
+    env = {name: value for name, value in bare.env.items() if name != "DO_NOT_TRACK"}
+    command = [*watched, sys.executable, "-m", "flows.pipeline", "prepare"]
+    done = subprocess.run(command, cwd=bare.root, env=env, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    seen = re.findall(r"sa_family=AF_INET.*?\"([^\"]+)\"", log.read_text())
+    assert set(seen) == {"127.0.0.1"}, set(seen)
 
 
 def test_a_server_in_the_folder_is_found(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
