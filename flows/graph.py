@@ -199,7 +199,16 @@ def _needs(name: str, meta: Any) -> Needs:
 def _reason(entry: Any) -> str:
     if not isinstance(entry, dict):
         return str(entry)
-    return "; ".join(f"{kind}: {_some([str(path) for path in paths])}" for kind, paths in entry.items())
+    return "; ".join(f"{kind}: {_some(_changed(paths))}" for kind, paths in entry.items())
+
+
+def _changed(paths: Mapping[str, Any]) -> list[str]:
+    """The files; of a file with parameters those that changed."""
+    return [
+        name
+        for path, how in paths.items()
+        for name in ([f"{path}:{key}" for key in how] if isinstance(how, dict) else [str(path)])
+    ]
 
 
 def _some(paths: Sequence[str]) -> str:

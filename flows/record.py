@@ -99,7 +99,12 @@ def metrics_diff(root: Path) -> list[dict[str, Any]]:
     """What `dvc metrics diff` says, one row per metric; empty before the first commit or without changes."""
     files: Mapping[str, Mapping[str, Mapping[str, Any]]] = _asked_of_dvc(root, "metrics", "diff", "--json")
     return [
-        {"file": file, "metric": metric, **{key: change.get(key) for key in ("old", "new", "diff")}}
+        {"file": file, "metric": metric, **{key: _short(change.get(key)) for key in ("old", "new", "diff")}}
         for file, metrics in files.items()
         for metric, change in metrics.items()
     ]
+
+
+def _short(value: Any) -> Any:
+    """Without the last digits of a float, where the error of a difference is."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -53,6 +53,10 @@ def test_why_a_stage_is_stale_names_a_few_files(bare: Project) -> None:
     reasons = {stage.name: stage.reasons for stage in Reading(bare.root).stages}
     assert reasons["many"] == ("changed deps: `__a__.py`, `b`, `c`, `d` and 2 more",)
     assert reasons["join"] == ("changed deps: `left.txt`, `right.txt`", "changed outs: `join.txt`")
+    bare.dvc("repro", "branch@left")
+    bare.runs({"gpus": 1}, {})
+    (left,) = [stage for stage in Reading(bare.root).stages if stage.name == "branch@left"]
+    assert left.reasons == ("changed deps: `params.yaml:runs.left`",)
 
 
 def test_a_slip_in_a_target_is_named(bare: Project) -> None:

@@ -94,12 +94,12 @@ def test_metrics_are_held_against_the_last_commit(project: Project) -> None:
     project.dvc("repro", "-s", "measure")
     for words in (["add", "--all"], ["commit", "--quiet", "--message", "measured"]):
         subprocess.run(["git", *words], cwd=project.root, check=True)
-    given.write_text('{"accuracy": 0.75}')
+    given.write_text('{"accuracy": 0.7}')
     ended = project.run("measure")
     assert ended.code == 0, ended.err
     artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(ended.err)]}})
     (found,) = [json.loads(one["data"]) for one in artifacts if one["key"] == "metrics"]
-    assert found == [{"file": "score.json", "metric": "accuracy", "old": 0.5, "new": 0.75, "diff": 0.25}]
+    assert found == [{"file": "score.json", "metric": "accuracy", "old": 0.5, "new": 0.7, "diff": 0.2}]
 
 
 def test_a_failure_leaves_the_other_branch_to_finish(project: Project) -> None:
