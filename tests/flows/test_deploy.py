@@ -151,6 +151,17 @@ def test_a_file_arrives_once_it_is_at_rest(tmp_path: Path) -> None:
         Watch(tmp_path / "lost")
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(["--cron", "at night"], "'at night' is no time"), (["--every", "0"], "0 is shorter than 1 second")],
+)
+def test_a_time_that_is_none_is_refused(project: Project, words: list[str], told: str) -> None:
+    command = [sys.executable, "-m", "flows.deploy", "serve", *words]
+    done = subprocess.run(command, cwd=project.root, env=project.env, check=False, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert told in done.stderr and "Traceback" not in done.stderr
+
+
 def test_workers_need_a_server(
     bare: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

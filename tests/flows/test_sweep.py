@@ -246,6 +246,16 @@ def test_help_and_nothing_to_do(
     small: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(small.root)
+    for words, told in {
+        ("--seeds", "1,x"): "'1,x' are no whole numbers",
+        ("--jobs", "0"): "--jobs: one is the least",
+        ("--random", "0"): "--random: one is the least",
+    }.items():
+        with pytest.raises(SystemExit):
+            main(["s", "-S", f"{BETA}=0.02,0.5", *words])
+        assert told in capsys.readouterr().err
+    assert main(["s", "-S", f"{BETA}=0.02,0.5", "--targets", "eval", "--plan"]) == 1
+    assert "no stage 'eval'" in capsys.readouterr().err
     assert main(["lost"]) == 1
     assert "sweeps/lost.yaml: there is no such file" in capsys.readouterr().err
     (small.root / "sweeps").mkdir()
