@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace) -> int:
     root = find_root(Path.cwd())
     os.chdir(root)
     name, sweep = _sweep(options)
-    check_committed()
+    check_committed("sweep", "Commit them, so that each experiment says what it was made from: git commit -a")
     found = trials(name, sweep)
     check_trials(found)
     if options.plan:

@@ -21,6 +21,7 @@ from typing import Any
 from flows import process, server
 from flows.graph import Stage, find_root, python_path
 from flows.guard import Guard
+from flows.plan import check_committed
 from flows.record import Outcome
 from posttrain.compare.experiments import git
 from posttrain.errors import PipelineError, PosttrainError
@@ -35,7 +36,7 @@ _ENDS = 30.0
 """So long a host may take to end a stage that is cancelled; one that has died would never say that it has."""
 
 
-def bring_up(root: Path, name: str, commit: str) -> None:
+def bring_up(root: Path, name: str, commit: str, timeout: float | None) -> None:
     """What a host does for one stage: pull, run, push; any step that fails is an error with its last lines."""
     here = git("rev-parse", "HEAD").strip()
     if here != commit:
@@ -44,7 +45,7 @@ def bring_up(root: Path, name: str, commit: str) -> None:
     with Guard() as guard:
         # What is upstream was made elsewhere and comes from the run cache, which --pull fetches; so without -s.
         # And without --allow-missing, which takes a stage that has no dependencies and never ran for unchanged.
-        _dvc(root, guard, "repro", "--pull", name)
+        _dvc(root, guard, "repro", "--pull", name, timeout=timeout)
         _dvc(root, guard, "push", "--run-cache")
 
 
@@ -64,6 +65,7 @@ class Workers:
     """The hosts that serve at this moment, each given one stage at a time."""
 
     def __init__(self, root: Path) -> None:
+        check_committed("--workers", "Commit them, which is how hosts come to know of them: git commit -a")
         self._root = root
         self._commit = git("rev-parse", "HEAD").strip()
         self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -83,7 +85,7 @@ class Workers:
         while (host := self._next(cancel)) is not None:
             state = ""
             try:
-                state, why = _run_on(host, stage.name, self._commit, cancel)
+                state, why = _run_on(host, stage, self._commit, cancel)
             finally:
                 if state == _GONE:
                     self._serving.discard(host)
@@ -117,15 +119,15 @@ class Workers:
         return None
 
 
-def _dvc(root: Path, guard: Guard, *words: str) -> None:
-    command = process.Command([sys.executable, "-m", "dvc", "--wait-for-lock", *words], root, os.environ)
+def _dvc(root: Path, guard: Guard, *words: str, timeout: float | None = None) -> None:
+    command = process.Command([sys.executable, "-m", "dvc", "--wait-for-lock", *words], root, os.environ, timeout)
     ended = process.run(command, write=lambda line: print(line, flush=True), cancel=threading.Event(), guard=guard)
-    if ended.code:
+    timed_out = ended.why is process.Why.TIMED_OUT
+    if ended.code or timed_out:
+        how = f"timed out after {ended.seconds:.0f} s" if timed_out else f"ended with exit code {ended.code}"
         tail = "\n".join(f"  {line}" for line in ended.tail[-_TAIL:])
         mend = "Mend it there, and run the flow again"
-        raise PipelineError(
-            what=f"dvc {words[0]} ended with exit code {ended.code}:\n{tail}\n", where=str(root), mend=mend
-        )
+        raise PipelineError(what=f"dvc {words[0]} {how}:\n{tail}\n", where=str(root), mend=mend)
 
 
 def _serving() -> list[str]:
@@ -139,14 +141,15 @@ def _serving() -> list[str]:
     return sorted(one.name for one in found if one.status == DeploymentStatus.READY and not one.paused)
 
 
-def _run_on(host: str, name: str, commit: str, cancel: threading.Event) -> tuple[str, str]:
+def _run_on(host: str, stage: Stage, commit: str, cancel: threading.Event) -> tuple[str, str]:
     """Start the stage there and wait; a cancellation is passed on. The type and the message of its last state."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import StateType
     from prefect.deployments import run_deployment
     from prefect.states import Cancelled, Cancelling
 
-    begun: Any = run_deployment(f"{FLOW}/{host}", parameters={"name": name, "commit": commit}, timeout=0)
+    asked = {"name": stage.name, "commit": commit, "timeout": stage.needs.timeout}
+    begun: Any = run_deployment(f"{FLOW}/{host}", parameters=asked, timeout=0)
     told_at, begun_at = 0.0, time.monotonic()
     with get_client(sync_client=True) as client:
         while True:

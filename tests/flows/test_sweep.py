@@ -219,21 +219,21 @@ def test_nothing_that_takes_ctrl_c_away_is_loaded_beside_a_flow(
 def test_what_is_swept_must_be_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PosttrainError, match="Experiments need a git repository with a commit"):
-        check_committed()
+        check_committed("sweep", "Commit them")
     for words in (["init", "-q"], ["config", "user.email", "a@example.com"], ["config", "user.name", "A"]):
         subprocess.run(["git", *words], check=True)
     with pytest.raises(PosttrainError, match="with a commit"):
-        check_committed()
+        check_committed("sweep", "Commit them")
     Path("params.yaml").write_text(PARAMS)
     Path("metrics").mkdir()
     Path("metrics/a.json").write_text("{}")
     commit(tmp_path)
     Path("metrics/a.json").write_text("{ }")  # what a stage writes may differ
     Path("new.txt").write_text("untracked")
-    check_committed()
+    check_committed("sweep", "Commit them")
     Path("params.yaml").write_text(PARAMS + "# changed")
     with pytest.raises(PosttrainError, match=r"changed since the last commit: params\.yaml"):
-        check_committed()
+        check_committed("sweep", "Commit them")
 
 
 @pytest.mark.parametrize("name", ["kl-2", "", "a/b", "-a", "a b"])

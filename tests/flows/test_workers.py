@@ -76,6 +76,21 @@ def test_a_host_makes_nothing_that_the_coordinator_has_made(shared: Project, tmp
     assert sorted(file.stem for file in (host.root / "seen").glob("*.json")) == ["left"]
 
 
+def test_a_host_keeps_to_the_timeout_and_makes_what_is_committed(shared: Project, tmp_path: Path) -> None:
+    shared.runs({}, {"timeout": 20})
+    with worker(shared, tmp_path / "a") as host:
+        changed = shared.run("--workers", "branch@right")
+        assert changed.code == 1
+        assert "--workers: changed since the last commit: params.yaml. Commit them" in changed.err
+        git(shared.root, "commit", "-qam", "a timeout")
+        git(host.root, "pull", "-q")
+        host.trouble(right={"seconds": 600})
+        late = shared.run("--workers", "branch@right")
+    assert (late.code, late.states["branch@right"]) == (1, "Failed")
+    assert "dvc repro timed out after" in late.err
+    assert host.processes() == []
+
+
 def test_what_was_handed_to_a_dead_host_goes_to_another(shared: Project, tmp_path: Path) -> None:
     with worker(shared, tmp_path / "b"), worker(shared, tmp_path / "a") as dying:
         for process in psutil.process_iter():
