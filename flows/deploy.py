@@ -49,17 +49,25 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--name", default="scheduled", help="the deployment's name (default: scheduled)")
         when = one.add_mutually_exclusive_group()
         when.add_argument("--cron", help="e.g. '0 3 * * *'")
-        when.add_argument("--every", type=float, metavar="SECONDS")
+        when.add_argument("--every", type=_seconds, metavar="SECONDS")
         one.add_argument("--watch", type=Path, metavar="FOLDER", help="also run when a file there is new or changed")
     watch = commands.add_parser("watch", help="tell Prefect of new data, for a deployment on a work pool")
     watch.add_argument("watch", type=Path, metavar="FOLDER")
     for one in (serve, watch):
-        one.add_argument("--look-every", type=float, default=5.0, metavar="SECONDS", help="default 5")
+        one.add_argument("--look-every", type=_seconds, default=5.0, metavar="SECONDS", help="default 5")
     return parser
+
+
+def _seconds(text: str) -> float:
+    """A whole lot of runs a second would be a slip."""
+    if not float(text) >= SHORTEST:
+        raise argparse.ArgumentTypeError(f"{text} is shorter than {SHORTEST:g} second")
+    return float(text)
 
 
 def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
     temporary = server.connect(home)
+    _check_cron(options.cron)
     if temporary is not None:
         temporary.wait()
     if "PYTHONPATH" not in os.environ:
@@ -70,7 +78,7 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
 
     over = threading.Event()
     if options.watch:
-        looking = (arrivals.Watch(options.watch), _patience(options), over, arrivals.emit)
+        looking = (arrivals.Watch(options.watch), options.look_every, over, arrivals.emit)
         threading.Thread(target=arrivals.watch, args=looking, daemon=True).start()
     print(f"serving pipeline/{options.name} in {root}; failures are told to {_told()}", flush=True)
     try:
@@ -89,6 +97,7 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
 
 def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
     _need_server(home)
+    _check_cron(options.cron)
     from prefect import Flow
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
 
@@ -114,11 +123,17 @@ def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
 def _watch(_: Path, home: Path, options: argparse.Namespace) -> None:
     eye = arrivals.Watch(options.watch)
     _need_server(home)
-    arrivals.watch(eye, _patience(options), threading.Event(), arrivals.emit)
+    arrivals.watch(eye, options.look_every, threading.Event(), arrivals.emit)
 
 
-def _patience(options: argparse.Namespace) -> float:
-    return max(SHORTEST, float(options.look_every))
+def _check_cron(cron: str | None) -> None:
+    from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        CronSchedule(cron=cron or "* * * * *")
+    except ValueError as error:
+        mend = "Five fields, e.g. '0 3 * * *' for every night at three: minute, hour, day, month, day of the week"
+        raise PipelineError(what=f"'{cron}' is no time", where="--cron", mend=mend) from error
 
 
 def _need_server(home: Path) -> None:

@@ -18,6 +18,8 @@ from posttrain.errors import PipelineError, PosttrainError
 from posttrain.params import Params, check, did_you_mean
 
 ROOT_FILE = "dvc.yaml"
+MOST_PATHS = 4
+"""As many as one can take in; of a stage that never ran DVC names every dependency."""
 Which = Literal["stale", "all"]
 Where = Literal["here", "workers", "ray", "dask"]
 
@@ -62,10 +64,12 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
         # DVC is not typed; everything that comes from it is turned into plain data in this function.
         repo: Any = Repo(str(root), _wait_for_lock=True)
         graph: Any = repo.index.graph
-        wanted = _closure(graph, _chosen(repo, targets)) if targets else set(graph)
+        asked = _chosen(repo, targets)
+        wanted = _closure(graph, asked) if targets else set(graph)
         order = networkx.lexicographical_topological_sort(graph.subgraph(wanted).reverse(), key=_name)
         names = [(_name(node), node) for node in order]
-        status = repo.status(targets=[name for name, _ in names] if targets else None)
+        # DVC looks each target up on its own, which takes longer than its status: so not all that they need by name.
+        status = repo.status(targets=[_name(one) for one in asked] or None, with_deps=bool(asked))
     except DvcException as error:
         raise PipelineError(
             what=_line(error), where=ROOT_FILE, mend="Mend it; `dvc dag` and `dvc status` read it too"
@@ -195,7 +199,22 @@ def _needs(name: str, meta: Any) -> Needs:
 def _reason(entry: Any) -> str:
     if not isinstance(entry, dict):
         return str(entry)
-    return "; ".join(f"{kind}: {', '.join(map(str, paths))}" for kind, paths in entry.items())
+    return "; ".join(f"{kind}: {_some(_changed(paths))}" for kind, paths in entry.items())
+
+
+def _changed(paths: Mapping[str, Any]) -> list[str]:
+    """The files; of a file with parameters those that changed."""
+    return [
+        name
+        for path, how in paths.items()
+        for name in ([f"{path}:{key}" for key in how] if isinstance(how, dict) else [str(path)])
+    ]
+
+
+def _some(paths: Sequence[str]) -> str:
+    """Marked as code, since Prefect's tables read markdown and would make `__init__` bold."""
+    more = f" and {len(paths) - MOST_PATHS} more" if len(paths) > MOST_PATHS else ""
+    return ", ".join(f"`{path}`" for path in paths[:MOST_PATHS]) + more
 
 
 def _line(error: BaseException) -> str:

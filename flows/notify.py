@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import os
@@ -47,20 +48,20 @@ def message(flow: str, run: str, run_id: str, state: str, text: str) -> dict[str
 
 def send(url: str, body: dict[str, str]) -> bool:
     """Post it, three tries; a webhook that does not answer is logged and changes nothing else."""
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json", "User-Agent": "posttrain"}, method="POST"
-    )
+    data, headers = json.dumps(body).encode(), {"Content-Type": "application/json", "User-Agent": "posttrain"}
     reason = ""
     for wait in _WAITS:
         time.sleep(wait)
         try:
+            # Also what the address is made of is an error that would show it: nothing of one but its type is logged.
+            request = urllib.request.Request(url, data, headers, method="POST")
             with urllib.request.urlopen(request, timeout=_TIMEOUT):
                 return True
         except urllib.error.HTTPError as error:
             reason = f"it answered {error.code}"
             if error.code < 500 and error.code != 429:
                 break
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = type(error).__name__
     log.warning("the webhook in %s was not told of the failure: %s", VARIABLE, reason)
     return False

@@ -156,8 +156,8 @@ def check_here(found: Sequence[Trial]) -> None:
                 raise ParamsError(what=error.what, where=f"{one.name} ({shown(one)})", mend=error.mend) from error
 
 
-def check_committed() -> None:
-    """Experiments hang on a commit; what is compared should be told by it. DVC's own products may have changed."""
+def check_committed(where: str, mend: str) -> None:
+    """What runs elsewhere is made from a commit, which should tell all of it. DVC's own products may have changed."""
     git("rev-parse", "--verify", "HEAD")
     # What DVC writes is told by dvc.lock, where each output is a line `path: ...`.
     lock = Path("dvc.lock")
@@ -169,9 +169,8 @@ def check_committed() -> None:
         if name not in products and not name.startswith(("metrics/", "results/", "report/"))
     ]
     if changed:
-        mend = "Commit them, so that each experiment says what it was made from: git commit -a"
         listed = ", ".join(changed[:5]) + (" ..." if len(changed) > 5 else "")
-        raise PipelineError(what=f"changed since the last commit: {listed}", where="sweep", mend=mend)
+        raise PipelineError(what=f"changed since the last commit: {listed}", where=where, mend=mend)
 
 
 def shown(trial: Trial) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -53,24 +52,23 @@ def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[di
 
 def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> None:
     """Make the artifacts of the flow run that this is called in."""
-    from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
+    from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
     create_table_artifact(rows_of(stages, outcomes), key="stages", description="Stages with their states and seconds")
     if all(outcome.state == "Cached" for outcome in outcomes.values()):
         return
     states = {name: outcome.state for name, outcome in outcomes.items()}
-    create_markdown_artifact(
-        f"```mermaid\n{mermaid(stages, states)}\n```", key="dag", description="The DAG of dvc.yaml"
-    )
+    about = "The DAG of dvc.yaml, as mermaid: GitHub, GitLab and VS Code draw it. Prefect draws it above the run's logs"
+    create_markdown_artifact(f"```mermaid\n{mermaid(stages, states)}\n```", key="dag", description=about)
     with contextlib.suppress(PipelineError):  # stages that ran on other hosts have left none here
         spent = timings_table(root / FOLDER)
         create_markdown_artifact(f"```\n{spent}\n```", key="timings", description="What each stage's time went into")
     changed = metrics_diff(root)
     if changed:
         create_table_artifact(changed, key="metrics", description="Metrics against the last commit")
-    for title, image in plots(root).items():
-        key = "plot-" + re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
-        create_image_artifact(image, key=key, description=title)
+    # Not as image artifacts: Prefect's page prints the address of each, which is the whole picture, across the screen.
+    if drawn := "\n\n".join(f"![{title}]({image})" for title, image in plots(root).items()):
+        create_markdown_artifact(drawn, key="plots", description="The plots that dvc.yaml names")
 
 
 def plots(root: Path) -> dict[str, str]:
@@ -99,10 +97,14 @@ def _asked_of_dvc(root: Path, *words: str) -> dict[str, Any]:
 
 def metrics_diff(root: Path) -> list[dict[str, Any]]:
     """What `dvc metrics diff` says, one row per metric; empty before the first commit or without changes."""
-    answer = _asked_of_dvc(root, "metrics", "diff", "--json")
-    files: Mapping[str, Mapping[str, Mapping[str, Any]]] = answer.get("diff", {})
+    files: Mapping[str, Mapping[str, Mapping[str, Any]]] = _asked_of_dvc(root, "metrics", "diff", "--json")
     return [
-        {"file": file, "metric": metric, **{key: change.get(key) for key in ("old", "new", "diff")}}
+        {"file": file, "metric": metric, **{key: _short(change.get(key)) for key in ("old", "new", "diff")}}
         for file, metrics in files.items()
         for metric, change in metrics.items()
     ]
+
+
+def _short(value: Any) -> Any:
+    """Without the last digits of a float, where the error of a difference is."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -14,10 +14,10 @@ from posttrain.errors import PosttrainError
 
 
 @flow(name="stage", log_prints=True, persist_result=False)
-def stage(name: str, commit: str) -> State[Any]:
+def stage(name: str, commit: str, timeout: float | None = None) -> State[Any]:
     """Pull, run and push one stage at one commit."""
     try:
-        bring_up(Path.cwd(), name, commit)
+        bring_up(Path.cwd(), name, commit, timeout)
     except PosttrainError as error:
         return Failed(message=str(error))
     return Completed(message=f"{name} is in the remote's run cache")

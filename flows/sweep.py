@@ -60,28 +60,45 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-S", "--set", action="append", default=[], metavar="KEY=V,V", help="a key with its values; all combinations"
     )
-    parser.add_argument("--seeds", default="", metavar="N,N", help="each setting is run with each of these seeds")
+    parser.add_argument(
+        "--seeds", type=_seeds, default=[], metavar="N,N", help="each setting is run with each of these seeds"
+    )
     parser.add_argument(
         "--seed-keys", default="", metavar="KEY,KEY", help="where a seed is put; default: what is swept"
     )
-    parser.add_argument("--random", type=int, metavar="N", help="N random draws of the values instead of all")
+    parser.add_argument("--random", type=_count, metavar="N", help="N random draws of the values instead of all")
     parser.add_argument(
         "--targets", default="", metavar="STAGE,STAGE", help="stages to run; default: the whole pipeline"
     )
     parser.add_argument(
-        "--jobs", type=int, help=f"experiments at once; default: one per GPU, or per core up to {MOST_JOBS}"
+        "--jobs", type=_count, help=f"experiments at once; default: one per GPU, or per core up to {MOST_JOBS}"
     )
     parser.add_argument("--plan", action="store_true", help="check everything, say what would be run, and run nothing")
     return parser
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in _parts(text)]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' are no whole numbers with commas between them") from error
+
+
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("one is the least")
+    return int(text)
 
 
 def _run(options: argparse.Namespace) -> int:
     root = find_root(Path.cwd())
     os.chdir(root)
     name, sweep = _sweep(options)
-    check_committed()
+    check_committed("sweep", "Commit them, so that each experiment says what it was made from: git commit -a")
     found = trials(name, sweep)
     check_trials(found)
+    if options.plan:
+        Reading(root, sweep.targets).stages  # noqa: B018  refuses targets that are none
     done = _done()
     pending = [one for one in found if one.name not in done]
     for one in found if options.plan else []:
@@ -136,7 +153,7 @@ def _sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
             return checked_sweep_name(file.stem), read_sweep(file)
     grid: dict[str, Any] = dict(_values(word) for word in options.set)
     given: dict[str, Any] = {
-        "seeds": [int(seed) for seed in _parts(options.seeds)],
+        "seeds": options.seeds,
         "seed_keys": _parts(options.seed_keys),
         "targets": _parts(options.targets),
     }

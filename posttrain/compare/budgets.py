@@ -30,6 +30,7 @@ class AtEqual:
     amount: float
     values: list[Floats]
     """Per setting one value per seed."""
+    metric: str = ""
     why_not: str = ""
 
     def difference(self, left: int, right: int) -> Difference:
@@ -41,16 +42,17 @@ def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
     trained = [one for setting in settings for one in setting.trained]
     metric = next((name for name in METRICS if all(name in one.curve for one in trained)), None)
     if metric is None:
-        return AtEqual(budget, 0.0, [], f"their curves share no {' or '.join(METRICS)}")
+        return AtEqual(budget, 0.0, [], why_not=f"their curves share no {' or '.join(METRICS)}")
     spent = {id(one): used(one, budget) for one in trained}
     lacking = [one.name for one in trained if spent[id(one)] is None]
     if lacking:
-        return AtEqual(budget, 0.0, [], f"no {budget} known of {', '.join(lacking[:3])}{' ...' * (len(lacking) > 3)}")
+        some = f"{', '.join(lacking[:3])}{' ...' * (len(lacking) > 3)}"
+        return AtEqual(budget, 0.0, [], metric, f"no {budget} known of {some}")
     amount = min(float(one[-1]) for one in spent.values() if one is not None)
     values = [
         np.array([_value(one.curve[metric], spent[id(one)], amount) for one in setting.trained]) for setting in settings
     ]
-    return AtEqual(budget, amount, values)
+    return AtEqual(budget, amount, values, metric)
 
 
 def used(one: Measured, budget: Budget) -> Floats | None:

@@ -54,7 +54,7 @@ def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> 
     found = named(name, known)
     if not found:
         alike = [*runs_here, *(one.name for one in known)]
-        mend = f"{did_you_mean(name, alike)} `dvc exp list` names the experiments".strip()
+        mend = f"`dvc exp list` names the experiments. {did_you_mean(name, alike)}".strip()
         raise PipelineError(what=f"no run, experiment or sweep '{name}'", where="compare", mend=mend)
     return found
 

@@ -52,7 +52,11 @@ def as_data(found: Comparison) -> dict[str, Any]:
         "settings": [asdict(mean) for mean in found.means],
         "held_out": [_pair_data(pair, labels) for pair in found.held_out],
         "training": {
-            one.at.budget: {"amount": one.at.amount, "pairs": [_pair_data(pair, labels) for pair in one.pairs]}
+            one.at.budget: {
+                "metric": one.at.metric,
+                "amount": one.at.amount,
+                "pairs": [_pair_data(pair, labels) for pair in one.pairs],
+            }
             if not one.at.why_not
             else {"cannot_tell": one.at.why_not}
             for one in found.training
@@ -80,8 +84,8 @@ def _means(means: Sequence[Mean], metric: str) -> str:
     return _aligned(rows)
 
 
-def _how(pairs: Sequence[Pair]) -> str:
-    over = "prompts and seeds" if any(pair.finding.over_seeds for pair in pairs) else "prompts"
+def _how(pairs: Sequence[Pair], over: str = "") -> str:
+    over = over or ("prompts and seeds" if any(pair.finding.over_seeds for pair in pairs) else "prompts")
     return f"intervals over {over}, corrected for {len(pairs)} comparison{'s' * (len(pairs) > 1)} (Holm)"
 
 
@@ -104,7 +108,8 @@ def _training(training: Training, labels: Sequence[str]) -> str:
     head = f"In training at equal {at.budget} ({_amount(at.amount)} {UNITS[at.budget]})"
     if not any(pair.finding.over_seeds for pair in training.pairs):
         return f"{head}: cannot tell, there is one seed of each"
-    return f"{head}, intervals over seeds\n{_pairs(training.pairs, labels)}"
+    about = f"{at.metric}, first minus second, {_how(training.pairs, 'seeds')}"
+    return f"{head}: {about}\n{_pairs(training.pairs, labels)}"
 
 
 def _amount(value: float | None) -> str:

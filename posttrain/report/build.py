@@ -17,7 +17,7 @@ from posttrain.report.lineage import SINGLE, differing, made_from
 from posttrain.report.page import page
 from posttrain.report.policies import Policy, Settings, labels, measured, read_json, reference, runs
 from posttrain.report.samples import for_page, lengths, samples, side_by_side
-from posttrain.report.summary import HEADLINE, REWARD_MODEL, SUMMARY, gain_parts, headline, summarize
+from posttrain.report.summary import HEADLINE, REWARD_MODEL, SUMMARY, gain_parts, headline, summarize, to_json
 from posttrain.tables.parquet import write_parquet
 from posttrain.workspace import metrics_path, write_json
 
@@ -42,7 +42,7 @@ def build_report(params: ReportParams) -> dict[str, dict[str, float]]:
     summary = summarize(policies, reward)
     table = side_by_side(policies, params.prompts)
     data = page_data(params, settings, policies, table, summary)
-    write_json(Path(SUMMARY), summary)
+    write_json(Path(SUMMARY), to_json(summary))
     write_json(Path(HEADLINE), headline(summary))
     write_parquet(table, SAMPLES)
     _write_text(PAGE, page(data, params.title))

@@ -14,7 +14,15 @@ from posttrain.errors import DataError
 from posttrain.params import read
 from posttrain.report.lineage import flattened
 from posttrain.report.policies import Settings, read_json, runs
-from posttrain.report.summary import REWARD_MODEL, SUMMARY, Figures, gains, policy_figures, reference_of
+from posttrain.report.summary import (
+    REWARD_MODEL,
+    SUMMARY,
+    Figures,
+    from_json,
+    gains,
+    policy_figures,
+    reference_of,
+)
 
 README, FIGURE = Path("README.md"), Path("docs/learning.svg")
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -58,7 +66,7 @@ def readme_is_current() -> bool:
 
 def read_summary() -> dict[str, Figures]:
     """The figures that the stage `report` wrote."""
-    summary: dict[str, Figures] = read_json(Path(SUMMARY))
+    summary = from_json(read_json(Path(SUMMARY)))
     if not policy_figures(summary):
         raise DataError(what="holds no policy", where=SUMMARY, mend="Delete it and make it anew: dvc repro")
     return summary

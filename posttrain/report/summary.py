@@ -10,7 +10,7 @@ from posttrain.report.policies import Policy
 
 SUMMARY = "report/summary.json"
 HEADLINE = "report/headline.json"
-"""The one metric that DVC shows unasked: a table with every figure of every policy would have a hundred columns."""
+"""The one metric of the pipeline: with every figure of every policy, `dvc exp show` has no room for the settings."""
 REWARD_MODEL = "reward_model"
 
 Figures = Mapping[str, float]
@@ -43,6 +43,22 @@ def headline(summary: Mapping[str, Figures]) -> dict[str, float]:
     accuracy = summary.get(REWARD_MODEL, {})
     found = {name: figures["pass_at_1"] for name, figures in policy_figures(summary).items()}
     return {**found, **({REWARD_MODEL: accuracy["accuracy"]} if accuracy else {})}
+
+
+def to_json(summary: Mapping[str, Figures]) -> dict[str, Any]:
+    """As it is kept: a list of rows with equal keys, which is what DVC can draw, and the reward model beside it."""
+    keys = dict.fromkeys(key for one in policy_figures(summary).values() for key in one)
+    rows = [{"policy": name, **{key: one.get(key) for key in keys}} for name, one in policy_figures(summary).items()]
+    return {"policies": rows, **{name: one for name, one in summary.items() if name == REWARD_MODEL}}
+
+
+def from_json(kept: Mapping[str, Any]) -> dict[str, Figures]:
+    """The summary that `to_json` made this of."""
+    policies = {
+        row["policy"]: {key: value for key, value in row.items() if key != "policy" and value is not None}
+        for row in kept.get("policies", [])
+    }
+    return {**policies, **{name: one for name, one in kept.items() if name == REWARD_MODEL}}
 
 
 def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:

@@ -12,6 +12,7 @@ import pytest
 
 from posttrain.compare.chosen import choose
 from posttrain.compare.comparison import compare, verdict
+from posttrain.compare.experiments import git
 from posttrain.compare.text import as_data, conclusion, in_words
 from posttrain.errors import PosttrainError
 from tests.report import workspace
@@ -79,6 +80,15 @@ def test_training_is_compared_at_equal_steps_and_equal_tokens(seeded: Path) -> N
     assert np.mean(tokens.at.values[1]) == pytest.approx(0.3 / 4, abs=0.03)
     assert seconds.at.why_not.startswith("no seconds known of low_1")
     assert any("not at equal steps" in note and "2.00 times" in note for note in found.notes)
+    how = "reward, first minus second, intervals over seeds, corrected for 1 comparison (Holm)"
+    assert f"In training at equal steps (40 steps): {how}\n" in in_words(found, "sampled")
+    assert as_data(found)["training"]["tokens"]["metric"] == "reward"
+
+
+def test_an_unknown_name_is_answered_with_those_that_are_known(seeded: Path) -> None:
+    git("init", "--quiet")
+    with pytest.raises(PosttrainError, match=r"names the experiments\. Did you mean 'low_\d'\?$"):
+        choose(["low_7"], None, "sampled")
 
 
 def test_seconds_are_those_that_a_sweep_saw(seeded: Path) -> None:

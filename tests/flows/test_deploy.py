@@ -123,8 +123,10 @@ def test_a_webhook_is_tried_again_and_never_breaks_a_flow(
     webhook.answers[:] = [404]
     assert not notify.send(webhook.url, body)
     assert len(webhook.posted) == 1, "what is refused is not sent again"
-    assert not notify.send("http://127.0.0.1:9/secret", body)
-    assert "secret" not in caplog.text
+    for unfit in ("http://127.0.0.1:9/secret", "127.0.0.1/secret", "http://127.0.0.1:9/se cret", "secret"):
+        assert not notify.send(unfit, body)
+    assert "was not told of the failure: InvalidURL" in caplog.text
+    assert "cret" not in caplog.text
 
 
 def test_a_file_arrives_once_it_is_at_rest(tmp_path: Path) -> None:
@@ -147,6 +149,17 @@ def test_a_file_arrives_once_it_is_at_rest(tmp_path: Path) -> None:
     assert eye.arrived() == []
     with pytest.raises(PipelineError, match="there is no such folder"):
         Watch(tmp_path / "lost")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(["--cron", "at night"], "'at night' is no time"), (["--every", "0"], "0 is shorter than 1 second")],
+)
+def test_a_time_that_is_none_is_refused(project: Project, words: list[str], told: str) -> None:
+    command = [sys.executable, "-m", "flows.deploy", "serve", *words]
+    done = subprocess.run(command, cwd=project.root, env=project.env, check=False, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert told in done.stderr and "Traceback" not in done.stderr
 
 
 def test_workers_need_a_server(

@@ -47,6 +47,18 @@ def test_targets_bring_their_upstream(bare: Project, targets: list[str], names: 
     assert {stage.name for stage in Reading(bare.root, targets).stages} == names
 
 
+def test_why_a_stage_is_stale_names_a_few_files(bare: Project) -> None:
+    graph = bare.root / "dvc.yaml"
+    graph.write_text(f"{graph.read_text()}\n  many:\n    cmd: 'true'\n    deps: [__a__.py, b, c, d, e, f]\n")
+    reasons = {stage.name: stage.reasons for stage in Reading(bare.root).stages}
+    assert reasons["many"] == ("changed deps: `__a__.py`, `b`, `c`, `d` and 2 more",)
+    assert reasons["join"] == ("changed deps: `left.txt`, `right.txt`", "changed outs: `join.txt`")
+    bare.dvc("repro", "branch@left")
+    bare.runs({"gpus": 1}, {})
+    (left,) = [stage for stage in Reading(bare.root).stages if stage.name == "branch@left"]
+    assert left.reasons == ("changed deps: `params.yaml:runs.left`",)
+
+
 def test_a_slip_in_a_target_is_named(bare: Project) -> None:
     with pytest.raises(PipelineError, match="Did you mean 'join'"):
         Reading(bare.root, ["jion"]).stages  # noqa: B018

@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+
+import pytest
 
 from flows.server import find
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from tests.flows.project import Project
 
@@ -71,10 +73,33 @@ def test_plots_that_have_a_name_are_kept_as_pictures(project: Project) -> None:
     ended = project.run("draw")
     assert ended.code == 0, ended.err
     artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(ended.err)]}})
-    (picture,) = [one for one in artifacts if one["key"] == "plot-the-loss-as-it-falls"]
-    assert (picture["type"], picture["description"]) == ("image", "The loss, as it falls")
-    head, _, data = picture["data"].partition("base64,")
-    assert head == "data:image/png;" and base64.b64decode(data).startswith(b"\x89PNG")
+    (page,) = [one for one in artifacts if one["key"] == "plots"]
+    head, _, data = page["data"].removesuffix(")").partition("base64,")
+    assert head == "![The loss, as it falls](data:image/png;" and base64.b64decode(data).startswith(b"\x89PNG")
+
+
+MEASURED = """
+  measure:
+    cmd: cp given.json score.json
+    deps: [given.json]
+    metrics:
+      - score.json: {cache: false}
+"""
+
+
+def test_metrics_are_held_against_the_last_commit(project: Project) -> None:
+    graph, given = project.root / "dvc.yaml", project.root / "given.json"
+    graph.write_text(graph.read_text() + MEASURED)
+    given.write_text('{"accuracy": 0.5}')
+    project.dvc("repro", "-s", "measure")
+    for words in (["add", "--all"], ["commit", "--quiet", "--message", "measured"]):
+        subprocess.run(["git", *words], cwd=project.root, check=True)
+    given.write_text('{"accuracy": 0.7}')
+    ended = project.run("measure")
+    assert ended.code == 0, ended.err
+    artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(ended.err)]}})
+    (found,) = [json.loads(one["data"]) for one in artifacts if one["key"] == "metrics"]
+    assert found == [{"file": "score.json", "metric": "accuracy", "old": 0.5, "new": 0.7, "diff": 0.2}]
 
 
 def test_a_failure_leaves_the_other_branch_to_finish(project: Project) -> None:
@@ -143,6 +168,19 @@ def test_nothing_configured(bare: Project) -> None:
     quick = bare.run("prepare")
     assert quick.states == {"prepare": "Cached"}
     assert "Flow run" not in quick.err  # no server is started where there is nothing to tell
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace: apt-get install strace")
+def test_nothing_but_the_loopback_is_connected_to(bare: Project, tmp_path: Path) -> None:
+    """The flow, its server, DVC and the stage, with every process that they start, as the kernel sees them."""
+    log = tmp_path / "connections"
+    watched = ["strace", "-f", "-qq", "--seccomp-bpf", "-e", "trace=connect,sendto", "-o", str(log)]
+    env = {name: value for name, value in bare.env.items() if name != "DO_NOT_TRACK"}
+    command = [*watched, sys.executable, "-m", "flows.pipeline", "prepare"]
+    done = subprocess.run(command, cwd=bare.root, env=env, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    seen = re.findall(r"sa_family=AF_INET.*?\"([^\"]+)\"", log.read_text())
+    assert set(seen) == {"127.0.0.1"}, set(seen)
 
 
 def test_a_server_in_the_folder_is_found(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:

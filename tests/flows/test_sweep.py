@@ -219,21 +219,21 @@ def test_nothing_that_takes_ctrl_c_away_is_loaded_beside_a_flow(
 def test_what_is_swept_must_be_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PosttrainError, match="Experiments need a git repository with a commit"):
-        check_committed()
+        check_committed("sweep", "Commit them")
     for words in (["init", "-q"], ["config", "user.email", "a@example.com"], ["config", "user.name", "A"]):
         subprocess.run(["git", *words], check=True)
     with pytest.raises(PosttrainError, match="with a commit"):
-        check_committed()
+        check_committed("sweep", "Commit them")
     Path("params.yaml").write_text(PARAMS)
     Path("metrics").mkdir()
     Path("metrics/a.json").write_text("{}")
     commit(tmp_path)
     Path("metrics/a.json").write_text("{ }")  # what a stage writes may differ
     Path("new.txt").write_text("untracked")
-    check_committed()
+    check_committed("sweep", "Commit them")
     Path("params.yaml").write_text(PARAMS + "# changed")
     with pytest.raises(PosttrainError, match=r"changed since the last commit: params\.yaml"):
-        check_committed()
+        check_committed("sweep", "Commit them")
 
 
 @pytest.mark.parametrize("name", ["kl-2", "", "a/b", "-a", "a b"])
@@ -246,6 +246,16 @@ def test_help_and_nothing_to_do(
     small: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(small.root)
+    for words, told in {
+        ("--seeds", "1,x"): "'1,x' are no whole numbers",
+        ("--jobs", "0"): "--jobs: one is the least",
+        ("--random", "0"): "--random: one is the least",
+    }.items():
+        with pytest.raises(SystemExit):
+            main(["s", "-S", f"{BETA}=0.02,0.5", *words])
+        assert told in capsys.readouterr().err
+    assert main(["s", "-S", f"{BETA}=0.02,0.5", "--targets", "eval", "--plan"]) == 1
+    assert "no stage 'eval'" in capsys.readouterr().err
     assert main(["lost"]) == 1
     assert "sweeps/lost.yaml: there is no such file" in capsys.readouterr().err
     (small.root / "sweeps").mkdir()

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
+from flows.workers import called
 from tests.flows.project import Project
 
 pytestmark = pytest.mark.slow
@@ -35,12 +37,12 @@ def shared(project: Project, tmp_path: Path) -> Project:
 
 
 @contextmanager
-def worker(shared: Project, root: Path, name: str) -> Iterator[Project]:
+def worker(shared: Project, root: Path) -> Iterator[Project]:
     """A clone of its own, with its own cache, that takes stages."""
     git(shared.root, "clone", "-q", str(shared.root), str(root))
     clone = Project(root, {**shared.env, "PREFECT_HOME": str(root / ".prefect"), "PREFECT_RUNNER_POLL_FREQUENCY": "1"})
     clone.trouble(left={"seconds": 8}, right={"seconds": 8})
-    command = [sys.executable, "-m", "flows.workers", "--name", name]
+    command, name = [sys.executable, "-m", "flows.workers"], called(root)
     with root.with_suffix(".log").open("wb") as sink:
         process = subprocess.Popen(command, cwd=root, env=clone.env, stdout=sink, stderr=sink)
     try:
@@ -56,7 +58,7 @@ def worker(shared: Project, root: Path, name: str) -> Iterator[Project]:
 
 def ready(project: Project) -> set[str]:
     found = project.api("deployments/filter", flows={"name": {"any_": ["stage"]}})
-    return {one["name"] for one in found if one["status"] == "READY"}
+    return {one["name"] for one in found if one["status"] == "READY" and not one["paused"]}
 
 
 def test_without_a_host_it_says_how_to_start_one(shared: Project) -> None:
@@ -65,9 +67,44 @@ def test_without_a_host_it_says_how_to_start_one(shared: Project) -> None:
     assert "no host serves stages. Start one in each clone: python -m flows.workers" in ended.err
 
 
+def test_a_host_makes_nothing_that_the_coordinator_has_made(shared: Project, tmp_path: Path) -> None:
+    assert shared.run("prepare").code == 0
+    with worker(shared, tmp_path / "a") as host:
+        ended = shared.run("--workers", "branch@left")
+        assert ended.code == 0, ended.err
+    assert ended.states == {"prepare": "Cached", "branch@left": "Completed"}
+    assert sorted(file.stem for file in (host.root / "seen").glob("*.json")) == ["left"]
+
+
+def test_a_host_keeps_to_the_timeout_and_makes_what_is_committed(shared: Project, tmp_path: Path) -> None:
+    shared.runs({}, {"timeout": 20})
+    with worker(shared, tmp_path / "a") as host:
+        changed = shared.run("--workers", "branch@right")
+        assert changed.code == 1
+        assert "--workers: changed since the last commit: params.yaml. Commit them" in changed.err
+        git(shared.root, "commit", "-qam", "a timeout")
+        git(host.root, "pull", "-q")
+        host.trouble(right={"seconds": 600})
+        late = shared.run("--workers", "branch@right")
+    assert (late.code, late.states["branch@right"]) == (1, "Failed")
+    assert "dvc repro timed out after" in late.err
+    assert host.processes() == []
+
+
+def test_what_was_handed_to_a_dead_host_goes_to_another(shared: Project, tmp_path: Path) -> None:
+    with worker(shared, tmp_path / "b"), worker(shared, tmp_path / "a") as dying:
+        for process in psutil.process_iter():
+            if process.cmdline()[1:3] == ["-m", "flows.workers"] and process.cwd() == str(dying.root):
+                process.kill()  # without a word to the server, which takes it for serving a while longer
+        assert called(dying.root) in ready(shared)
+        ended = shared.run("--workers", "prepare")
+    assert (ended.code, ended.states) == (0, {"prepare": "Completed"}), ended.err
+    assert (tmp_path / "b" / "seen" / "prepare.json").exists()
+
+
 def test_two_hosts_share_the_stages(shared: Project, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        hosts = [stack.enter_context(worker(shared, tmp_path / name, f"{tmp_path.name}-{name}")) for name in "ab"]
+        hosts = [stack.enter_context(worker(shared, tmp_path / name)) for name in "ab"]
         ended = shared.run("--workers")
         logs = "".join((tmp_path / f"{name}.log").read_text()[-3000:] for name in "ab")
         assert ended.code == 0, ended.err + logs

@@ -13,6 +13,7 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.report.build import PAGE, SAMPLES, ReportParams, build_report
 from posttrain.report.page import embedded
 from posttrain.report.policies import labels
+from posttrain.report.results import read_summary
 from tests.report import workspace
 from tests.workspace import ROOT, run
 
@@ -28,7 +29,7 @@ def page_data(text: str) -> dict[str, object]:
 
 def test_summary_has_one_object_per_policy(finished: Path) -> None:
     build_report(ReportParams())
-    summary = json.loads(Path("report/summary.json").read_text())
+    summary = read_summary()
     assert list(summary) == ["base", "sft", "dpo", "grpo", "reward_model"]
     assert summary["grpo"] == {
         "pass_at_1": 0.9,

@@ -11,8 +11,15 @@ from posttrain.report.figure import smoothed
 from posttrain.report.lineage import differing, flattened
 from posttrain.report.policies import measured
 from posttrain.report.samples import lengths
-from posttrain.report.summary import gain, gains
+from posttrain.report.summary import from_json, gain, gains, to_json
 from tests.report import workspace
+
+
+def test_a_summary_is_kept_as_rows_with_equal_keys() -> None:
+    summary = {"base": {"pass_at_1": 0.0}, "sft": {"pass_at_1": 0.3, "kl": 0.0}, "reward_model": {"accuracy": 0.9}}
+    kept = to_json(summary)
+    assert kept["policies"][0] == {"policy": "base", "pass_at_1": 0.0, "kl": None}, "DVC draws equal keys alone"
+    assert from_json(kept) == summary
 
 
 def test_gain_splits_exactly() -> None:

@@ -1,0 +1,89 @@
+"""What the DVC extension of VS Code asks of DVC, and what a person sees, with an experiment beside the pipeline."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posttrain.params import read
+from posttrain.report.lineage import flattened
+from tests.workspace import ROOT, dvc, git, make_workspace
+
+pytestmark = pytest.mark.xdist_group("smoke")
+POLICIES = {"base", "sft", "dpo", "grpo", "reward_model"}
+
+
+def answer(workspace: Path, *words: str) -> Any:
+    """DVC's answer in JSON, which stands on one line; warnings would stand beside it."""
+    done = dvc(workspace, *words)
+    assert done.returncode == 0, done.stdout
+    assert "WARNING" not in done.stdout, done.stdout
+    return json.loads(next(line for line in done.stdout.splitlines() if line[:1] in "[{"))
+
+
+def complaints(data: Any) -> Iterator[Any]:
+    """What DVC says of trouble, wherever it stands in an answer."""
+    for key, value in data.items() if isinstance(data, dict) else ():
+        if key in ("error", "errors") and value:
+            yield value
+    for inner in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        yield from complaints(inner)
+
+
+@pytest.fixture
+def experimented(own_workspace: Path) -> Path:
+    """The finished pipeline, committed, and one experiment called 'short' beside it."""
+    git(own_workspace, "add", "--all")
+    git(own_workspace, "commit", "--quiet", "--message", "results")
+    done = dvc(own_workspace, "exp", "run", "--temp", "-n", "short", "-S", "online.runs.grpo.rollout.rounds=2")
+    assert done.returncode == 0, done.stdout
+    return own_workspace
+
+
+def test_the_extension_gets_its_answers(experimented: Path) -> None:
+    shown = answer(experimented, "exp", "show", "--json")
+    assert list(complaints(shown)) == []
+    (experiment,) = [group["revs"][0] for group in shown[1]["experiments"]]
+    assert experiment["name"] == "short"
+    for one in (shown[0], shown[1], experiment):
+        assert set(one["data"]["metrics"]["report/headline.json"]["data"]) == POLICIES
+    assert experiment["data"]["params"]["params.yaml"]["data"]["online"]["runs"]["grpo"]["rollout"]["rounds"] == 2
+
+    drawn = answer(experimented, "plots", "diff", "short", "HEAD", "workspace", "--split", "--json", "-o", ".dvc/tmp/p")
+    assert list(complaints(drawn)) == []
+    assert {"reward", "KL to the reference", "plots/online/grpo.csv", "report/summary.json"} <= set(drawn["data"])
+    for name, (plot,) in drawn["data"].items():
+        anchors = plot["anchor_definitions"]
+        assert set(plot["revisions"]) == {"short", "HEAD", "workspace"}, name
+        assert {row["rev"] for row in anchors["<DVC_METRIC_DATA>"]} == set(plot["revisions"]), name
+        words = [anchors[f"<DVC_METRIC_{part}>"] for part in ("TITLE", "X_LABEL", "Y_LABEL")]
+        assert "y" not in words and "" not in words, f"{name} has an axis without a name"
+        assert not words[0].endswith((".csv", ".json")), f"{name} has no title but its file's name"
+
+    data = answer(experimented, "data", "status", "--granular", "--unchanged", "--json")
+    assert set(data) == {"unchanged"}
+    assert {"models/sft/model.safetensors", "metrics/sft.json"} <= set(data["unchanged"])
+    listed = dvc(experimented, "stage", "list").stdout.splitlines()
+    assert len(listed) == 12 and all(re.match(r"\S+ {2,}\S+", line) for line in listed), "a stage says what it is"
+    assert list(answer(experimented, "params", "diff", "short", "--json")["params.yaml"]) == [
+        "online.runs.grpo.rollout.rounds"
+    ]
+    assert list(answer(experimented, "metrics", "diff", "short", "--json")["report/headline.json"]) == ["grpo"]
+
+    (rule,) = re.findall(r"dvc (exp show --only-changed) --drop '(.*)'$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    table = dvc(experimented, *rule[0].split(), "--drop", rule[1].replace("$$", "$")).stdout
+    assert table.splitlines()[1].split() == ["Experiment", "Created", "grpo", "online.runs.grpo.rollout.rounds"]
+
+
+def test_the_table_of_experiments_has_room_for_every_setting(tmp_path: Path) -> None:
+    """DVC leaves out, without a word, the columns for which 1024 characters are not enough."""
+    workspace = make_workspace(tmp_path / "fresh")
+    header = next(line.split() for line in dvc(workspace, "exp", "show").stdout.splitlines() if "Experiment" in line)
+    settings = [key for key, text in flattened(read(workspace / "params.yaml")).items() if text != "{}"]
+    assert header[2 : 2 + len(POLICIES) + len(settings)] == [*header[2:7], *settings]
+    assert set(header[2:7]) == POLICIES
