@@ -18,6 +18,7 @@ import psutil
 
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.measure.phases import CLOCK
+from posttrain.measure.record import write_record
 from posttrain.measure.timings import tell_timings
 from posttrain.workspace import drop_committed, hold_stage
 
@@ -36,6 +37,7 @@ def run_stage(work: Callable[[], None]) -> None:
         hold_stage(stage)
         with _watched(stage, arguments):
             work()
+        write_record(stage)
         tell_timings(stage)
 
     _guarded(stage, held)
@@ -52,6 +54,7 @@ def run_named_stage(work: Callable[[str], None]) -> None:
         hold_stage(f"{stage}@{name}")
         with _watched(f"{stage}@{name}", arguments):
             work(name)
+        write_record(f"{stage}@{name}")
         tell_timings(f"{stage}@{name}")
 
     _guarded(f"{stage} {arguments.run}", held)
