@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
@@ -50,6 +51,9 @@ def check_runs(model: Any, where: str) -> None:
         what = f"{type(model).__name__} does not tell its layers' attention of its sliding window"
         raise ModelError(what=what, where=where, mend=MEND)
     gap, size = float((found - expected).abs().max()), float(expected.abs().max())
+    if not math.isfinite(size):
+        what, mend = f"{type(model).__name__} gives values that are not finite", "Take the config of these weights"
+        raise ModelError(what=what, where=where, mend=mend)
     if not torch.allclose(found, expected, rtol=0, atol=TOLERANCE * size, equal_nan=True):
         what = f"{type(model).__name__} gives other values when it is run packed (by {gap:.2g} of {size:.2g})"
         raise ModelError(what=what, where=where, mend=MEND)
