@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from flows import arrivals, server
+from flows import arguments, arrivals, server
 from flows.graph import find_root, python_path
 from flows.notify import VARIABLE
 from posttrain.errors import PipelineError, PosttrainError
@@ -48,13 +48,13 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("targets", nargs="*", metavar="TARGET", help="stages, as for flows.pipeline; default: all")
         one.add_argument("--name", default="scheduled", help="the deployment's name (default: scheduled)")
         when = one.add_mutually_exclusive_group()
-        when.add_argument("--cron", help="e.g. '0 3 * * *'")
-        when.add_argument("--every", type=float, metavar="SECONDS")
+        when.add_argument("--cron", type=arguments.cron, help="e.g. '0 3 * * *'")
+        when.add_argument("--every", type=arguments.seconds, metavar="SECONDS")
         one.add_argument("--watch", type=Path, metavar="FOLDER", help="also run when a file there is new or changed")
     watch = commands.add_parser("watch", help="tell Prefect of new data, for a deployment on a work pool")
     watch.add_argument("watch", type=Path, metavar="FOLDER")
     for one in (serve, watch):
-        one.add_argument("--look-every", type=float, default=5.0, metavar="SECONDS", help="default 5")
+        one.add_argument("--look-every", type=arguments.seconds, default=5.0, metavar="SECONDS", help="default 5")
     return parser
 
 

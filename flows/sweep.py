@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows import server
+from flows import arguments, server
 from flows.graph import Reading, find_root, stale
 from flows.pipeline import terminated
 from flows.plan import (
@@ -60,16 +60,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-S", "--set", action="append", default=[], metavar="KEY=V,V", help="a key with its values; all combinations"
     )
-    parser.add_argument("--seeds", default="", metavar="N,N", help="each setting is run with each of these seeds")
+    parser.add_argument(
+        "--seeds", type=arguments.counts, default=[], metavar="N,N", help="each setting is run with each of these"
+    )
     parser.add_argument(
         "--seed-keys", default="", metavar="KEY,KEY", help="where a seed is put; default: what is swept"
     )
-    parser.add_argument("--random", type=int, metavar="N", help="N random draws of the values instead of all")
+    parser.add_argument(
+        "--random", type=arguments.count, metavar="N", help="N random draws of the values instead of all"
+    )
     parser.add_argument(
         "--targets", default="", metavar="STAGE,STAGE", help="stages to run; default: the whole pipeline"
     )
     parser.add_argument(
-        "--jobs", type=int, help=f"experiments at once; default: one per GPU, or per core up to {MOST_JOBS}"
+        "--jobs", type=arguments.count, help=f"experiments at once; default: one per GPU, or per core up to {MOST_JOBS}"
     )
     parser.add_argument("--plan", action="store_true", help="check everything, say what would be run, and run nothing")
     return parser
@@ -136,7 +140,7 @@ def _sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
             return checked_sweep_name(file.stem), read_sweep(file)
     grid: dict[str, Any] = dict(_values(word) for word in options.set)
     given: dict[str, Any] = {
-        "seeds": [int(seed) for seed in _parts(options.seeds)],
+        "seeds": options.seeds,
         "seed_keys": _parts(options.seed_keys),
         "targets": _parts(options.targets),
     }
@@ -150,12 +154,17 @@ def _sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
 def _values(word: str) -> tuple[str, list[Any]]:
     """`KEY=1,2` as the key and its values, each read as YAML; lists and mappings are for a file."""
     from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     key, equals, text = word.partition("=")
     if not equals or not text or any(mark in text for mark in "[]{}"):
         mend = f"Write KEY=VALUE,VALUE, or put lists and mappings into {FOLDER}/NAME.yaml"
         raise ParamsError(what=f"'{word}' is no key with values", where="-S", mend=mend)
-    return key, [YAML(typ="safe", pure=True).load(part) for part in text.split(",")]
+    try:
+        return key, [YAML(typ="safe", pure=True).load(part) for part in text.split(",")]
+    except YAMLError as error:
+        mend = "Write KEY=VALUE,VALUE"
+        raise ParamsError(what=f"'{word}' has a value that YAML does not admit", where="-S", mend=mend) from error
 
 
 def _parts(text: str) -> list[str]:
