@@ -72,8 +72,13 @@ def write_json(path: Path, data: object) -> None:
     """Plain data as a JSON file that appears whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.tmp")
-    fresh.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    os.replace(fresh, path)
+    try:
+        fresh.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        os.replace(fresh, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
 
 
 def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:

@@ -33,15 +33,19 @@ def record_path(stage: str) -> Path:
 
 def write_record(stage: str) -> None:
     """Write down what made the results that the stage has written."""
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     found = {
         "stage": stage,
         "code": code_digest(),
         **dict(sorted(_NOTED.items())),
         "platform": f"{platform.system()} {platform.machine()}",
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": versions(),
     }
     write_json(record_path(stage), found)
+
+
+def versions() -> dict[str, str]:
+    """Python's and those of the packages that decide what a stage computes."""
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def code_digest() -> str:

@@ -163,6 +163,20 @@ FORGED = (
     *((how, f"random.{name}", "null") for name in ("torch", "python", "numpy") for how in ("narrow", "scalar")),
 )
 
+LINKS = (
+    ("models/linked", "online/runs/grpo/start", "linked", "online grpo"),
+    ("models/linked", "distill/runs/gkd/teacher", "linked", "distill gkd"),
+    ("models/linked", "evaluate/reference", "linked", "evaluate sft"),
+    (
+        "given/rows.jsonl",
+        "prepare",
+        "{source: given, given: {chat: {path: given}, prompts: {path: x}}}",
+        "prepare",
+    ),
+    ("given/model", "base/model", "given/model", "base"),
+)
+"""(link, parameter, value, stage)"""
+
 ARGUMENTS = ("reward", "nothing", "../x", "sft/../base", "", ".", "a/b/c", "sft/", "/tmp", "sft\nx", "ünïcode")
 
 
@@ -183,20 +197,6 @@ def rows() -> Iterator[Row]:
     for place, path, value, stage in LINKS:
         link = {"place": place, "path": path.split("/"), "value": value}
         yield "paths", f"{place} as {path.replace('/', '.')}", stage, "linked", link, ANY
-
-
-LINKS = (
-    ("models/linked", "online/runs/grpo/start", "linked", "online grpo"),
-    ("models/linked", "distill/runs/gkd/teacher", "linked", "distill gkd"),
-    ("models/linked", "evaluate/reference", "linked", "evaluate sft"),
-    (
-        "given/rows.jsonl",
-        "prepare",
-        "{source: given, given: {chat: {path: given}, prompts: {path: x}}}",
-        "prepare",
-    ),
-    ("given/model", "base/model", "given/model", "base"),
-)
 
 
 def _models() -> Iterator[Row]:
