@@ -53,7 +53,14 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
-    """The whole file as plain Python data, with duplicate keys and broken YAML refused by line."""
+    """The whole of params.yaml as plain data, its sections known."""
+    data = read_yaml(path)
+    _check_sections(data, str(path))
+    return data
+
+
+def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A YAML file as plain Python data, with duplicate keys and broken YAML refused by line."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -67,7 +74,6 @@ def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
         raise ParamsError(what=f"not readable as YAML ({reason})", where=str(file), mend="Mend the file") from error
     if not isinstance(data, dict):
         raise ParamsError(what="holds no sections", where=str(file), mend="It needs one section per stage")
-    _check_sections(data, str(file))
     return data
 
 
