@@ -12,12 +12,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from flows import arrivals, server
+from flows import arguments, arrivals, server
 from flows.graph import find_root, python_path
 from flows.notify import VARIABLE
 from posttrain.errors import PipelineError, PosttrainError
-
-SHORTEST = 1.0
 
 
 def main(words: list[str] | None = None) -> int:
@@ -48,26 +46,18 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("targets", nargs="*", metavar="TARGET", help="stages, as for flows.pipeline; default: all")
         one.add_argument("--name", default="scheduled", help="the deployment's name (default: scheduled)")
         when = one.add_mutually_exclusive_group()
-        when.add_argument("--cron", help="e.g. '0 3 * * *'")
-        when.add_argument("--every", type=_seconds, metavar="SECONDS")
+        when.add_argument("--cron", type=arguments.cron, help="e.g. '0 3 * * *'")
+        when.add_argument("--every", type=arguments.seconds, metavar="SECONDS")
         one.add_argument("--watch", type=Path, metavar="FOLDER", help="also run when a file there is new or changed")
     watch = commands.add_parser("watch", help="tell Prefect of new data, for a deployment on a work pool")
     watch.add_argument("watch", type=Path, metavar="FOLDER")
     for one in (serve, watch):
-        one.add_argument("--look-every", type=_seconds, default=5.0, metavar="SECONDS", help="default 5")
+        one.add_argument("--look-every", type=arguments.seconds, default=5.0, metavar="SECONDS", help="default 5")
     return parser
-
-
-def _seconds(text: str) -> float:
-    """A whole lot of runs a second would be a slip."""
-    if not float(text) >= SHORTEST:
-        raise argparse.ArgumentTypeError(f"{text} is shorter than {SHORTEST:g} second")
-    return float(text)
 
 
 def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
     temporary = server.connect(home)
-    _check_cron(options.cron)
     if temporary is not None:
         temporary.wait()
     if "PYTHONPATH" not in os.environ:
@@ -97,7 +87,6 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
 
 def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
     _need_server(home)
-    _check_cron(options.cron)
     from prefect import Flow
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
 
@@ -124,16 +113,6 @@ def _watch(_: Path, home: Path, options: argparse.Namespace) -> None:
     eye = arrivals.Watch(options.watch)
     _need_server(home)
     arrivals.watch(eye, options.look_every, threading.Event(), arrivals.emit)
-
-
-def _check_cron(cron: str | None) -> None:
-    from prefect.client.schemas.schedules import CronSchedule
-
-    try:
-        CronSchedule(cron=cron or "* * * * *")
-    except ValueError as error:
-        mend = "Five fields, e.g. '0 3 * * *' for every night at three: minute, hour, day, month, day of the week"
-        raise PipelineError(what=f"'{cron}' is no time", where="--cron", mend=mend) from error
 
 
 def _need_server(home: Path) -> None:

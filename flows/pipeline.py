@@ -46,7 +46,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         return _run(options.targets, options.which, options.where)
     except PosttrainError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

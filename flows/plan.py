@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from flows.graph import python_path
 from posttrain.compare.experiments import git
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
-from posttrain.params import PARAMS_FILE, Params, check, did_you_mean, merge, read
+from posttrain.params import PARAMS_FILE, Params, check, did_you_mean, merge, read, read_yaml
 
 Overrides = Mapping[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
@@ -97,7 +97,7 @@ class Trial:
 
 def read_sweep(file: Path) -> Sweep:
     """A sweep from its file."""
-    return check(Sweep, read(file), where="sweep", file=str(file))
+    return check(Sweep, read_yaml(file), where="sweep", file=str(file))
 
 
 def checked_sweep_name(name: str) -> str:

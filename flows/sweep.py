@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows import server
+from flows import arguments, server
 from flows.graph import Reading, find_root, stale
 from flows.pipeline import terminated
 from flows.plan import (
@@ -61,33 +61,22 @@ def _parser() -> argparse.ArgumentParser:
         "-S", "--set", action="append", default=[], metavar="KEY=V,V", help="a key with its values; all combinations"
     )
     parser.add_argument(
-        "--seeds", type=_seeds, default=[], metavar="N,N", help="each setting is run with each of these seeds"
+        "--seeds", type=arguments.counts, default=[], metavar="N,N", help="each setting is run with each of these"
     )
     parser.add_argument(
         "--seed-keys", default="", metavar="KEY,KEY", help="where a seed is put; default: what is swept"
     )
-    parser.add_argument("--random", type=_count, metavar="N", help="N random draws of the values instead of all")
+    parser.add_argument(
+        "--random", type=arguments.count, metavar="N", help="N random draws of the values instead of all"
+    )
     parser.add_argument(
         "--targets", default="", metavar="STAGE,STAGE", help="stages to run; default: the whole pipeline"
     )
     parser.add_argument(
-        "--jobs", type=_count, help=f"experiments at once; default: one per GPU, or per core up to {MOST_JOBS}"
+        "--jobs", type=arguments.count, help=f"experiments at once; default: one per GPU, or per core up to {MOST_JOBS}"
     )
     parser.add_argument("--plan", action="store_true", help="check everything, say what would be run, and run nothing")
     return parser
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        return [int(part) for part in _parts(text)]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"'{text}' are no whole numbers with commas between them") from error
-
-
-def _count(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError("one is the least")
-    return int(text)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -167,12 +156,17 @@ def _sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
 def _values(word: str) -> tuple[str, list[Any]]:
     """`KEY=1,2` as the key and its values, each read as YAML; lists and mappings are for a file."""
     from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     key, equals, text = word.partition("=")
     if not equals or not text or any(mark in text for mark in "[]{}"):
         mend = f"Write KEY=VALUE,VALUE, or put lists and mappings into {FOLDER}/NAME.yaml"
         raise ParamsError(what=f"'{word}' is no key with values", where="-S", mend=mend)
-    return key, [YAML(typ="safe", pure=True).load(part) for part in text.split(",")]
+    try:
+        return key, [YAML(typ="safe", pure=True).load(part) for part in text.split(",")]
+    except YAMLError as error:
+        mend = "Write KEY=VALUE,VALUE"
+        raise ParamsError(what=f"'{word}' has a value that YAML does not admit", where="-S", mend=mend) from error
 
 
 def _parts(text: str) -> list[str]:

@@ -8,7 +8,8 @@ class PosttrainError(Exception):
 
     def __init__(self, *, what: str, where: str, mend: str) -> None:
         self.what, self.where, self.mend = what, where, mend
-        super().__init__(f"{where}: {what}. {mend}")
+        ended = what.endswith(("?", "!", "."))
+        super().__init__(f"{where}: {what}{'' if ended else '.'} {mend}")
 
 
 class ParamsError(PosttrainError):

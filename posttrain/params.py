@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -15,6 +17,13 @@ from posttrain.errors import ParamsError
 PARAMS_FILE = "params.yaml"
 LARGEST = 1e12
 """Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""
+SINGLE = ("prepare", "base", "sft", "pairs", "reward", "evaluate", "report")
+NAMED = ("preference", "online", "distill")
+"""The sections of params.yaml: those of stages that exist once, and those that hold named runs."""
+HALF = re.compile("[\ud800-\udfff]")
+SHORT = reprlib.Repr()
+SHORT.maxlevel, SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 3, 80, 80, 80
+"""Shows values that a few anchors may have made larger than the memory."""
 
 
 class Params(BaseModel):
@@ -31,10 +40,12 @@ class Params(BaseModel):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _not_huge(cls, value: Any) -> Any:
+    def _meant(cls, value: Any) -> Any:
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if any(isinstance(part, int | float) and abs(part) > LARGEST for part in parts):
             raise ValueError(f"{_shown(value)} is larger than anything that could be meant (the end is {LARGEST:.0e})")
+        if any(isinstance(part, str) and HALF.search(part) for part in parts):
+            raise ValueError(f"{_shown(value)} holds a half of a character (a surrogate), which no text can")
         return value
 
 
@@ -42,7 +53,14 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
-    """The whole file as plain Python data, with duplicate keys and broken YAML refused by line."""
+    """The whole of params.yaml as plain data, its sections known."""
+    data = read_yaml(path)
+    _check_sections(data, str(path))
+    return data
+
+
+def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A YAML file as plain Python data, with duplicate keys and broken YAML refused by line."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -57,6 +75,19 @@ def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ParamsError(what="holds no sections", where=str(file), mend="It needs one section per stage")
     return data
+
+
+def _check_sections(data: Mapping[Any, Any], file: str) -> None:
+    """Refuse sections that nothing reads, which are slips of the hand."""
+    for name in data:
+        if name not in (*SINGLE, *NAMED):
+            mend = did_you_mean(str(name), [*SINGLE, *NAMED])
+            raise ParamsError(what=f"unknown section {_shown(name)}", where=file, mend=mend)
+    for family in NAMED:
+        odd = [name for name in data.get(family) or {} if name != "runs"] if isinstance(data.get(family), dict) else []
+        if odd:
+            mend = f"Settings belong to a run: {family}.runs.NAME.{odd[0]}"
+            raise ParamsError(what=f"{family}.{odd[0]}: unknown key", where=file, mend=mend)
 
 
 def at(data: Mapping[str, Any], section: str, file: str = PARAMS_FILE) -> Any:
@@ -105,7 +136,7 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if near:
         return f"Did you mean '{near[0]}'?"
-    return f"Known here: {', '.join(sorted(known))}" if known else ""
+    return f"Known here: {', '.join(sorted(known))[:1000]}" if known else ""
 
 
 def _line(model: type[BaseModel], failure: Any, where: str) -> str:
@@ -122,7 +153,7 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = SHORT.repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -18,11 +18,13 @@ import psutil
 
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.measure.phases import CLOCK
+from posttrain.measure.record import write_record
 from posttrain.measure.timings import tell_timings
 from posttrain.workspace import drop_committed, hold_stage
 
 ORPHAN_CHECK_S = 0.5
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_MEMORY = re.compile("allocate memory|out of memory")
 SHELLS = ("sh", "dash", "bash", "zsh", "ksh", "fish")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -36,6 +38,7 @@ def run_stage(work: Callable[[], None]) -> None:
         hold_stage(stage)
         with _watched(stage, arguments):
             work()
+        write_record(stage)
         tell_timings(stage)
 
     _guarded(stage, held)
@@ -52,6 +55,7 @@ def run_named_stage(work: Callable[[str], None]) -> None:
         hold_stage(f"{stage}@{name}")
         with _watched(f"{stage}@{name}", arguments):
             work(name)
+        write_record(f"{stage}@{name}")
         tell_timings(f"{stage}@{name}")
 
     _guarded(f"{stage} {arguments.run}", held)
@@ -101,6 +105,11 @@ def _guarded(name: str, work: Callable[[], None]) -> None:
         if error.errno is None:  # not the system's refusal but a library's own error: a defect of ours
             raise
         _fail(f"{_place(error, name)}: {error.strerror}. {_mend(error)}", 1)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
+            raise
+        mend = "Lower micro_tokens, or sampling.rows or the number of samples where it samples, or use a smaller model"
+        _fail(f"{name}: the memory ran out. {mend}", 1)
     except KeyboardInterrupt:
         _fail(f"{name} was interrupted. The next run goes on from the last checkpoint, where there is one", 130)
     # Everything is written; taking the interpreter apart with torch in it would only cost another second.

@@ -7,13 +7,14 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from posttrain.errors import PipelineError
+from posttrain.errors import ParamsError, PipelineError
 
 PATIENCE_S = 10.0
 """How long to wait for a holder: an orphan ends itself within a second, and then its place is free."""
@@ -48,17 +49,36 @@ def checkpoint_path(name: str) -> Path:
     return Path(os.environ.get("DVC_ROOT") or ".") / "checkpoints" / name.replace("@", "/")
 
 
-def leads_out(path: str | Path) -> bool:
-    """Whether a path ends outside the workspace once its links are followed."""
-    return not Path(path).resolve().is_relative_to(Path.cwd().resolve())
+def leads_out(path: str | Path, root: str | Path = ".") -> bool:
+    """Whether a path ends outside the workspace, or a folder of it, once its links are followed."""
+    return not Path(path).resolve().is_relative_to(Path(root).resolve())
+
+
+def any_leads_out(path: str | Path) -> bool:
+    """Whether a path, or what lies in the folder that it is, ends outside the workspace."""
+    return any(leads_out(one) for one in (path, *Path(path).glob("*")))
+
+
+def named_model_path(name: str, where: str) -> Path:
+    """The folder of a model that a parameter names: one under models/, links of folders followed."""
+    path = model_path(name)
+    if not re.fullmatch(MODEL_NAME, name) or leads_out(path, "models"):
+        what, mend = f"{where} = '{name}' leaves models/", "Use a folder under models/, e.g. sft"
+        raise ParamsError(what=what, where="params.yaml", mend=mend)
+    return path
 
 
 def write_json(path: Path, data: object) -> None:
     """Plain data as a JSON file that appears whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.tmp")
-    fresh.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    os.replace(fresh, path)
+    try:
+        fresh.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        os.replace(fresh, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
 
 
 def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:

@@ -14,7 +14,7 @@ import polars as pl
 from posttrain.compare.experiments import TIMES
 from posttrain.compare.statistics import Floats
 from posttrain.errors import DataError
-from posttrain.params import PARAMS_FILE, read
+from posttrain.params import PARAMS_FILE, read_yaml
 from posttrain.report.curves import Column, read_curve
 from posttrain.report.lineage import flattened
 from posttrain.tables.store import read_table
@@ -59,7 +59,7 @@ def read_measured(folder: Path, name: str, policy: str, score: Score) -> Measure
     return Measured(
         name=name,
         policy=policy,
-        settings=flattened(read(folder / PARAMS_FILE)),
+        settings=flattened(read_yaml(folder / PARAMS_FILE)),
         prompts=tuple(scores["prompt_id"]),
         scores_P=scores["reward"].cast(pl.Float64).to_numpy(),
         curve=read_curve(plot) if plot.is_file() else {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +16,22 @@ from pydantic import Field
 from posttrain.errors import DataError
 from posttrain.evaluate.intervals import Floats, interval, pass_at_k
 from posttrain.measure.phases import phase
+from posttrain.measure.record import note
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.ends import load_ends
 from posttrain.models.forward import score_tokens
-from posttrain.models.store import load_model, load_tokenizer
+from posttrain.models.store import load_policy, load_tokenizer
 from posttrain.params import Params
 from posttrain.progress import Progress
 from posttrain.rewards.verifiable import Sampled, correct, well_formed
 from posttrain.rollout.engine import Samples, SamplingParams, greedy, sample
+from posttrain.rollout.room import check_room
 from posttrain.tables.columns import Split
 from posttrain.tables.identity import with_ids
 from posttrain.tables.store import read_table, write_table
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import micro_batches, pack
-from posttrain.workspace import MODEL_NAME, rounded, write_json
+from posttrain.workspace import MODEL_NAME, named_model_path, rounded, write_json
 
 PROMPTS = Path("data/prompts.parquet")
 
@@ -58,9 +61,10 @@ class Judged:
 def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
     """Sample from a policy, judge, measure; writes results/NAME/rollouts.parquet and metrics.json."""
     device = Device(params.device)
-    folder = Path("models") / name
+    note(seed=params.seed)
+    folder, reference = named_model_path(name, "evaluate"), named_model_path(params.reference, "evaluate.reference")
     text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
-    model = load_model(folder).to(device.torch)
+    model = load_policy(folder).to(device.torch)
     rows = read_table(PROMPTS, "prompts").filter(split=params.split).head(params.prompts).rows(named=True)
     if len(rows) < 2:
         what, mend = (
@@ -68,8 +72,11 @@ def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
             "Two at least are needed to measure anything",
         )
         raise DataError(what=what, where=str(PROMPTS), mend=mend)
+    if not any(row["answer"] for row in rows):
+        print("evaluate: no prompt has an answer, so pass@1 and greedy are 0 whatever is written", file=sys.stderr)
     encoded = [text.prompt(row["prompt"]) for row in rows]
     names = [row["id"] for row in rows]
+    check_room(model, encoded, len(rows) * params.samples, params.sampling, "evaluate")
     progress = Progress(f"evaluate {name}", 2 * len(rows), "prompt")
     shared = {"params": params.sampling, "stop": text.stops, "device": device, "advance": progress.advance}
     with phase("generate"):
@@ -79,7 +86,7 @@ def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
     sampled, best = _judged(text, rows, encoded, drawn), _judged(text, rows, encoded, likeliest)
     metrics = _measured(params, sampled, best)
     if "/" in name:  # a run, not one of the models that runs start from
-        metrics |= _divergence(model, Path("models") / params.reference, encoded, drawn, params, device)
+        metrics |= _divergence(model, reference, encoded, drawn, params, device)
     elif name == params.reference:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
     folder = Path("results") / name
@@ -140,7 +147,7 @@ def _divergence(
     device: Device,
 ) -> dict[str, float]:
     """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3."""
-    other = load_model(reference).to(device.torch)
+    other = load_policy(reference).to(device.torch)
     each = len(drawn.ids) // len(encoded)
     prompts = [encoded[k // each] for k in range(len(drawn.ids))]
     sizes = [len(p) + len(c) for p, c in zip(prompts, drawn.ids, strict=True)]

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 
 from posttrain.errors import ModelError
+from posttrain.measure.record import note
 from posttrain.params import Params
 
 
@@ -37,14 +38,16 @@ class Device:
     def __init__(self, params: DeviceParams) -> None:
         torch.set_num_threads(params.threads)
         name = params.device if params.device != "auto" else _best()
-        if name == "cuda" and not torch.cuda.is_available():
-            raise ModelError(what="no CUDA device here", where="device = cuda", mend="Use device auto or cpu")
+        if not {"cuda": torch.cuda, "mps": torch.backends.mps, "cpu": torch.cpu}[name].is_available():
+            raise ModelError(what="there is no such device here", where=f"device = {name}", mend="Use auto or cpu")
         if name == "cuda" and params.deterministic:
             repeat_every_bit()
         self.torch = torch.device(name)
         bf16 = name == "cuda" and torch.cuda.is_bf16_supported()
         self.replay = params.replay
         self.bf16 = params.precision == "bf16" or (params.precision == "auto" and bf16)
+        model = torch.cuda.get_device_name() if name == "cuda" else name
+        note(device=model, precision="bf16" if self.bf16 else "fp32", threads=params.threads)
 
     def autocast(self) -> AbstractContextManager[object]:
         """bf16 matrix products with float32 weights, or nothing."""

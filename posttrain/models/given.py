@@ -6,7 +6,7 @@ from pathlib import Path
 
 from posttrain.errors import ModelError
 from posttrain.models.ends import load_ends
-from posttrain.models.store import GENERATION, load_model, load_tokenizer, save_model
+from posttrain.models.store import GENERATION, load_policy, load_tokenizer, save_model
 
 FILES = [
     "config.json",
@@ -23,7 +23,10 @@ def fetch_model(name: str, revision: str | None, target: Path) -> None:
     folder = Path(name)
     if not folder.is_dir():
         folder = _from_hub(name, revision)
-    model = load_model(folder)
+    elif revision is not None:
+        mend = "Remove revision, or give a Hub name"
+        raise ModelError(what="is a local folder, which has no revision", where=f"base.model = {name}", mend=mend)
+    model = load_policy(folder)
     load_tokenizer(folder)  # checks that it fits
     load_ends(folder)
     save_model(model, target, folder)

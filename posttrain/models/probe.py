@@ -43,6 +43,9 @@ def check_runs(model: Any, where: str) -> None:
     except FAULTS as error:
         what = f"{type(model).__name__} cannot be run ({type(error).__name__}: {error!s:.200})"
         raise ModelError(what=what, where=where, mend=MEND) from error
+    if not bool(expected.isfinite().all()):
+        what, mend = f"{type(model).__name__} gives values that are not finite", "Take the config of these weights"
+        raise ModelError(what=what, where=where, mend=mend)
     fault = _fault(lambda: _packed_and_decoded(model, rows), head, expected)
     if fault is not None:
         run_in_rows(model)
@@ -74,7 +77,7 @@ def _with_loud_states(model: Any, rows: list[list[int]]) -> tuple[Tensor, Tensor
 def _close(found: Tensor, expected: Tensor) -> bool:
     """Equal but for rounding."""
     size = float(expected.abs().max())
-    return torch.allclose(found, expected, rtol=0, atol=TOLERANCE * size, equal_nan=True)
+    return torch.allclose(found, expected, rtol=0, atol=TOLERANCE * size)
 
 
 def _fault(run: Callable[[], Tensor], head: Head | None, expected: Tensor) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -36,6 +37,7 @@ def load_tokenizer(path: str | Path) -> Any:
         raise ModelError(what="there is no tokenizer.json", where=str(folder), mend="Save the model with its tokenizer")
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+        tokenizer("0")  # some settings are not looked at before
     except Exception as error:  # tokenizers raises nothing more special
         what = f"the tokenizer cannot be read ({' '.join(str(error).split())[:300]})"
         raise ModelError(what=what, where=str(folder), mend="Save it anew") from error
@@ -67,6 +69,15 @@ def load_model(path: str | Path) -> Any:
     return _filled(_class(config.architectures[0]), config, _tensors(folder), folder)
 
 
+def load_policy(path: str | Path) -> Any:
+    """The folder's model, if it is one that writes text."""
+    model = load_model(path)
+    if type(model).__name__.endswith("ForSequenceClassification"):
+        mend = "Name a model whose architecture ends in ForCausalLM"
+        raise ModelError(what=f"{type(model).__name__} scores text and writes none", where=str(path), mend=mend)
+    return model
+
+
 @phase("load")
 def load_scorer(path: str | Path, seed: int) -> Any:
     """A scalar-head model: the folder's own, or a language model's backbone with a head that starts at 0."""
@@ -93,7 +104,7 @@ def load_config(folder: Path) -> Any:
 
     file = folder / "config.json"
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(file.read_text(encoding="utf-8"), parse_constant=_number, parse_float=_number)
         config = CONFIG_MAPPING[data["model_type"]].from_dict(data)
         sizes = config.get_text_config()
         numbers = {name: getattr(sizes, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
@@ -111,6 +122,13 @@ def load_config(folder: Path) -> Any:
     if odd:
         raise ModelError(what=f"{', '.join(odd)} cannot be", where=str(file), mend="Give whole numbers above 0")
     return config
+
+
+def _number(text: str) -> float:
+    """A number of a config; one that is not finite makes a model that computes nothing."""
+    if not math.isfinite(float(text)):
+        raise ValueError(f"{text} is not finite")
+    return float(text)
 
 
 @phase("write")
@@ -158,6 +176,7 @@ def _outline(cls: Any, config: Any, where: str) -> Any:
             outline = cls(config)
     except (
         ArithmeticError,
+        AssertionError,
         AttributeError,
         LookupError,
         RuntimeError,

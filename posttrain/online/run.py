@@ -11,12 +11,13 @@ from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.models.ends import load_ends
-from posttrain.models.store import load_model, load_scorer, load_tokenizer, save_model
+from posttrain.models.store import load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.online.rollouts import Prompt, Rollouts
 from posttrain.online.runs import CHAT, DISTILL, ONLINE, DistillRun, OnlineParams, PolicyRun
 from posttrain.online.trpo import Trpo
 from posttrain.params import PARAMS_FILE
-from posttrain.rewards.blend import make_blend
+from posttrain.rewards.blend import check_answers, make_blend
+from posttrain.rollout.room import check_room
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText, Message
 from posttrain.train.modules import Modules
@@ -51,9 +52,9 @@ def train_distill(run: str) -> None:
         raise ParamsError(what=what, where=PARAMS_FILE, mend=mend)
     device = Device(params.device)
     modules = Modules(
-        load_model(folder).to(device.torch),
+        load_policy(folder).to(device.torch),
         device,
-        teacher=load_model(teacher).to(device.torch),
+        teacher=load_policy(teacher).to(device.torch),
         divergence=params.knobs(DistillKnobs).formula(),
         teacher_prompts=None if params.context is None else _with_context(text, params.context),
         temperature=params.rollout.sampling.temperature,
@@ -66,9 +67,13 @@ def _train(
     name: str, section: str, params: OnlineParams, folder: Path, modules: Modules, models: Sequence[Path]
 ) -> None:
     text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
-    objective, reward = params.objective(), model_path("reward")
+    objective, reward, prompts = params.objective(), model_path("reward"), _prompts(text)
+    if not isinstance(params, DistillRun):  # which only watches it
+        check_answers(params.reward, (one.answer for one in prompts), str(PROMPTS))
+    size = params.rollout.prompts * params.rollout.group_size
+    check_room(modules.policy, [one.ids for one in prompts], size, params.rollout.sampling, f"{section}.rollout")
     samples = Rollouts(
-        _prompts(text),
+        prompts,
         make_blend(params.reward, section, reward, modules.device),
         modules,
         objective.needs,
@@ -90,11 +95,11 @@ def _modules(params: OnlineParams, folder: Path, device: Device) -> Modules:
     """The models that the objective's needs and the sampling call for, no others."""
     needs = params.objective().needs
     return Modules(
-        load_model(folder).to(device.torch),
+        load_policy(folder).to(device.torch),
         device,
-        reference=load_model(folder).to(device.torch) if "ref_logp" in needs or params.shaping().mixture else None,
+        reference=load_policy(folder).to(device.torch) if "ref_logp" in needs or params.shaping().mixture else None,
         critic=load_scorer(folder, params.seed).to(device.torch) if "value" in needs else None,
-        old=load_model(folder).to(device.torch) if "kl_old" in needs else None,
+        old=load_policy(folder).to(device.torch) if "kl_old" in needs else None,
         temperature=params.rollout.sampling.temperature,
         micro_tokens=params.micro_tokens,
     )

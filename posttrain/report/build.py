@@ -15,7 +15,7 @@ from posttrain.params import Params, read
 from posttrain.report.curves import curves
 from posttrain.report.lineage import SINGLE, differing, made_from
 from posttrain.report.page import page
-from posttrain.report.policies import Policy, Settings, labels, measured, read_json, reference, runs
+from posttrain.report.policies import Policy, Settings, labels, measured, need_numbers, read_json, reference, runs
 from posttrain.report.samples import for_page, lengths, samples, side_by_side
 from posttrain.report.summary import HEADLINE, REWARD_MODEL, SUMMARY, gain_parts, headline, summarize, to_json
 from posttrain.tables.parquet import write_parquet
@@ -38,7 +38,8 @@ def build_report(params: ReportParams) -> dict[str, dict[str, float]]:
     settings = read()
     with phase("load"):
         policies = measured(settings)
-        reward = read_json(metrics_path("reward")) if metrics_path("reward").is_file() else None
+        reward = read_json(metrics_path("reward")) if metrics_path("reward").is_file() else {}
+        need_numbers(reward, [name for name in reward if name == "heldout_accuracy"], metrics_path("reward"))
     summary = summarize(policies, reward)
     table = side_by_side(policies, params.prompts)
     data = page_data(params, settings, policies, table, summary)

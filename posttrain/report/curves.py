@@ -21,6 +21,8 @@ def read_curve(path: Path) -> dict[str, Column]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
+        if any(None in row for row in rows):
+            raise ValueError("a row has more cells than there are columns")
         names = [str(name) for name in rows[0]] if rows else []
         return {name: [_number(row[name]) for row in rows] for name in names}
     except (OSError, ValueError, csv.Error) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -85,16 +86,30 @@ def reference(policies: Iterable[Policy]) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A file of metrics."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
     except FileNotFoundError as error:
         mend = "Run the pipeline: dvc repro"
         raise DataError(what="there is no such file", where=str(path), mend=mend) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         mend = "Delete it and make it anew: dvc repro"
         raise DataError(what=f"not readable as JSON ({error})", where=str(path), mend=mend) from error
     if not isinstance(data, dict):
         raise DataError(what="holds no JSON object", where=str(path), mend="Delete it and make it anew: dvc repro")
     return data
+
+
+def need_numbers(metrics: Mapping[str, Any], names: Iterable[str], file: Path) -> None:
+    """Refuse a file of metrics in which one of these is not a number."""
+    odd = [name for name in names if isinstance(metrics.get(name), bool) or not isinstance(metrics[name], int | float)]
+    if odd:
+        what, mend = f"no number: {', '.join(odd)}", "Delete it and make it anew: dvc repro"
+        raise DataError(what=what, where=str(file), mend=mend)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise ValueError(f"{text} is not finite")
+    return float(text)
 
 
 def _policy(path: str, label: str) -> Policy:
@@ -103,4 +118,5 @@ def _policy(path: str, label: str) -> Policy:
     if missing := [name for name in ("pass_at_1", "pass_at_1_low", "pass_at_1_high") if name not in metrics]:
         what, mend = f"it lacks {', '.join(missing)}", "Evaluate the policy again: dvc repro"
         raise DataError(what=what, where=str(folder / "metrics.json"), mend=mend)
+    need_numbers(metrics, metrics, folder / "metrics.json")
     return Policy(path, label, metrics, read_table(folder / "rollouts.parquet", "rollouts"))

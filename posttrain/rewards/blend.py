@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from posttrain.errors import ParamsError, RewardError
+from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.params import did_you_mean
@@ -42,6 +42,13 @@ class Blend:
             each[name] = values
         total = [sum(self._parts[name][0] * values[i] for name, values in each.items()) for i in range(len(samples))]
         return total, each
+
+
+def check_answers(weights: Mapping[str, float], answers: Iterable[str], where: str) -> None:
+    """Refuse a reward that is 0 for every sample, because there is nothing to compare one with."""
+    if weights.get("correct") and not any(answers):
+        what = "reward 'correct' compares with the prompt's answer, and no prompt has one"
+        raise DataError(what=what, where=where, mend="Give answers, or rewards that need none, e.g. {model: 1.0}")
 
 
 def make_blend(weights: Mapping[str, float], where: str, reward_model: Path, device: Device) -> Blend:

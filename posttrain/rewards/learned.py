@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from posttrain.errors import ModelError
 from posttrain.models.device import Device
 from posttrain.models.forward import score_rows
 from posttrain.models.store import load_model
@@ -20,7 +22,13 @@ class RewardModel:
 
     def __init__(self, path: Path, device: Device, micro_tokens: int = 16_384) -> None:
         self._model = load_model(path).to(device.torch)
-        self._shift: float = getattr(self._model.config, "reward_shift", 0.0)
+        self._shift = getattr(self._model.config, "reward_shift", 0.0)
+        if not type(self._model).__name__.endswith("ForSequenceClassification"):
+            mend = "Run the stage `reward`, or give a model whose architecture ends in ForSequenceClassification"
+            raise ModelError(what=f"{type(self._model).__name__} scores no text", where=str(path), mend=mend)
+        if not isinstance(self._shift, int | float) or not math.isfinite(self._shift):
+            what, where = f"reward_shift = {self._shift!r:.40} is no number", str(path / "config.json")
+            raise ModelError(what=what, where=where, mend="Give the mean score of demonstrations, or remove it")
         self._device, self._budget = device, micro_tokens
 
     @torch.no_grad()

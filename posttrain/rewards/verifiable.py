@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 
 FINAL = re.compile(r"####\s*(-?\d[\d,]*(?:\.\d+)?)\s*\Z")
 
@@ -43,6 +44,6 @@ def _same(found: str | None, expected: str) -> bool:
     if found is None or not expected:
         return False
     try:
-        return float(found) == float(expected.replace(",", ""))
-    except ValueError:
+        return Decimal(found) == Decimal(expected.replace(",", ""))  # as float, large numbers are equal that are not
+    except InvalidOperation:
         return found == expected

@@ -34,7 +34,7 @@ class SamplingParams(Params):
     """How completions are drawn."""
 
     max_tokens: int = Field(32, ge=1, description="longest completion, stop token included")
-    temperature: float = Field(1.0, gt=0, le=10, description="logits are divided by it; training does the same")
+    temperature: float = Field(1.0, ge=1e-4, le=10, description="logits are divided by it; training does the same")
     top_p: float = Field(
         1.0,
         gt=0,

@@ -19,14 +19,16 @@ from pydantic import Field
 
 from posttrain.errors import DataError
 from posttrain.measure.phases import phase
+from posttrain.measure.record import note
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.ends import load_ends
-from posttrain.models.store import load_model, load_tokenizer
+from posttrain.models.store import load_policy, load_tokenizer
 from posttrain.params import Params
 from posttrain.progress import Progress
-from posttrain.rewards.blend import make_blend
+from posttrain.rewards.blend import check_answers, make_blend
 from posttrain.rewards.verifiable import Sampled
 from posttrain.rollout.engine import SamplingParams, sample
+from posttrain.rollout.room import check_room
 from posttrain.tables.given import GivenParams, load_feedback, load_pairs
 from posttrain.tables.identity import with_ids
 from posttrain.tables.store import check_disjoint, read_table, write_table
@@ -34,6 +36,9 @@ from posttrain.text.chat import ChatText
 from posttrain.workspace import metrics_path, model_path, rounded, write_json
 
 PROMPTS, PAIRS, FEEDBACK = Path("data/prompts.parquet"), Path("data/pairs.parquet"), Path("data/feedback.parquet")
+
+SURE = 700.0
+"""Log-odds at which an annotator never errs; exp of somewhat more is no number any more."""
 
 
 class GivenPairs(Params):
@@ -81,15 +86,18 @@ def make_pairs(params: PairsParams) -> None:
 
 def _sampled(params: PairsParams) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, float]]:
     device = Device(params.device)
+    note(seed=params.seed)
     folder = model_path("sft")
     text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
-    model = load_model(folder).to(device.torch)
+    model = load_policy(folder).to(device.torch)
     frame = read_table(PROMPTS, "prompts")
     wanted = {"train": params.prompts, "heldout": params.heldout_prompts}
     rows = [row for split, n in wanted.items() for row in frame.filter(split=split).head(n).iter_rows(named=True)]
+    check_answers(params.reward, (row["answer"] for row in rows), str(PROMPTS))
     reward = make_blend(params.reward, "pairs", model_path("reward"), device)
     progress = Progress("pairs: sampling", len(rows), "prompt")
     encoded = [text.prompt(row["prompt"]) for row in rows]
+    check_room(model, encoded, len(rows) * params.samples, params.sampling, "pairs")
     with phase("generate"):
         drawn = sample(
             model, encoded, [row["id"] for row in rows], n=params.samples, params=params.sampling, seed=params.seed,
@@ -135,7 +143,10 @@ def _labelled(
 
 def _prefers(gap: float, noise: float, rng: random.Random) -> bool:
     """Whether the annotator takes the first of two that differ by `gap`."""
-    return gap > 0 if noise == 0 else rng.random() < 1 / (1 + math.exp(-gap / noise))
+    if noise == 0:
+        return gap > 0
+    odds = min(max(gap / noise, -SURE), SURE)
+    return rng.random() < 1 / (1 + math.exp(-odds))
 
 
 def _shared(row: Mapping[str, Any]) -> dict[str, Any]:

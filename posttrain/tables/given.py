@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal
@@ -19,7 +20,7 @@ from posttrain.tables.identity import content_ids, with_ids
 from posttrain.tables.layouts import to_columns
 from posttrain.tables.parquet import DECODE_ERRORS, decode
 from posttrain.tables.splits import split_of
-from posttrain.workspace import leads_out
+from posttrain.workspace import any_leads_out
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ def load_feedback(params: GivenParams, section: str = "pairs.given") -> pl.DataF
 def _read(params: GivenParams, where: str) -> dict[str, pl.DataFrame]:
     """The source's frames by the source's names of its splits."""
     place = Path(params.path or params.hub or "")
-    if not params.outside_workspace and (params.path is not None or place.exists()) and leads_out(place):
+    if not params.outside_workspace and (params.path is not None or place.exists()) and any_leads_out(place):
         mend = "Copy the data into the workspace, or set outside_workspace: true"
         raise DataError(what="the path leads out of the workspace", where=where, mend=mend)
     if params.hub is not None:
@@ -165,6 +166,10 @@ def _renames(params: GivenParams, frame: pl.DataFrame, where: str) -> Mapping[st
         if new in frame.columns and new not in params.rename:
             what = f"'rename' turns '{old}' into '{new}', which there is already"
             raise DataError(what=what, where=where, mend=f"Rename '{new}' too")
+    twice = [name for name, count in Counter(params.rename.values()).items() if count > 1]
+    if twice:
+        what = f"'rename' turns two columns into '{twice[0]}'"
+        raise DataError(what=what, where=where, mend="Give each a name of its own")
     return params.rename
 
 

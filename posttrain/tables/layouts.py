@@ -26,7 +26,7 @@ def to_columns(frame: pl.DataFrame, kind: Kind, where: str) -> pl.DataFrame:
             return named.select(name for name in COLUMNS[kind] if name not in ("id", "split"))
     understood = " | ".join(" + ".join(layout) for layout in LAYOUTS[kind])
     raise DataError(
-        what=f"the columns {', '.join(frame.columns) or '(none)'} are no layout of a '{kind}' table",
+        what=f"the columns {', '.join(frame.columns)[:300] or '(none)'} are no layout of a '{kind}' table",
         where=where,
         mend=f"Understood are: {understood}. Rename columns with 'rename', e.g. rename: {{question: prompt}}",
     )

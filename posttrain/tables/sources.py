@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 from pydantic import Field, field_validator, model_validator
 
+from posttrain.measure.record import note
 from posttrain.params import Params, did_you_mean
 from posttrain.tables.given import GivenParams, load_feedback, load_pairs, load_table
 from posttrain.tables.identity import with_ids
@@ -52,6 +53,7 @@ class PrepareParams(Params):
 
 
 def _two_step(params: PrepareParams) -> Tables:
+    note(seed=params.two_step.seed)
     return two_step(params.two_step)
 
 

@@ -16,6 +16,17 @@ from posttrain.errors import DataError
 from posttrain.text.stops import Stops
 
 Message = Mapping[str, str]
+TEMPLATE_ERRORS = (
+    TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""A template is a program, which may fail in any of a program's ways."""
 _MARK = "\ue000{}\ue001"
 """A placeholder from Unicode's private use area that stands for content while the template is rendered."""
 
@@ -113,10 +124,9 @@ class ChatText:
                 return text, []
             marked = [{**turn, "content": _MARK.format(i)} for i, turn in enumerate(turns)]
             frame: str = self.tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=generation)
-        except TemplateError as error:
-            raise DataError(
-                what=f"the chat template fails: {error}", where=self._where, mend="Mend the data"
-            ) from error
+        except TEMPLATE_ERRORS as error:
+            what = f"the chat template fails ({type(error).__name__}: {error!s:.200})"
+            raise DataError(what=what, where=self._where, mend="Mend the template, or the data") from error
         filled, spans, at = "", [], 0
         for i, turn in enumerate(turns):
             place = frame.find(_MARK.format(i), at)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from posttrain.errors import CheckpointError
 from posttrain.measure.phases import phase
+from posttrain.measure.record import code_digest, versions
 from posttrain.workspace import DONE, HELD, checkpoint_path, drop_unheld, hold, recorded_digest
 
 KEPT = 2
@@ -42,13 +42,9 @@ class Saved:
 
 @phase("load")
 def fingerprint(stage: str, params: Any, inputs: list[Path]) -> str:
-    """A digest of the stage, its parameters, its input files, the library's loaded code and torch's version."""
-    digest = hashlib.sha256(f"{stage}\n{torch.__version__}\n".encode())
+    """A digest of the stage, its parameters, its input files, the library's loaded code and the packages' versions."""
+    digest = hashlib.sha256(f"{stage}\n{versions()}\n{code_digest()}\n".encode())
     digest.update(json.dumps(params, sort_keys=True, default=str).encode())
-    for name in sorted(name for name in sys.modules if _counts(name)):
-        file = getattr(sys.modules[name], "__file__", None)
-        if file:
-            digest.update(name.encode() + Path(file).read_bytes())
     for path in inputs:
         files = [path] if path.is_file() else sorted(part for part in path.rglob("*") if part.is_file())
         for file in files:
@@ -153,11 +149,6 @@ class Checkpoints:
 
 
 DELETE = "Delete it"
-
-
-def _counts(module: str) -> bool:
-    """Whether what a module says can change a run; to measure one changes nothing."""
-    return module.partition(".")[0] in ("posttrain", "stages") and not module.startswith("posttrain.measure")
 
 
 def _name(step: int) -> str:

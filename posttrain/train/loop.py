@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from posttrain.errors import CheckpointError, TrainingError
 from posttrain.measure.phases import phase
 from posttrain.measure.timings import kept, resumed
 from posttrain.progress import Progress
+from posttrain.train import randomness
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, Saved
 from posttrain.train.limits import LimitParams, within
@@ -102,7 +104,7 @@ def _saved(run: Run, step: int, state: State, log: MetricsLog) -> Saved:
     tensors |= {f"source.{name}": part for name, part in run.source.tensors().items()}
     for kind, module in run.modules.trained.items():
         tensors |= {f"{kind}.{name}": part for name, part in module.named_parameters()}
-    tensors["random"] = torch.get_rng_state()
+    tensors |= {f"random.{name}": part for name, part in randomness.states(run.modules.device.torch).items()}
     return Saved(step, tensors, {"objective": state, "rows": log.rows, "time": kept()})
 
 
@@ -111,13 +113,13 @@ def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]
     trained = {
         f"{kind}.{name}": p for kind, module in run.modules.trained.items() for name, p in module.named_parameters()
     }
-    _check_fit(trained, saved)
+    _check_fit(trained, run.objective.initial_state(), saved)
     try:
         state, rows = dict(saved.plain["objective"]), list(saved.plain["rows"])
         run.update.load(saved.under("update."))
         run.source.load(saved.under("source."))
-        torch.set_rng_state(saved.tensors["random"])
-    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        randomness.restore(saved.under("random."), run.modules.device.torch)
+    except (LookupError, ValueError, RuntimeError, TypeError) as error:
         # checksum, fingerprint and weights are right, so this is no accident, and the run is half loaded
         what = f"step {saved.step} was made by another version of the run ({error!r})"
         raise TrainingError(what=what, where=f"the checkpoints of {run.name}", mend="Delete them") from error
@@ -129,11 +131,16 @@ def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]
     return saved.step, state, rows
 
 
-def _check_fit(trained: dict[str, Tensor], saved: Saved) -> None:
+def _numbers(value: Any) -> TypeGuard[dict[str, float]]:
+    """Whether it is names with a number each."""
+    return isinstance(value, dict) and all(type(one) in (int, float) for one in value.values())
+
+
+def _check_fit(trained: dict[str, Tensor], start: State, saved: Saved) -> None:
     """Every weight is there, finite and of its shape, there are no others, and each step has its row of metrics."""
     rows, state = saved.plain.get("rows"), saved.plain.get("objective")
-    listed = isinstance(rows, list) and all(isinstance(row, dict) for row in rows) and len(rows) == saved.step
-    if not listed or not isinstance(state, dict):
+    listed = isinstance(rows, list) and all(_numbers(row) for row in rows) and len(rows) == saved.step
+    if not listed or not _numbers(state) or state.keys() != start.keys():
         raise CheckpointError(
             what="its metrics or its state are not whole", where=f"step {saved.step}", mend="Delete it"
         )

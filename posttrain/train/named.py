@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 
 from posttrain.errors import ParamsError
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
-from posttrain.workspace import MODEL_NAME, model_path
+from posttrain.workspace import named_model_path
 
 
 class Row(Protocol):
@@ -35,14 +34,12 @@ def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
         raise ParamsError(what=f"{section} names no algorithm", where=PARAMS_FILE, mend=mend)
     if own["algorithm"] not in algorithms:
         mend = did_you_mean(own["algorithm"], list(algorithms))
-        raise ParamsError(what=f"{section}.algorithm = '{own['algorithm']}' is unknown", where=PARAMS_FILE, mend=mend)
+        what = f"{section}.algorithm = '{own['algorithm'][:80]}' is unknown"
+        raise ParamsError(what=what, where=PARAMS_FILE, mend=mend)
     algorithm = algorithms[own["algorithm"]]
     return check(algorithm.model, algorithm.row.laid(own), where=section)
 
 
 def start_path(name: str, section: str, key: str = "start") -> Path:
     """The folder of the model that a run starts from, or learns from."""
-    if not re.match(MODEL_NAME, name):
-        mend = "Use a folder under models/, e.g. sft"
-        raise ParamsError(what=f"{section}.{key} = '{name}' leaves models/", where=PARAMS_FILE, mend=mend)
-    return model_path(name)
+    return named_model_path(name, f"{section}.{key}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, Protocol
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Objective
@@ -29,6 +29,13 @@ class OptimizerParams(Params):
     weight_decay: float = Field(0.0, ge=0, description="on matrices only")
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     critic_lr: float | None = Field(None, gt=0, lt=1, description="the critic's peak rate; null for the same")
+
+    @field_validator("betas", mode="after")
+    @classmethod
+    def _averages(cls, betas: list[float]) -> list[float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"{betas} are shares of the past that an average keeps. Use numbers from 0 to below 1")
+        return betas
 
 
 class Problem(Protocol):
@@ -117,8 +124,9 @@ class AdamW:
             index, kind = name.split(".", 1)
             state["state"].setdefault(int(index), {})[kind] = part
         for index, parts in state["state"].items():
-            averages = [parts.get(kind) for kind in ("exp_avg", "exp_avg_sq")]
             shape = self._parameters[index].shape
-            if "step" not in parts or any(part is None or part.shape != shape for part in averages):
+            shapes = {"step": torch.Size(), "exp_avg": shape, "exp_avg_sq": shape}
+            sound = all(part.is_floating_point() and bool(part.isfinite().all()) for part in parts.values())
+            if {kind: part.shape for kind, part in parts.items()} != shapes or not sound:
                 raise ValueError(f"the averages of parameter {index} are not whole")
         self._optimizer.load_state_dict(state)

@@ -15,10 +15,12 @@ from posttrain.algorithms.preference import (
     RewardKnobs,
     RewardObjective,
 )
+from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.models.forward import score_rows
-from posttrain.models.store import load_model, load_scorer, load_tokenizer, save_model
+from posttrain.models.store import load_policy, load_scorer, load_tokenizer, save_model
+from posttrain.params import PARAMS_FILE
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import pack
@@ -103,13 +105,16 @@ def train_preference(run: str) -> None:
     text = ChatText(load_tokenizer(folder), str(folder))
     device = Device(params.device)
     objective = PreferenceObjective(PreferenceKnobs(**params.model_dump(include=_set_knobs(params))))
-    reference = load_model(folder).to(device.torch) if "ref_logp" in objective.needs else None
-    modules = Modules(load_model(folder).to(device.torch), device, reference, micro_tokens=params.micro_tokens)
+    reference = load_policy(folder).to(device.torch) if "ref_logp" in objective.needs else None
+    modules = Modules(load_policy(folder).to(device.torch), device, reference, micro_tokens=params.micro_tokens)
     table = FEEDBACK if "label" in objective.needs else PAIRS
     frame = read_table(table, "feedback" if table is FEEDBACK else "pairs").filter(split="train")
     rows = (feedback if table is FEEDBACK else comparisons)(
         text, frame.iter_rows(named=True), params.max_tokens, str(table)
     )
+    if params.parts > len(rows):
+        what = f"preference.runs.{run}.parts = {params.parts} parts cannot be made of {len(rows)} rows"
+        raise ParamsError(what=what, where=PARAMS_FILE, mend="Use fewer")
     source = preference_source(objective, rows, params.batch, params.epochs, params.seed, modules)
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")

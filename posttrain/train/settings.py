@@ -7,8 +7,10 @@ from pathlib import Path
 from pydantic import Field
 
 from posttrain.algorithms.objective import Objective
+from posttrain.measure.record import note
 from posttrain.models.device import DeviceParams
 from posttrain.params import Params
+from posttrain.train import randomness
 from posttrain.train.batch import Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
 from posttrain.train.estimate import check_memory, checkpoint_bytes, told_out_of_memory
@@ -23,7 +25,7 @@ from posttrain.workspace import plot_path
 class TrainingParams(Params):
     """Shared by all stages that train."""
 
-    seed: int = Field(0, ge=0, description="decides the order of rows and every sample")
+    seed: int = Field(0, ge=0, lt=2**32, description="decides the order of rows and every sample")
     optimizer: OptimizerParams = Field(default_factory=OptimizerParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
     micro_tokens: int = Field(16_384, ge=64, description="most tokens in one forward pass (memory, not results)")
@@ -56,6 +58,8 @@ def run_training(
     run = Run(
         name, objective, source, modules, update, checkpoints, plot, params.checkpoint_every, watch, params.limits
     )
+    randomness.seed(params.seed)
+    note(seed=params.seed)
     with told_out_of_memory(modules, name):
         log = train(run)
     checkpoints.finish(plot)

@@ -14,7 +14,7 @@ from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import Device
-from posttrain.models.store import load_model, load_tokenizer, new_model, save_model
+from posttrain.models.store import load_policy, load_tokenizer, new_model, save_model
 from posttrain.params import Params
 from posttrain.tables.store import read_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
@@ -23,7 +23,7 @@ from posttrain.train.epochs import Epochs, Item, stack
 from posttrain.train.modules import Modules
 from posttrain.train.rows import demonstrations, windows
 from posttrain.train.settings import TrainingParams, adamw, run_training
-from posttrain.workspace import leads_out, metrics_path, model_path, rounded, write_json
+from posttrain.workspace import any_leads_out, metrics_path, model_path, rounded, write_json
 
 SCRATCH = "scratch"
 CORPUS, CHAT = Path("data/corpus.parquet"), Path("data/chat.parquet")
@@ -64,6 +64,12 @@ class BaseParams(TrainingParams):
             raise ValueError("revision belongs to a Hub name, and model is scratch. Remove it")
         return self
 
+    @model_validator(mode="after")
+    def _window_in_context(self) -> BaseParams:
+        if self.model == SCRATCH and self.window > self.shape.context:
+            raise ValueError(f"window = {self.window} is longer than shape.context = {self.shape.context}. Change one")
+        return self
+
 
 class SftParams(TrainingParams):
     """Section `sft`: learning from demonstrations."""
@@ -79,7 +85,7 @@ def make_base(params: BaseParams) -> None:
     if params.model != SCRATCH:
         from posttrain.models.given import fetch_model
 
-        if Path(params.model).exists() and leads_out(params.model) and not params.outside_workspace:
+        if Path(params.model).exists() and any_leads_out(params.model) and not params.outside_workspace:
             mend = "Copy the model into the workspace, or set base.outside_workspace: true"
             where = f"base.model = {params.model} (params.yaml)"
             raise ParamsError(what="the path leads out of the workspace", where=where, mend=mend)
@@ -110,7 +116,7 @@ def finetune(params: SftParams) -> None:
     """Train the base model on the demonstrations."""
     folder = model_path("base")
     text = ChatText(load_tokenizer(folder), str(folder))
-    model = load_model(folder)
+    model = load_policy(folder)
     frame = read_table(CHAT, "chat")
     items, heldout = (
         demonstrations(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(CHAT))

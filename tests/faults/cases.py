@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from posttrain.sections import RUNS, SECTIONS
 from posttrain.tables.columns import COLUMNS, TURNS, Kind
+from tests.faults.tried import rows
 
 RUN_OF = {"preference": "dpo", "online": "grpo", "distill": "gkd"}
 STAGE_OF = {"evaluate": "evaluate sft"}
@@ -41,7 +42,8 @@ class Case:
 
 def all_cases() -> list[Case]:
     """Every case, in an order that never changes."""
-    return [*_files(), *_settings(), *_paths(), *_tables(), *_models(), *_checkpoints()]
+    tried = [Case(*row) for row in rows()]
+    return [*_files(), *_settings(), *_paths(), *_tables(), *_models(), *_checkpoints(), *tried]
 
 
 def _files() -> Iterator[Case]:
@@ -279,7 +281,7 @@ def _checkpoints() -> Iterator[Case]:
     for how in ("lost", "narrow", "nan", "infinite", "foreign"):
         for key in ("policy.model.embed_tokens.weight", "policy.model.norm.weight"):
             yield Case("checkpoints", f"{key} {how}", stage, "checkpoint", {"how": how, "key": key})
-    for key in ("random", "update.0.exp_avg"):
+    for key in ("random.torch", "random.python", "random.numpy", "update.0.exp_avg"):
         yield Case("checkpoints", f"{key} lost", stage, "checkpoint", {"how": "lost", "key": key})
     for key in ("mark", "step", "objective", "rows"):
         for value in ("null", "7", '"zonk"', "[7]", "-1"):

@@ -39,8 +39,9 @@ def load() -> None:
 def become(request: dict[str, Any]) -> None:
     """Turn this forked child into the stage that the request names."""
     os.setsid()
-    os.chdir(request["cwd"])
-    os.environ.update(request["env"])
+    # as bytes: under the locale C this process could not encode every path that it may be started in
+    os.chdir(request["cwd"].encode())
+    os.environb.update({name.encode(): value.encode() for name, value in request["env"].items()})
     out = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(out, stream)

@@ -31,11 +31,12 @@ PLAIN = Surroundings()
 OTHER = {
     "clock": Surroundings({"TZ": "Asia/Kathmandu"}, changes=("later",)),
     "hash seed": Surroundings({"PYTHONHASHSEED": "7"}),
-    "folder": Surroundings(folder="deeper and/with spaces/w"),
+    "folder": Surroundings(folder="deeper and/with spâces/and 'quotes'/w"),
     "locale": Surroundings({"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0"}),
     "umask": Surroundings(changes=("private",)),
     "order of files": Surroundings(changes=("reversed_folders",)),
     "cold cache": Surroundings({"HOME": "{new}", "HF_HOME": "{new}/hf", "XDG_CACHE_HOME": "{new}/cache"}),
+    "no home": Surroundings({"HOME": "/dev/null", "HF_HOME": "/dev/null/hf", "XDG_CACHE_HOME": "/dev/null/cache"}),
     "library threads": Surroundings(
         {"OMP_NUM_THREADS": "2", "POLARS_MAX_THREADS": "1", "RAYON_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "true"}
     ),

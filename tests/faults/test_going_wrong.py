@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.faults.damage import checkpoints_of
@@ -90,3 +92,28 @@ def test_a_run_that_will_not_fit_is_refused_before_it_begins(
     ended = run_with(server, workspace, "sft", path, value)
     assert ended.status == 1 and "GB more memory" in ended.output and "micro_tokens" in ended.output, ended.output
     assert not checkpoints_of(workspace)
+
+
+def little_memory(more: int) -> None:
+    """In the stage's process: so much memory beyond what it has already."""
+    has = psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (has + more, has + more))
+
+
+@pytest.mark.parametrize(
+    ("stage", "short"), [("evaluate sft", "prompts: 20, samples: 2"), ("pairs", "prompts: 30, heldout_prompts: 10")]
+)
+def test_a_stage_that_runs_out_of_memory_says_which_knobs_lower_it(
+    server: Server, smoke_workspace: Path, tmp_path: Path, stage: str, short: str
+) -> None:
+    workspace = prepared(smoke_workspace, tmp_path / "w")
+    params = workspace / "params.yaml"
+    many = "samples: 20000, sampling: {rows: 1000000}"
+    told = params.read_text().replace(", samples: 6", "").replace(short, f"prompts: 20, {many}")
+    assert many in told
+    params.unlink()
+    params.write_text(told)
+    named = "tests.faults.test_going_wrong:little_memory"
+    ended = server.run(workspace, stage, before=named, given={"more": 900_000_000})
+    assert ended.status == 1 and "the memory ran out" in ended.output and "sampling.rows" in ended.output, ended.output
+    assert "Traceback" not in ended.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from tests.faults.kills import prepared
 from tests.faults.processes import Server
 from tests.faults.surroundings import STAGES
+from tests.faults.tried import LINKS
 from tests.workspace import ROOT, dvc, environment
 
 pytestmark = pytest.mark.xdist_group("faults")
@@ -126,6 +128,16 @@ def test_no_path_leads_out_of_the_workspace(
     given = {"change": "setting", "arguments": {"path": [section.split(maxsplit=1)[0]], "value": value}}
     ended = server.run(workspace, stage, before="tests.faults.changes:apply", given=given)
     assert ended.status == 1 and words in ended.output, ended.output
+
+
+@pytest.mark.parametrize(("place", "path", "value", "stage"), LINKS)
+def test_no_link_leads_out_of_the_workspace(
+    server: Server, smoke_workspace: Path, tmp_path: Path, place: str, path: str, value: str, stage: str
+) -> None:
+    workspace = prepared(smoke_workspace, tmp_path / "w")
+    given = {"change": "linked", "arguments": {"place": place, "path": path.split("/"), "value": value}}
+    ended = server.run(workspace, stage, before="tests.faults.changes:apply", given=given)
+    assert ended.status == 1 and re.search("leads out of the workspace|leaves models/", ended.output), ended.output
 
 
 def test_a_folder_outside_is_taken_where_it_is_allowed(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:

@@ -153,7 +153,10 @@ def test_a_file_arrives_once_it_is_at_rest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(["--cron", "at night"], "'at night' is no time"), (["--every", "0"], "0 is shorter than 1 second")],
+    [
+        (["--cron", "at night"], "'at night' is no schedule"),
+        (["--every", "0"], "'0' is no number of seconds of at least 1"),
+    ],
 )
 def test_a_time_that_is_none_is_refused(project: Project, words: list[str], told: str) -> None:
     command = [sys.executable, "-m", "flows.deploy", "serve", *words]

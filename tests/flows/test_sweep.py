@@ -248,8 +248,8 @@ def test_help_and_nothing_to_do(
     monkeypatch.chdir(small.root)
     for words, told in {
         ("--seeds", "1,x"): "'1,x' are no whole numbers",
-        ("--jobs", "0"): "--jobs: one is the least",
-        ("--random", "0"): "--random: one is the least",
+        ("--jobs", "0"): "'0' is no whole number above 0",
+        ("--random", "0"): "'0' is no whole number above 0",
     }.items():
         with pytest.raises(SystemExit):
             main(["s", "-S", f"{BETA}=0.02,0.5", *words])

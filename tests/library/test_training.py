@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -28,13 +30,14 @@ from posttrain.params import check, merge
 from posttrain.rewards.blend import Blend
 from posttrain.rewards.verifiable import Sampled
 from posttrain.text.chat import ChatText
+from posttrain.train import randomness
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
 from posttrain.train.epochs import Epochs, Item
 from posttrain.train.loop import GradientProblem, Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.modules import Modules
-from posttrain.train.optimizer import AdamW, OptimizerParams, Update
+from posttrain.train.optimizer import AdamW, OptimizerParams, Problem, Update
 from posttrain.train.preferences import preference_source
 from posttrain.train.rows import rankings
 from tests.library.models import tiny_folder
@@ -218,6 +221,53 @@ def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(
     train(again)
     assert digest(again) == expected
     assert (tmp_path / f"{name}.csv").read_text() == log
+
+
+class Shaken:
+    """An update rule that draws from every random state of the process, as a model's dropout may."""
+
+    def __init__(self, inner: Update) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def step(self, problem: Problem, progress: float) -> dict[str, float]:
+        found = self._inner.step(problem, progress)
+        drawn = random.gauss(0, 1) + np.random.standard_normal() + float(torch.randn(()))  # noqa: NPY002
+        with torch.no_grad():
+            for parameter in problem.modules.policy.parameters():
+                parameter.add_(1e-3 * drawn)
+        return found
+
+
+def test_a_cut_run_goes_on_with_the_same_random_numbers(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shaken() -> Run:
+        run = make_run(folder, "sft", tmp_path)
+        object.__setattr__(run, "update", Shaken(run.update))
+        return run
+
+    expected = []
+    for place in ("one", "two"):
+        monkeypatch.setenv("DVC_ROOT", str(tmp_path / place))
+        randomness.seed(7)
+        whole = shaken()
+        train(whole)
+        expected.append(digest(whole))
+    assert expected[0] == expected[1], "the seed does not decide the random numbers"
+
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path / "cut"))
+    randomness.seed(7)
+    cut = shaken()
+    object.__setattr__(cut, "source", CutSource(cut.source, 3))
+    with pytest.raises(CutError):
+        train(cut)
+    randomness.seed(8)  # a new process is anywhere
+    again = shaken()
+    train(again)
+    assert digest(again) == expected[0]
 
 
 def test_groups_that_agree_make_a_step_that_teaches_nothing(folder: Path) -> None:

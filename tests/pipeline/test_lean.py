@@ -32,7 +32,7 @@ runpy.run_module(f"stages.{name}", run_name="__main__", alter_sys=True)
 """
 """Run a stage as `python -m stages.NAME` does, and write down what it has imported when it ends."""
 
-OUTPUTS = ("models", "plots", "metrics", "results", "data")
+OUTPUTS = ("models", "plots", "metrics", "results", "data", "records")
 
 
 @pytest.mark.parametrize("stage", ["prepare", "sft", "online grpo", "evaluate sft"])

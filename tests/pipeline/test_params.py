@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.errors import ParamsError
+from posttrain.params import NAMED, SINGLE
 from posttrain.sections import RUNS, SECTIONS, check_params, describe_params
 from tests.workspace import ROOT
 
@@ -26,6 +27,9 @@ def test_shipped_params_are_right(file: Path, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("online: {runs: {}, seed: 1}", "online.seed: unknown key. Settings belong to a run: online.runs.NAME.seed"),
+        ("sft: {optimizer: {betas: [0.9, 1.0]}}", "Use numbers from 0 to below 1"),
+        ("base: {window: 600}", "window = 600 is longer than shape.context = 512"),
         ("onlin: {}", "unknown section 'onlin'. Did you mean 'online'?"),
         ("sft: {epochs: 1.0, epoch: 2}", "sft.epoch: unknown key. Did you mean 'epochs'?"),
         ("sft: {optimizer: {lr: fast}}", "sft.optimizer.lr = 'fast'"),
@@ -49,6 +53,7 @@ def test_a_wrong_file_is_told(text: str, words: str, tmp_path: Path, monkeypatch
     with pytest.raises(ParamsError) as caught:
         check_params()
     assert words in str(caught.value) and "params.yaml" in str(caught.value)
+    assert "?." not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +71,10 @@ def test_who_does_not_learn_by_the_samplers_log_probs_may_truncate(
     (tmp_path / "params.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     assert check_params() == 1
+
+
+def test_sections_are_known_where_the_file_is_read() -> None:
+    assert set(SECTIONS) == set(SINGLE) and set(RUNS) == set(NAMED)
 
 
 def test_every_parameter_is_explained() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 import polars as pl
 import pytest
+from ruamel.yaml import YAML
 from safetensors.torch import load_file
 
 from posttrain.tables.store import check_disjoint, read_table
@@ -67,6 +70,20 @@ def test_models_load_with_from_pretrained(smoke_workspace: Path, policy: str) ->
     chat = [{"role": "user", "content": "Ann has 2 coins."}]
     ids = AutoTokenizer.from_pretrained(folder).apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
     assert len(ids) > 5
+
+
+def test_every_stage_records_what_made_its_results(smoke_workspace: Path) -> None:
+    lock = YAML(typ="safe", pure=True).load((smoke_workspace / "dvc.lock").read_text(encoding="utf-8"))
+    for name, entry in lock["stages"].items():
+        records = [out["path"] for out in entry["outs"] if out["path"].startswith("records/")]
+        assert len(records) == 1, name
+        record = json.loads((smoke_workspace / records[0]).read_text())
+        assert record["versions"]["torch"] == version("torch") and record["versions"]["python"] == python_version()
+        assert len(record["code"]) == 16 and record["platform"]
+        if name != "report":
+            assert record["seed"] >= 0, name
+        if name not in ("prepare", "report"):
+            assert (record["device"], record["precision"], record["threads"]) == ("cpu", "fp32", 1), name
 
 
 def test_every_training_stage_logs_what_plots_draw(smoke_workspace: Path) -> None:

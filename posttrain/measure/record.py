@@ -1,0 +1,69 @@
+"""What made a stage's results: an output of its own per stage, which no stage depends on and the weights do not hold.
+
+What is recorded is equal in every clone on one machine, so that dvc.lock is too: no time, no path, no name of a host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from posttrain.workspace import write_json
+
+FOLDER: Final = Path("records")
+PACKAGES: Final = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "polars", "pyarrow", "pandera")
+
+_NOTED: dict[str, str | int] = {}
+
+
+def note(**facts: str | int) -> None:
+    """Remember what this process decided: its device, its threads, its seed."""
+    _NOTED.update(facts)
+
+
+def record_path(stage: str) -> Path:
+    """Where a stage's record lies: `online@grpo` -> records/online/grpo.json."""
+    return FOLDER / f"{stage.replace('@', '/')}.json"
+
+
+def write_record(stage: str) -> None:
+    """Write down what made the results that the stage has written."""
+    found = {
+        "stage": stage,
+        "code": code_digest(),
+        **dict(sorted(_NOTED.items())),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "versions": versions(),
+    }
+    write_json(record_path(stage), found)
+
+
+def versions() -> dict[str, str]:
+    """Python's and those of the packages that decide what a stage computes."""
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+def code_digest() -> str:
+    """A digest of the library's loaded code."""
+    digest = hashlib.sha256()
+    for part in _code():
+        digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+def _code() -> Iterator[bytes]:
+    for name in sorted(name for name in sys.modules if _counts(name)):
+        file = getattr(sys.modules[name], "__file__", None)
+        if file:
+            yield name.encode()
+            yield Path(file).read_bytes()
+
+
+def _counts(module: str) -> bool:
+    """Whether what a module says can change a run; to measure one changes nothing."""
+    return module.partition(".")[0] in ("posttrain", "stages") and not module.startswith("posttrain.measure")

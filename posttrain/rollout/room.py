@@ -1,0 +1,31 @@
+"""Whether there is room for what a stage is asked to sample: in the model's context and in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from posttrain.errors import ParamsError
+from posttrain.models.device import free_bytes
+from posttrain.rollout.engine import SamplingParams
+
+SAMPLE_BYTES = 500
+"""What the shortest completion takes at least: its ids, their log-probs, its text and its row."""
+
+
+def check_room(model: Any, prompts: Sequence[Sequence[int]], count: int, params: SamplingParams, section: str) -> None:
+    """Refuse `count` completions that memory will not hold, or that would go on beyond the model's context."""
+    where = f"{section} (params.yaml)"
+    free = free_bytes(torch.device("cpu"))
+    if count * SAMPLE_BYTES > free:
+        what = f"{count:,} completions at a time take over {count * SAMPLE_BYTES / 1e9:.3g} GB of memory, and "
+        what += f"{free / 1e9:.3g} GB are free"
+        raise ParamsError(what=what, where=where, mend="Lower the number of prompts or of samples of each")
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    longest = max((len(ids) for ids in prompts), default=0)
+    if isinstance(context, int) and 0 < context < longest + params.max_tokens:
+        what = f"a prompt of {longest} tokens and sampling.max_tokens = {params.max_tokens} more are longer than the "
+        what += f"model's context of {context}"
+        raise ParamsError(what=what, where=where, mend="Lower sampling.max_tokens, or give shorter prompts")

@@ -1,0 +1,31 @@
+"""Words on the command line that mean nothing are refused in a line, before anything is started."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.workspace import ROOT, run
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("flows.sweep k --seeds a,b", "'a,b' are no whole numbers"),
+        ("flows.sweep k --seeds 1,-2", "'1,-2' are no whole numbers"),
+        ("flows.sweep k -S sft.epochs=1 --jobs 0", "'0' is no whole number above 0"),
+        ("flows.sweep k -S sft.epochs=1 --random -1", "'-1' is no whole number above 0"),
+        ("flows.sweep k -S sft.epochs=*x", "a value that YAML does not admit"),
+        ("flows.sweep ../k -S sft.epochs=1", "'../k' cannot name a sweep"),
+        ("flows.deploy serve --cron zonk", "'zonk' is no schedule"),
+        ("flows.deploy serve --every nan", "'nan' is no number of seconds of at least 1"),
+        ("flows.deploy watch data --look-every -3", "'-3' is no number of seconds of at least 1"),
+        ("flows.pipeline zonk", "error: dvc.yaml: no stage 'zonk'"),
+        ("flows.server --port abc", "invalid int value: 'abc'"),
+    ],
+)
+def test_a_word_that_means_nothing_is_refused_in_a_line(words: str, told: str) -> None:
+    done = run(ROOT, sys.executable, "-m", *words.split())
+    assert done.returncode in (1, 2) and told in done.stdout, done.stdout
+    assert "Traceback" not in done.stdout
