@@ -17,7 +17,7 @@ def main() -> int:
     commands.add_parser("results", help="the table of results of the last run, and what to look at next")
     commands.add_parser("readme", help="write the last run's results into README.md and draw its plot")
     commands.add_parser("timings", help="what the time of each stage's last run went into")
-    commands.add_parser("mend", help="set a dvc.lock aside that a kill left in part; nothing is lost")
+    commands.add_parser("mend", help="set right what a kill left in part of DVC's own files; nothing is lost")
     commands.add_parser("check", help="check every section and run of params.yaml without running anything")
     shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
     shown.add_argument("section", nargs="?", help="one section, e.g. online")
@@ -62,9 +62,9 @@ def _answer(arguments: argparse.Namespace) -> str:
 
             return timings_table()
         case "mend":
-            from posttrain.lock import mend_lock
+            from posttrain.lock import mend
 
-            return mend_lock()
+            return mend() or "dvc.lock: nothing to mend"
         case "compare":
             return _comparison(arguments)
         case "check":

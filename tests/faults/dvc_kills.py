@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from tests.faults.kills import PARAMS, UNCHECKPOINTED, Tally, digests
-from tests.workspace import dvc, environment
+from tests.workspace import dvc, environment, run
 
 STAGES = ("sft", "online@ppo", "pairs")
 ALONE, GROUP, COMMIT = (
@@ -46,6 +46,10 @@ def torture_dvc(smoke: Path, folder: Path, stage: str, moments: list[str], seed:
         workspace = _killed(smoke, folder / "cut", stage, moment, seconds, rng)
         tally.kills[moment] += 1
         again = dvc(workspace, "repro", "--single-item", stage)
+        if again.returncode and "RWLock-file" in again.stdout:
+            tally.mended += 1
+            run(workspace, sys.executable, "-m", "posttrain", "mend")
+            again = dvc(workspace, "repro", "--single-item", stage)
         tally.lives += 1
         resumed = "goes on from the checkpoint" in again.stdout
         tally.resumed += resumed

@@ -51,6 +51,8 @@ class Tally:
     kills: Counter[str] = field(default_factory=Counter)
     lives: int = 0
     resumed: int = 0
+    mended: int = 0
+    """How often DVC could not read a file of its own, until `python -m posttrain mend`."""
     faults: list[str] = field(default_factory=list)
 
     @property

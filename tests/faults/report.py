@@ -72,6 +72,8 @@ def page(results: Results) -> str:
         lives, resumed, wrong = (sum(f(r) for r in rows.values()) for f in (_lives, _resumed, _wrong))
         total = sum(map(_sum, rows.values()))
         lines += [f"| **all** | **{total}** | **{lives}** | **{resumed}** | **{wrong}** |", ""]
+        if mended := sum(int(row.get("mended", 0)) for row in rows.values()):
+            lines += [f"{mended} of them left `.dvc/tmp/rwlock` in part: `python -m posttrain mend` first.", ""]
         where: Counter[str] = sum((Counter(r["kills"]) for r in rows.values()), Counter())
         lines += ["| what it was doing when it was killed | kills |", "|---|---:|"]
         lines += [f"| {doing} | {number} |" for doing, number in where.most_common()] + [""]
@@ -98,7 +100,13 @@ def _wrong(row: dict[str, Any]) -> int:
 
 
 def _put(results: Results, part: str, name: str, tally: kills.Tally) -> None:
-    row = {"kills": dict(tally.kills), "lives": tally.lives, "resumed": tally.resumed, "faults": tally.faults}
+    row = {
+        "kills": dict(tally.kills),
+        "lives": tally.lives,
+        "resumed": tally.resumed,
+        "mended": tally.mended,
+        "faults": tally.faults,
+    }
     results[part][name] = row
     print(
         f"{part}: {name}: {tally.killed} kills, {tally.lives} lives, {tally.faults or 'all as if never killed'}",

@@ -24,7 +24,7 @@ ALL = ["prepare", "branch@left", "branch@right", "join", "sub/dvc.yaml:extra"]
 
 
 def test_run_edit_and_undo(project: Project) -> None:
-    project.trouble(left={"seconds": 2}, right={"seconds": 2})
+    project.trouble(left={"seconds": 6}, right={"seconds": 6})
     first = project.run()
     assert first.code == 0, first.err
     assert first.states == dict.fromkeys(ALL, "Completed")

@@ -33,3 +33,16 @@ def test_a_damaged_lock_is_set_aside_and_nothing_is_run_again(own_workspace: Pat
     assert done.returncode == 0, done.stdout
     assert "Running stage" not in done.stdout, done.stdout
     assert lock.read_bytes() == whole
+
+
+@pytest.mark.parametrize("part", [b"", b'{"read": {"/w'])
+def test_a_damaged_rwlock_is_removed_and_a_whole_one_is_not(own_workspace: Path, part: bytes) -> None:
+    rwlock = own_workspace / ".dvc/tmp/rwlock"
+    rwlock.write_bytes(part)
+    refused = dvc(own_workspace, "repro")
+    assert refused.returncode != 0 and "RWLock-file" in refused.stdout
+    assert "rwlock was damaged" in mend(own_workspace)
+    assert dvc(own_workspace, "repro").returncode == 0
+    whole = rwlock.read_bytes()
+    assert "nothing to mend" in mend(own_workspace)
+    assert rwlock.read_bytes() == whole
