@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.lock import mend
 from posttrain.params import Params, check, did_you_mean
 
 ROOT_FILE = "dvc.yaml"
@@ -224,6 +225,8 @@ def _line(error: BaseException) -> str:
 def main(targets: Sequence[str]) -> int:
     """Print the answer, or the error, as one JSON object."""
     try:
+        if mended := mend(Path.cwd()):
+            print(mended, file=sys.stderr)
         stages = read(Path.cwd(), targets)
     except PosttrainError as error:
         print(json.dumps({"error": {"what": error.what, "where": error.where, "mend": error.mend}}))

@@ -13,7 +13,6 @@ from flows import idle, record, server
 from flows.graph import Reading, Stage, Where, Which, chosen, find_root
 from flows.record import Outcome
 from posttrain.errors import PosttrainError
-from posttrain.lock import mend_rwlock
 
 
 def main(words: list[str] | None = None) -> int:
@@ -56,8 +55,6 @@ def main(words: list[str] | None = None) -> int:
 def _run(targets: list[str], which: Which, where: Where) -> int:
     root = find_root(Path.cwd())
     home = server.prepare(root)
-    if mended := mend_rwlock(root):
-        print(mended, file=sys.stderr)
     reading = Reading(root, targets)
     url = server.find(home)
     if url is None or idle.possible(url):

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import traceback
+from pathlib import Path
 
 from posttrain.errors import PosttrainError
 
@@ -64,7 +65,7 @@ def _answer(arguments: argparse.Namespace) -> str:
         case "mend":
             from posttrain.lock import mend
 
-            return mend() or "dvc.lock: nothing to mend"
+            return mend(Path.cwd()) or "nothing to mend"
         case "compare":
             return _comparison(arguments)
         case "check":

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import machine, versions
 from benchmarks.overhead.page import RESULT, lines
 from benchmarks.overhead.pipelines import bare, finished, hollow, locked
 from benchmarks.speed.page import write_page
@@ -26,6 +27,7 @@ from benchmarks.speed.run import RESULTS, ROOT
 from tests.workspace import environment
 
 STAGES = ("stage sft", "stage online grpo")
+TABLE_TURNS = 3
 TABLES = tuple(f"tables {kind}" for kind in ("chat", "pairs", "prompts", "rollouts"))
 WORK = {
     "all of it": ("dvc/__main__.py", "<module>"),
@@ -41,7 +43,9 @@ Found = dict[str, list[dict[str, float]]]
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__)
-    parser.add_argument("-n", "--rounds", type=int, default=5, help="alternations; tables are checked in the first")
+    parser.add_argument(
+        "-n", "--rounds", type=int, default=5, help="alternations; tables are checked in the first three"
+    )
     parser.add_argument("--show", action="store_true", help="only on the terminal")
     parser.add_argument("--workspace", type=Path, help="a finished smoke pipeline, which is made otherwise")
     options = parser.parse_args(arguments)
@@ -66,13 +70,14 @@ def measured(ours: Path, folder: Path, rounds: int) -> dict[str, Any]:
     for turn in range(rounds):
         for name, place in pipelines.items():
             found.setdefault(f"dvc {name}", []).append(_child(["-m", "dvc", "repro"], place))
-        for side in ("imports", "collected", *STAGES, *(TABLES if turn == 0 else ())):
+        for side in ("imports", "collected", *STAGES, *(TABLES if turn < TABLE_TURNS else ())):
             found.setdefault(side, []).append(_side(side, at_work))
             print(f"{side}: {found[side][-1]}", flush=True)
     stages = locked(ours)
     count = {kind: sum(len(one.get(kind, [])) for one in stages.values()) for kind in ("deps", "outs")}
     profiles = {name: profile(pipelines[name], folder / name / "profile") for name in ("ours", "bare")}
-    return {"stages": len(stages), **count, "profiles": profiles, "sides": found}
+    used = f"{machine()}, no GPU; {versions('dvc', 'pandera', 'polars', 'torch', 'transformers')}"
+    return {"machine": used, "stages": len(stages), **count, "profiles": profiles, "sides": found}
 
 
 def profile(place: Path, file: Path) -> dict[str, float]:

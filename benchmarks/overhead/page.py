@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,11 +42,9 @@ def overhead_lines() -> list[str]:
 def lines(found: dict[str, Any]) -> list[str]:
     """The section from what was measured."""
     sides = found["sides"]
-    names = ("dvc", "pandera", "polars", "torch", "transformers")
-    versions = ", ".join(f"{name} {version(name)}" for name in names)
     return [
         HEAD,
-        f"Versions: {versions}.",
+        f"Machine: {found['machine']}.",
         "",
         START,
         *_start(sides),

@@ -6,13 +6,12 @@ python -m benchmarks.speed.gpu [-n 5] [--peak 989]    writes docs/performance-gp
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks.machine import versions
 from benchmarks.speed.case import Case, Row, Shape, batches
 from benchmarks.speed.cases import GPU
 from benchmarks.speed.run import RESULTS, ROOT, Reports, alternate, median, ratios
@@ -38,7 +37,8 @@ def main(arguments: list[str]) -> int:
         print("error: no CUDA device here. Run it where there is one; on a CPU: make bench", file=sys.stderr)
         return 1
     found = {case: alternate(case, sides_of(case), options.rounds, RESULTS) for case in GPU}
-    write(found, f"{torch.cuda.get_device_name()}, {_versions()}", options.peak, PAGE)
+    used = f"{torch.cuda.get_device_name()}; {versions('torch', 'transformers', 'trl', 'vllm')}"
+    write(found, used, options.peak, PAGE)
     return 0
 
 
@@ -98,18 +98,6 @@ def write(found: dict[str, Reports], machine: str, peak: float, page: Path) -> N
         lines.append(f"| {case} / {what} | {target:.2f} | {value:.2f} | {'reached' if value >= target else 'missed'} |")
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"written: {page}")
-
-
-def _versions() -> str:
-    names = ("torch", "transformers", "trl", "vllm")
-    return ", ".join([f"Python {platform.python_version()}", *(f"{name} {_version(name)}" for name in names)])
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "absent"
 
 
 if __name__ == "__main__":

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import platform
+import json
 import statistics
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks.overhead.page import overhead_lines
 from benchmarks.speed.case import Shape, batches, lengths, padding
 from benchmarks.speed.cases import COMPARED, SCALING, case_of
-from benchmarks.speed.run import Reports, load, median, ratios
+from benchmarks.speed.run import MACHINE, Reports, load, median, ratios
 
 UNITS = {"sft": "tokens", "reward": "pairs", "dpo": "pairs", "grpo": "completions", "rloo": "completions"}
 TARGETS: dict[str, dict[str, float]] = {
@@ -69,7 +67,7 @@ CONTROL = (
 
 def write_page(results: Path, page: Path) -> None:
     """Write the page; a case without results is named."""
-    lines = [HEAD, _machine(), "", "## Beside TRL and the bound", ""]
+    lines = [HEAD, _machine(results), "", "## Beside TRL and the bound", ""]
     lines += [HEADER, "|---|---|---|---|---|---|---|---|---|"]
     found = {case: reports for case in COMPARED if (reports := load(case, results)).get("trl")}
     lines += [_row(case, reports) for case, reports in found.items()]
@@ -170,30 +168,9 @@ def parameters(shape: Shape) -> int:
     return shape.vocabulary * shape.width + shape.layers * layer + shape.width
 
 
-def _machine() -> str:
-    names = ("torch", "transformers", "trl")
-    versions = ", ".join(f"{name} {_version(name)}" for name in names)
-    return (
-        f"Machine: {_processor()}, {os.cpu_count()} cores shared with other work, {_memory()} GiB, no GPU; Python "
-        f"{platform.python_version()}, {versions}."
-    )
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "absent"
-
-
-def _processor() -> str:
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-
-
-def _memory() -> int:
-    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+def _machine(results: Path) -> str:
+    file = results / MACHINE
+    return f"Machine: {json.loads(file.read_text())}." if file.is_file() else "Not measured yet."
 
 
 def _number(value: float) -> str:

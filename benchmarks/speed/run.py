@@ -12,11 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.machine import machine, versions
 from benchmarks.speed.cases import case_of
 from benchmarks.speed.meter import Report
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+MACHINE = "machine.json"
+"""What the newest report of a folder was measured on."""
 SAME_LOSS = 2e-3
 """Sides that do the same mathematics agree this closely in every update."""
 SAME_LOSS_BF16 = 2e-2
@@ -98,6 +101,9 @@ def save(case: str, reports: Reports, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({side: [asdict(one) for one in many] for side, many in reports.items()}, indent=1)
     _file(case, folder).write_text(text + "\n", encoding="utf-8")
+    used = f"{machine()}, no GPU; {versions('torch', 'transformers', 'trl')}"
+    if case_of(case).device == "cpu":
+        (folder / MACHINE).write_text(json.dumps(used) + "\n", encoding="utf-8")
 
 
 def _file(case: str, folder: Path) -> Path:

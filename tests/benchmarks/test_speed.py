@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import platform
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,7 @@ def test_the_page_has_every_case_and_ratios_by_turn(tmp_path: Path) -> None:
     write_page(tmp_path, tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
     assert "1.50 [1.00, 2.00]" in text
+    assert f"Python {platform.python_version()}, torch " in text, "the machine is kept with the reports"
     assert all(case in text for case in COMPARED)
     assert all(title in text for title in SCALING)
     assert "dpo/S | not measured yet" in text

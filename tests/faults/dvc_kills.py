@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import random
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.faults.kills import PARAMS, UNCHECKPOINTED, Tally, digests
+from tests.faults.kills import PARAMS, PRODUCTS, UNCHECKPOINTED, Tally, digests
 from tests.workspace import dvc, environment, run
 
 STAGES = ("sft", "online@ppo", "pairs")
@@ -24,6 +25,7 @@ ALONE, GROUP, COMMIT = (
     "dvc, between the stage's end and its record in dvc.lock",
 )
 MOMENTS = (ALONE, GROUP, COMMIT)
+RESTORE = "dvc, while it took finished stages from its cache"
 COMMIT_S = 0.3
 TRIES = 5
 
@@ -39,31 +41,71 @@ def torture_dvc(smoke: Path, folder: Path, stage: str, moments: list[str], seed:
     """One kill of DVC for each of the moments, every time from the same beginning."""
     rng, tally = random.Random(f"{seed} {stage}"), Tally(f"dvc repro {stage}")
     whole = copied(smoke, folder / "whole")
-    process = _started(whole, stage)
+    process = _started(whole, "--single-item", stage)
     seconds = _stage_seconds(process)
     assert process.wait() == 0, f"dvc repro {stage} fails even when nobody kills it"
     for moment in moments:
         workspace = _killed(smoke, folder / "cut", stage, moment, seconds, rng)
         tally.kills[moment] += 1
-        again = dvc(workspace, "repro", "--single-item", stage)
-        if again.returncode and "RWLock-file" in again.stdout:
-            tally.mended += 1
-            run(workspace, sys.executable, "-m", "posttrain", "mend")
-            again = dvc(workspace, "repro", "--single-item", stage)
-        tally.lives += 1
+        again = _again(workspace, tally, "--single-item", stage)
         resumed = "goes on from the checkpoint" in again.stdout
         tally.resumed += resumed
-        if again.returncode:
-            tally.faults.append(again.stdout[-2000:])
         kept = resumed or "is cached - skipping run" in again.stdout
         if moment == COMMIT and stage not in UNCHECKPOINTED and not kept:
             tally.faults.append(f"finished work was lost: {again.stdout[-2000:]}")
-        if (workspace / "dvc.lock").read_text() != (whole / "dvc.lock").read_text():
-            tally.faults.append(f"{moment}: dvc.lock differs")
-        if digests(workspace) != digests(whole):
-            tally.faults.append(f"{moment}: the outputs differ")
-        shutil.rmtree(workspace)
+        _compare(workspace, whole, moment, tally)
     return tally
+
+
+def torture_restore(smoke: Path, folder: Path, kills: int, seed: int) -> Tally:
+    """Kill DVC while it takes the whole pipeline from its run cache, every time from nothing."""
+    rng, tally = random.Random(f"{seed} {RESTORE}"), Tally("dvc repro of all stages")
+    workspace, seconds = folder / "cut", 0.0
+    for number in range(-1, kills):
+        shutil.copytree(smoke, workspace, symlinks=True)
+        for name in PRODUCTS:
+            shutil.rmtree(workspace / name)
+        (workspace / "dvc.lock").unlink()
+        began = time.monotonic()
+        process = _started(workspace)
+        if number < 0:
+            assert process.wait() == 0, "dvc repro fails even when nobody kills it"
+            seconds = time.monotonic() - began
+        else:
+            while not (workspace / "dvc.lock").exists() and process.poll() is None:
+                time.sleep(0.005)
+            time.sleep(max(seconds - (time.monotonic() - began), 0) * rng.random())
+            process.kill()
+            process.wait()
+            tally.kills[RESTORE] += 1
+            _again(workspace, tally)
+        _compare(workspace, smoke, RESTORE, tally)
+    return tally
+
+
+def _again(workspace: Path, tally: Tally, *what: str) -> subprocess.CompletedProcess[str]:
+    """The next run, after `mend` where DVC cannot read what it left; then no file of its own may be left over."""
+    again = dvc(workspace, "repro", *what)
+    mended = run(workspace, sys.executable, "-m", "posttrain", "mend").stdout
+    if "was damaged" in mended:
+        again = dvc(workspace, "repro", *what)
+    if again.returncode:
+        tally.faults.append(again.stdout[-2000:])
+    tally.mended += "nothing to mend" not in mended
+    tally.lives += 1
+    return again
+
+
+def _compare(workspace: Path, whole: Path, moment: str, tally: Tally) -> None:
+    """Every file must be as in the run that nobody killed."""
+    locks = [(place / "dvc.lock").read_text().splitlines() for place in (whole, workspace)]
+    if locks[0] != locks[1]:
+        tally.faults.append(
+            "\n".join([f"{moment}: dvc.lock differs:", *difflib.unified_diff(*locks, lineterm="", n=1)])
+        )
+    if differing := dict(digests(workspace).items() ^ digests(whole).items()):
+        tally.faults.append(f"{moment}: the outputs differ: {', '.join(sorted(differing))}")
+    shutil.rmtree(workspace)
 
 
 def _killed(smoke: Path, workspace: Path, stage: str, moment: str, seconds: float, rng: random.Random) -> Path:
@@ -71,7 +113,7 @@ def _killed(smoke: Path, workspace: Path, stage: str, moment: str, seconds: floa
     for _ in range(TRIES):
         copied(smoke, workspace)
         lock = (workspace / "dvc.lock").read_text()
-        process = _started(workspace, stage)
+        process = _started(workspace, "--single-item", stage)
         while not _running(process) and process.poll() is None:
             time.sleep(0.005)
         if moment == COMMIT:
@@ -90,9 +132,9 @@ def _killed(smoke: Path, workspace: Path, stage: str, moment: str, seconds: floa
     raise RuntimeError(f"{TRIES} kills of dvc repro {stage} came too late for: {moment}")
 
 
-def _started(workspace: Path, stage: str) -> subprocess.Popen[bytes]:
+def _started(workspace: Path, *what: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "dvc", "repro", "--single-item", stage],
+        [sys.executable, "-m", "dvc", "repro", *what],
         cwd=workspace, env=environment(), start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip

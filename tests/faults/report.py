@@ -26,6 +26,11 @@ RESULTS, PAGE = ROOT / ".faults/results.json", ROOT / "docs/faults.md"
 PARTS = ("stages", "dvc", "damage")
 Results = dict[str, dict[str, Any]]
 
+MENDED = (
+    "`dvc.lock` or `.dvc/tmp/rwlock`, which it writes in place, or a trial of links beside an output. "
+    "`python -m posttrain mend` (which `make run` and every flow call first) set it right."
+)
+
 HEAD = """# Faults
 
 Written by `make faults` from what it measured; do not edit. Every stage of the smoke pipeline, and a run for each kind
@@ -49,6 +54,8 @@ def measured_dvc(smoke: Path, folder: Path, count: int, results: Results, _: str
     moments = [moment for moment in dvc_kills.MOMENTS for _ in range(max(count // 20, 1))]
     for stage in dvc_kills.STAGES:
         _put(results, "dvc", stage, dvc_kills.torture_dvc(smoke, folder / stage, stage, moments, seed=count))
+    restored = dvc_kills.torture_restore(smoke, folder / "restored", max(count // 2, 1), seed=count)
+    _put(results, "dvc", "the whole pipeline, from the run cache", restored)
 
 
 def measured_damage(smoke: Path, folder: Path, count: int, results: Results, _: str | None) -> None:
@@ -73,7 +80,7 @@ def page(results: Results) -> str:
         total = sum(map(_sum, rows.values()))
         lines += [f"| **all** | **{total}** | **{lives}** | **{resumed}** | **{wrong}** |", ""]
         if mended := sum(int(row.get("mended", 0)) for row in rows.values()):
-            lines += [f"{mended} of them left `.dvc/tmp/rwlock` in part: `python -m posttrain mend` first.", ""]
+            lines += [f"{mended} of them left a file of DVC's own in part or behind: {MENDED}", ""]
         where: Counter[str] = sum((Counter(r["kills"]) for r in rows.values()), Counter())
         lines += ["| what it was doing when it was killed | kills |", "|---|---:|"]
         lines += [f"| {doing} | {number} |" for doing, number in where.most_common()] + [""]

@@ -45,6 +45,12 @@ def test_dvc_killed_while_it_commits_has_lost_nothing(smoke_workspace: Path, tmp
     assert tally.killed == 1
 
 
+def test_dvc_killed_while_it_restores_has_lost_nothing(smoke_workspace: Path, tmp_path: Path) -> None:
+    tally = dvc_kills.torture_restore(smoke_workspace, tmp_path, 2, seed=1)
+    assert not tally.faults, "\n".join(tally.faults)
+    assert tally.killed == tally.lives == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", dvc_kills.STAGES)
 def test_dvc_killed_at_every_kind_of_moment(smoke_workspace: Path, tmp_path: Path, stage: str) -> None:

@@ -7,15 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from dvc.lock import make_lock
 
-from tests.workspace import dvc
+from tests.workspace import dvc, git, run
 
 pytestmark = pytest.mark.xdist_group("smoke")
 
 
+MEND = (sys.executable, "-m", "posttrain", "mend")
+
+
 def mend(workspace: Path) -> str:
-    command = [sys.executable, "-m", "posttrain", "mend"]
-    return subprocess.run(command, cwd=workspace, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(MEND, cwd=workspace, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.85])
@@ -35,6 +38,14 @@ def test_a_damaged_lock_is_set_aside_and_nothing_is_run_again(own_workspace: Pat
     assert lock.read_bytes() == whole
 
 
+def test_a_merge_is_left_to_its_person(own_workspace: Path) -> None:
+    lock = own_workspace / "dvc.lock"
+    lock.write_bytes(lock.read_bytes() + b"<<<<<<< HEAD\n=======\n>>>>>>> other\n")
+    before = lock.read_bytes()
+    assert "nothing to mend" in mend(own_workspace)
+    assert lock.read_bytes() == before
+
+
 @pytest.mark.parametrize("part", [b"", b'{"read": {"/w'])
 def test_a_damaged_rwlock_is_removed_and_a_whole_one_is_not(own_workspace: Path, part: bytes) -> None:
     rwlock = own_workspace / ".dvc/tmp/rwlock"
@@ -46,3 +57,39 @@ def test_a_damaged_rwlock_is_removed_and_a_whole_one_is_not(own_workspace: Path,
     whole = rwlock.read_bytes()
     assert "nothing to mend" in mend(own_workspace)
     assert rwlock.read_bytes() == whole
+
+
+def test_files_that_dvc_forgot_change_nothing_and_are_removed_and_no_others(own_workspace: Path) -> None:
+    folder = own_workspace / "results/sft"  # a dependency of the report
+    trial, other = folder / ".gHeIkpW2m4Z-XwnI7iOUgA.tmp", folder / ".mine.tmp"
+    for file in (trial, other):
+        file.write_bytes(b"test")
+    assert "up to date" in dvc(own_workspace, "status").stdout
+    assert f"results/sft/{trial.name} was left" in mend(own_workspace)
+    assert not trial.exists() and other.exists()
+
+
+def test_a_dvc_at_work_is_waited_for(own_workspace: Path) -> None:
+    """It writes dvc.lock in place: half of it is no damage."""
+    lock = own_workspace / "dvc.lock"
+    whole = lock.read_bytes()
+    lock.write_bytes(b"schema: '2.0'\nstages:\n  sft:\n    cmd:")
+    with make_lock(str(own_workspace / ".dvc/tmp/lock")):
+        waiting = subprocess.Popen(MEND, cwd=own_workspace, stdout=subprocess.PIPE, text=True)
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(5)
+        lock.write_bytes(whole)
+    assert "nothing to mend" in waiting.communicate(timeout=30)[0]
+    assert lock.read_bytes() == whole
+
+
+def test_a_flow_mends_first(own_workspace: Path) -> None:
+    lock = own_workspace / "dvc.lock"
+    whole = lock.read_bytes()
+    git(own_workspace, "add", "dvc.lock")
+    git(own_workspace, "commit", "--quiet", "-m", "all is done")
+    lock.write_bytes(b"")
+    (own_workspace / ".dvc/tmp/rwlock").write_bytes(b"{")
+    done = run(own_workspace, sys.executable, "-m", "flows.pipeline", "sft")
+    assert "set aside" in done.stdout and "rwlock was damaged" in done.stdout, done.stdout
+    assert lock.read_bytes() == whole
