@@ -16,8 +16,9 @@ from posttrain.errors import PipelineError
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 _TIMEOUT = 30.0
-_BUSY = (429, 503)
-"""What Prefect's server answers while another one writes to its database."""
+_HUNG_UP = 0
+_BUSY = (429, 503, _HUNG_UP)
+"""What Prefect's server answers while another one writes to its database, or does: it ends connections left waiting."""
 _BUSY_WAITS = (0.1, 0.3, 1.0, 3.0)
 _ANSWERED = ("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_CLIENT_CUSTOM_HEADERS")
 """What Prefect's own client would send along; this one sends nothing, and so leaves such servers to it."""
@@ -69,21 +70,31 @@ class Server:
         self._connection = http.client.HTTPConnection(parts.hostname or LOCAL[0], parts.port, timeout=_TIMEOUT)
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
-        """The answer to a call; a busy server is asked again, and anything else but success is an error."""
+        """The answer to a call; a busy server is asked again, and anything else but success is an error.
+
+        If it has hung up, nobody knows whether it heard: at worst a record is there twice.
+        """
         for wait in (*_BUSY_WAITS, None):
             status, text = self._ask(path, body)
             if status not in _BUSY or wait is None:
                 break
             time.sleep(wait)
-        if status >= 300:
-            what = f"it answered {status} to {path} ({text[:200].decode(errors='replace')})"
+        if status == _HUNG_UP or status >= 300:
+            did = "hung up on" if status == _HUNG_UP else f"answered {status} to"
+            what = f"it {did} {path} ({text[:200].decode(errors='replace')})"
             mend = "Is it Prefect's, and of the version in constraints.txt? Else start one: python -m flows.server"
             raise PipelineError(what=what, where=self._url, mend=mend)
         answer: dict[str, Any] = json.loads(text)
         return answer
 
     def _ask(self, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        from http.client import HTTPException
+
         headers = {"Content-Type": "application/json"}
-        self._connection.request("POST", f"{self._path}/{path}", json.dumps(body), headers)
-        reply = self._connection.getresponse()
-        return reply.status, reply.read()
+        try:
+            self._connection.request("POST", f"{self._path}/{path}", json.dumps(body), headers)
+            reply = self._connection.getresponse()
+            return reply.status, reply.read()
+        except (OSError, HTTPException) as error:
+            self._connection.close()  # the next call opens another
+            return _HUNG_UP, (str(error) or type(error).__name__).encode()

@@ -1,4 +1,4 @@
-"""What the pipeline itself costs: a stage before its first step, `dvc repro` with nothing to do, the checks of tables.
+"""What the pipeline itself costs: a stage before its first step, `dvc repro` and a flow with nothing to do, tables.
 
 python -m benchmarks.overhead            measure, then write docs/performance.md
 python -m benchmarks.overhead -n 1 --show  one turn, on the terminal alone
@@ -7,6 +7,7 @@ python -m benchmarks.overhead -n 1 --show  one turn, on the terminal alone
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pstats
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from benchmarks.speed.run import RESULTS, ROOT
 from tests.workspace import environment
 
 STAGES = ("stage sft", "stage online grpo")
+SERVER_STARTS = 3
+"""The first makes the database."""
 TABLE_TURNS = 3
 TABLES = tuple(f"tables {kind}" for kind in ("chat", "pairs", "prompts", "rollouts"))
 WORK = {
@@ -67,9 +71,14 @@ def measured(ours: Path, folder: Path, rounds: int) -> dict[str, Any]:
         ours, folder / "at work", symlinks=True
     )  # `ours` has to stay as it is, with nothing to do
     found: Found = {}
+    for _ in range(SERVER_STARTS):
+        with served(ours) as seconds:
+            found.setdefault("server", []).append({"wall": seconds})
     for turn in range(rounds):
+        with served(ours):
+            found.setdefault("flow", []).append(_child(["-m", "flows.pipeline"], ours, "View at"))
         for name, place in pipelines.items():
-            found.setdefault(f"dvc {name}", []).append(_child(["-m", "dvc", "repro"], place))
+            found.setdefault(f"dvc {name}", []).append(_child(["-m", "dvc", "repro"], place, "up to date"))
         for side in ("imports", "collected", *STAGES, *(TABLES if turn < TABLE_TURNS else ())):
             found.setdefault(side, []).append(_side(side, at_work))
             print(f"{side}: {found[side][-1]}", flush=True)
@@ -80,10 +89,24 @@ def measured(ours: Path, folder: Path, rounds: int) -> dict[str, Any]:
     return {"machine": used, "stages": len(stages), **count, "profiles": profiles, "sides": found}
 
 
+@contextlib.contextmanager
+def served(place: Path) -> Iterator[float]:
+    """Prefect's server for the flows of a workspace, and the seconds until it answered."""
+    began, command = time.perf_counter(), [sys.executable, "-m", "flows.server", "--port", "0"]
+    with subprocess.Popen(command, cwd=place, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said = process.stdout.readline() if process.stdout else ""
+            if "Prefect is at" not in said:
+                raise RuntimeError(f"Prefect's server did not start: {said}")
+            yield time.perf_counter() - began
+        finally:
+            process.terminate()
+
+
 def profile(place: Path, file: Path) -> dict[str, float]:
     """The seconds of an idle `dvc repro` by what DVC does, under Python's profiler."""
     file.parent.mkdir(exist_ok=True)
-    _child(["-m", "cProfile", "-o", str(file), "-m", "dvc", "repro"], place)
+    _child(["-m", "cProfile", "-o", str(file), "-m", "dvc", "repro"], place, "up to date")
     spent = dict.fromkeys(WORK, 0.0)
     stats: dict[Any, Any] = pstats.Stats(str(file)).stats  # type: ignore[attr-defined]
     for (source, _, function), (_, _, _, total, _) in stats.items():
@@ -104,12 +127,12 @@ def _side(side: str, workspace: Path) -> dict[str, float]:
     return report
 
 
-def _child(command: list[str], place: Path) -> dict[str, float]:
-    """CPU and wall seconds of a process from its start to its end."""
+def _child(command: list[str], place: Path, said: str) -> dict[str, float]:
+    """CPU and wall seconds of a process from its start to its end, which must say that there was nothing to do."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = _started(command, place)
     after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
-    if done.returncode or "up to date" not in done.stdout:
+    if done.returncode or said not in done.stdout + done.stderr:
         raise RuntimeError(f"{' '.join(command)} in {place} was no idle run:\n{done.stdout[-2000:]}{done.stderr}")
     return {"cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, "wall": wall}
 

@@ -30,8 +30,14 @@ def test_the_page_judges_each_figure() -> None:
     for one in found["sides"]["stage online grpo"]:
         one.update(first=1.2, reading=0.1, warm=1.6, again=1.7)
     found["sides"]["tables pairs"] = [{"check_cpu": 4.0, "check_wall": 5.5}]
+    found["sides"]["dvc ours"] = [{"cpu": 1.0, "wall": 1.0}]
+    found["sides"]["flow"] = [{"cpu": 1.2, "wall": 2.6}]
+    for name in ("bare", "hollow"):
+        found["sides"][f"dvc {name}"] = [{"cpu": 0.9, "wall": 0.9}]
     page = lines(found)
     judged = {line.split(" |")[0].removeprefix("| "): line for line in page if line.endswith(("reached |", "missed |"))}
     assert "1.10 [1.10, 1.10] | 1.20 [1.20, 1.20]" in judged["sft"] and judged["sft"].endswith("reached |")
     assert "1.40 [1.40, 1.40]" in judged["online grpo"] and judged["online grpo"].endswith("missed |")
+    assert "1.20 [1.20, 1.20] | 2.60 [2.60, 2.60]" in judged["the flow of `dvc repro`"]
+    assert judged["the flow of `dvc repro`"].endswith("missed |")
     assert judged["pairs"].endswith("missed |") and judged["chat"].endswith("reached |")

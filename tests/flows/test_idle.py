@@ -39,6 +39,11 @@ def test_a_busy_server_is_asked_again(webhook: Webhook, monkeypatch: pytest.Monk
     webhook.answers[:] = [503] * 3
     with pytest.raises(PipelineError, match="it answered 503"):
         server.post("flows/", name="pipeline")
+    webhook.answers[:] = [0, 503]
+    assert server.post("flows/", name="pipeline") == {}
+    webhook.answers[:] = [0] * 3
+    with pytest.raises(PipelineError, match="it hung up on flows/"):
+        server.post("flows/", name="pipeline")
     webhook.answers[:] = [500]
     with pytest.raises(PipelineError, match="it answered 500"):
         server.post("flows/", name="pipeline")

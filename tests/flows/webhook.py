@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Webhook(ThreadingHTTPServer):
-    """Keeps what is posted to it; answers with the codes in `answers`, then with 200."""
+    """Keeps what is posted to it; answers with the codes in `answers` (0: hangs up), then with 200."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Keep)
@@ -22,7 +22,11 @@ class _Keep(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
+        code = self.server.answers.pop(0) if self.server.answers else 200
+        if code == 0:
+            self.close_connection = True
+            return
+        self.send_response(code)
         self.send_header("Content-Length", "2")
         self.end_headers()
         self.wfile.write(b"{}")
