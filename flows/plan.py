@@ -166,7 +166,7 @@ def check_committed(where: str, mend: str) -> None:
     changed = [
         name
         for name in git("diff", "--name-only", "HEAD").splitlines()
-        if name not in products and not name.startswith(("metrics/", "results/", "report/"))
+        if name not in products and not name.startswith("report/")
     ]
     if changed:
         listed = ", ".join(changed[:5]) + (" ..." if len(changed) > 5 else "")

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from posttrain.errors import ParamsError, PipelineError
 
@@ -79,6 +81,17 @@ def write_json(path: Path, data: object) -> None:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise
+
+
+def finite_json(path: Path) -> Any:
+    """A JSON file whose numbers are numbers: what is not finite computes nothing, and JSON does not admit it."""
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise ValueError(f"{text} is not finite")
+    return float(text)
 
 
 def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:

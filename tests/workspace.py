@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCTS = ("dvc.lock", "metrics/", "results/", "report/")
+PRODUCTS = ("dvc.lock", "report/")
 
 
 class Finished(subprocess.CompletedProcess[str]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shutil
 from pathlib import Path
@@ -19,6 +18,7 @@ from posttrain.errors import ModelError
 from posttrain.measure.phases import phase
 from posttrain.models.device import free_bytes
 from posttrain.models.probe import check_runs
+from posttrain.workspace import finite_json
 
 WEIGHTS = "model.safetensors"
 MANIFEST = "manifest.json"
@@ -38,7 +38,7 @@ def load_tokenizer(path: str | Path) -> Any:
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
         tokenizer("0")  # some settings are not looked at before
-    except Exception as error:  # tokenizers raises nothing more special
+    except Exception as error:  # tokenizers raises Exception itself, and has no class of its own
         what = f"the tokenizer cannot be read ({' '.join(str(error).split())[:300]})"
         raise ModelError(what=what, where=str(folder), mend="Save it anew") from error
     if (folder / "config.json").is_file():
@@ -104,7 +104,7 @@ def load_config(folder: Path) -> Any:
 
     file = folder / "config.json"
     try:
-        data = json.loads(file.read_text(encoding="utf-8"), parse_constant=_number, parse_float=_number)
+        data = finite_json(file)
         config = CONFIG_MAPPING[data["model_type"]].from_dict(data)
         sizes = config.get_text_config()
         numbers = {name: getattr(sizes, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
@@ -122,13 +122,6 @@ def load_config(folder: Path) -> Any:
     if odd:
         raise ModelError(what=f"{', '.join(odd)} cannot be", where=str(file), mend="Give whole numbers above 0")
     return config
-
-
-def _number(text: str) -> float:
-    """A number of a config; one that is not finite makes a model that computes nothing."""
-    if not math.isfinite(float(text)):
-        raise ValueError(f"{text} is not finite")
-    return float(text)
 
 
 @phase("write")

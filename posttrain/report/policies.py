@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,11 +11,10 @@ from typing import Any
 import polars as pl
 
 from posttrain.errors import DataError, ParamsError
-from posttrain.params import PARAMS_FILE
+from posttrain.params import NAMED, PARAMS_FILE
 from posttrain.tables.store import read_table
+from posttrain.workspace import finite_json
 
-FAMILIES = ("preference", "online", "distill")
-"""The sections of params.yaml that hold named runs."""
 ALONE = ("base", "sft")
 """The policies that every pipeline has."""
 TAKEN = (*ALONE, "reward", "reward_model", "pairs", "prepare")
@@ -40,7 +37,7 @@ class Policy:
 def runs(settings: Settings) -> dict[str, Settings]:
     """Path -> settings of every named run of params.yaml, in its order."""
     found = {}
-    for family in FAMILIES:
+    for family in NAMED:
         named = (settings.get(family) or {}).get("runs") or {}
         if not isinstance(named, Mapping):
             what = f"{family}.runs is no mapping of names to settings"
@@ -86,7 +83,7 @@ def reference(policies: Iterable[Policy]) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A file of metrics."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
+        data = finite_json(path)
     except FileNotFoundError as error:
         mend = "Run the pipeline: dvc repro"
         raise DataError(what="there is no such file", where=str(path), mend=mend) from error
@@ -104,12 +101,6 @@ def need_numbers(metrics: Mapping[str, Any], names: Iterable[str], file: Path) -
     if odd:
         what, mend = f"no number: {', '.join(odd)}", "Delete it and make it anew: dvc repro"
         raise DataError(what=what, where=str(file), mend=mend)
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(float(text)):
-        raise ValueError(f"{text} is not finite")
-    return float(text)
 
 
 def _policy(path: str, label: str) -> Policy:

@@ -11,9 +11,8 @@ from pydantic import BaseModel
 
 from posttrain.sections import RUNS, SECTIONS
 from posttrain.tables.columns import COLUMNS, TURNS, Kind
-from tests.faults.tried import rows
+from tests.faults.tried import RUN_OF, rows
 
-RUN_OF = {"preference": "dpo", "online": "grpo", "distill": "gkd"}
 STAGE_OF = {"evaluate": "evaluate sft"}
 READERS: dict[Kind, tuple[str, str]] = {
     "corpus": ("data/corpus.parquet", "base"),
