@@ -225,10 +225,10 @@ def test_what_is_swept_must_be_committed(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(PosttrainError, match="with a commit"):
         check_committed("sweep", "Commit them")
     Path("params.yaml").write_text(PARAMS)
-    Path("metrics").mkdir()
-    Path("metrics/a.json").write_text("{}")
+    Path("report").mkdir()
+    Path("report/summary.json").write_text("{}")
     commit(tmp_path)
-    Path("metrics/a.json").write_text("{ }")  # what a stage writes may differ
+    Path("report/summary.json").write_text("{ }")  # what a stage writes may differ
     Path("new.txt").write_text("untracked")
     check_committed("sweep", "Commit them")
     Path("params.yaml").write_text(PARAMS + "# changed")
