@@ -23,7 +23,8 @@ from pydantic import Field, model_validator
 from flows.graph import python_path
 from posttrain.compare.experiments import git
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
-from posttrain.params import PARAMS_FILE, Params, check, did_you_mean, merge, read, read_yaml
+from posttrain.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read, read_yaml
+from posttrain.stage_table import group_of
 
 Overrides = Mapping[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
@@ -141,7 +142,7 @@ def check_here(found: Sequence[Trial]) -> None:
     """The same in this process."""
     from posttrain.sections import check_params
 
-    here = read()
+    here, root = read(), Path.cwd()
     for key in dict.fromkeys(key for one in found for key in one.overrides):
         _check_run(key, here)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -151,7 +152,7 @@ def check_here(found: Sequence[Trial]) -> None:
                 laid = merge(laid, _nested(key, value))
             Path(PARAMS_FILE).write_text(json.dumps(laid), encoding="utf-8")  # JSON is YAML
             try:
-                check_params()
+                check_params(root)
             except ParamsError as error:
                 raise ParamsError(what=error.what, where=f"{one.name} ({shown(one)})", mend=error.mend) from error
 
@@ -196,16 +197,17 @@ def _draw(over: Range | list[Any], rng: random.Random) -> Any:
 
 
 def _section(key: str) -> str:
-    """What has a seed of its own: a section, or a run."""
+    """What has a seed of its own: a run, or evaluate.settings."""
     parts = key.split(".")
-    return ".".join(parts[:3]) if parts[1:2] == ["runs"] else parts[0]
+    return ".".join(parts[:2] if parts[0] == "evaluate" else parts[:3])
 
 
 def _check_run(key: str, here: Mapping[str, Any]) -> None:
     """A run that params.yaml does not have would be made by its first setting."""
     parts = key.split(".")
-    if parts[1:2] == ["runs"]:
-        known = list((here.get(parts[0]) or {}).get("runs") or {})
+    group = ".".join(parts[:2])
+    if parts[0] in GROUPS and group not in ("evaluate.settings", "evaluate.policies"):
+        known = list(group_of(here, group)) if len(parts) > 1 else []
         if len(parts) < 4 or parts[2] not in known:
             mend = did_you_mean(parts[2] if len(parts) > 2 else "", known)
             raise ParamsError(what=f"'{key}' is no setting of a run of params.yaml", where="sweep", mend=mend)

@@ -71,7 +71,7 @@ def _answer(arguments: argparse.Namespace) -> str:
         case "check":
             from posttrain.sections import check_params
 
-            return f"params.yaml: {check_params()} sections and runs are right"
+            return check_params()
         case "params":
             from posttrain.sections import describe_params
 

@@ -17,9 +17,23 @@ from posttrain.errors import ParamsError
 PARAMS_FILE = "params.yaml"
 LARGEST = 1e12
 """Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""
-SINGLE = ("prepare", "base", "sft", "pairs", "reward", "evaluate", "report")
-NAMED = ("preference", "online", "distill")
-"""The sections of params.yaml: those of stages that exist once, and those that hold named runs."""
+GROUPS = {
+    "data": ("tasks", "files", "hub", "samples"),
+    "base": ("scratch", "folders", "hub"),
+    "sft": ("runs",),
+    "reward": ("runs",),
+    "preference": ("runs",),
+    "online": ("runs",),
+    "distill": ("runs",),
+    "evaluate": ("settings", "policies"),
+}
+"""The sections of params.yaml and the groups of each; a group maps the names of runs to their settings."""
+RENAMED = {
+    "prepare": "data.tasks, data.files and data.hub",
+    "pairs": "data.samples, or data.files for your own comparisons",
+    "report": "nothing: the report has no settings any more",
+}
+"""Sections of earlier versions, and what they are now."""
 HALF = re.compile("[\ud800-\udfff]")
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 3, 80, 80, 80
@@ -78,16 +92,35 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check_sections(data: Mapping[Any, Any], file: str) -> None:
-    """Refuse sections that nothing reads, which are slips of the hand."""
-    for name in data:
-        if name not in (*SINGLE, *NAMED):
-            mend = did_you_mean(str(name), [*SINGLE, *NAMED])
+    """Refuse sections and groups that nothing reads, and empty ones that DVC cannot read."""
+    for name, section in data.items():
+        if name in RENAMED:
+            mend = "docs/data.md and the README show today's form"
+            raise ParamsError(what=f"section '{name}' was renamed to {RENAMED[name]}", where=file, mend=mend)
+        if name not in GROUPS:
+            mend = did_you_mean(str(name), list(GROUPS))
             raise ParamsError(what=f"unknown section {_shown(name)}", where=file, mend=mend)
-    for family in NAMED:
-        odd = [name for name in data.get(family) or {} if name != "runs"] if isinstance(data.get(family), dict) else []
-        if odd:
-            mend = f"Settings belong to a run: {family}.runs.NAME.{odd[0]}"
-            raise ParamsError(what=f"{family}.{odd[0]}: unknown key", where=file, mend=mend)
+        if not isinstance(section, Mapping):
+            mend = f"Remove it, or write {name}: {{}}"
+            raise ParamsError(what=f"section '{name}' is {_shown(section)}, not a mapping", where=file, mend=mend)
+        _check_groups(name, section, file)
+
+
+def _check_groups(name: str, section: Mapping[Any, Any], file: str) -> None:
+    groups = GROUPS[name]
+    for group, runs in section.items():
+        if group not in groups:
+            mend = f"Settings belong to a run: {name}.{groups[0]}.NAME.{group}"
+            hint = did_you_mean(str(group), groups)
+            mend = hint if hint.startswith("Did you mean") else mend
+            raise ParamsError(what=f"{name}.{_key(group)}: unknown key", where=file, mend=mend)
+        if not isinstance(runs, Mapping):
+            what = f"{name}.{group} is {_shown(runs)}, not a mapping of names to settings"
+            raise ParamsError(what=what, where=file, mend=f"Remove it, or write {group}: {{}}")
+
+
+def _key(name: object) -> str:
+    return name if isinstance(name, str) else _shown(name)
 
 
 def at(data: Mapping[str, Any], section: str, file: str = PARAMS_FILE) -> Any:
@@ -133,7 +166,8 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     """A suggestion, or the list of what there is, or nothing."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    swapped = [name for name in known if len(word) > 1 and sorted(name) == sorted(word)]
+    near = swapped or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if near:
         return f"Did you mean '{near[0]}'?"
     return f"Known here: {', '.join(sorted(known))[:1000]}" if known else ""

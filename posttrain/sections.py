@@ -1,64 +1,264 @@
-"""The sections of params.yaml and the models that type them."""
+"""What types each run of params.yaml, and the check of the whole file before any work begins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from posttrain.errors import ParamsError
-from posttrain.evaluate.policy import EvaluateParams
+from posttrain.errors import ParamsError, PosttrainError
+from posttrain.evaluate.policy import EvaluateParams, load_policies
 from posttrain.online.runs import DISTILL, ONLINE
-from posttrain.params import PARAMS_FILE, check, did_you_mean, read
-from posttrain.report.build import ReportParams
-from posttrain.rollout.pairs import PairsParams
-from posttrain.tables.sources import PrepareParams
+from posttrain.params import GROUPS, PARAMS_FILE, did_you_mean, load, read
+from posttrain.rewards.blend import check_rewards
+from posttrain.rollout.pairs import SamplesRun
+from posttrain.slots import NONE, PART, slots
+from posttrain.stage_table import STAGES, Settings, group_of
+from posttrain.tables.sources import GIVEN, TASKS, FilesRun, load_task
+from posttrain.tables.sources import HubRun as HubTables
 from posttrain.train.named import Algorithm, load_run
-from posttrain.train.preferences import PREFERENCE, RewardParams
-from posttrain.train.supervised import BaseParams, SftParams
+from posttrain.train.preferences import PREFERENCE, RewardRun
+from posttrain.train.supervised import FolderRun, ScratchRun, SftRun
+from posttrain.train.supervised import HubRun as HubModel
 
-SECTIONS: dict[str, type[BaseModel]] = {
-    "prepare": PrepareParams,
-    "base": BaseParams,
-    "sft": SftParams,
-    "pairs": PairsParams,
-    "reward": RewardParams,
-    "evaluate": EvaluateParams,
-    "report": ReportParams,
+MODELS: Mapping[str, type[BaseModel]] = {
+    "data.files": FilesRun,
+    "data.hub": HubTables,
+    "data.samples": SamplesRun,
+    "base.scratch": ScratchRun,
+    "base.folders": FolderRun,
+    "base.hub": HubModel,
+    "sft.runs": SftRun,
+    "reward.runs": RewardRun,
 }
-RUNS: Mapping[str, Mapping[str, Algorithm]] = {"preference": PREFERENCE, "online": ONLINE, "distill": DISTILL}
-"""Sections that hold named runs, with the algorithms that a run may name."""
+"""Groups whose runs have one type."""
+ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
+    "preference.runs": PREFERENCE,
+    "online.runs": ONLINE,
+    "distill.runs": DISTILL,
+}
+"""Groups whose runs name an algorithm, which decides their type."""
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
-def check_params() -> int:
-    """Check every section of params.yaml; the number of sections and runs that were checked."""
-    data = read()
-    given = [name for name in SECTIONS if name in data]
-    for name in given:
-        check(SECTIONS[name], data[name] or {}, where=name)
-    runs = [f"{name}.runs.{run}" for name in RUNS for run in (data.get(name) or {}).get("runs") or {}]
-    for run in runs:
-        load_run(run, RUNS[run.partition(".")[0]])
-    return len(given) + len(runs)
+def check_params(root: Path = Path()) -> str:
+    """Check params.yaml as a whole: every run, and what it names; `root` is where paths of your own begin."""
+    settings = read()
+    errors: list[str] = []
+    typed: dict[str, Any] = {}
+    for stage in STAGES:
+        if stage.makes == "results":
+            continue
+        for name in group_of(settings, stage.group):
+            where = f"{stage.group}.{name}"
+            with _collected(errors):
+                _check_name(name, stage.group)
+                typed[where] = _load(stage.group, str(name))
+    made = _Made(settings, errors)
+    for where, params in typed.items():
+        errors += made.unknown(where, params)
+        errors += _missing_inputs(where, params, root)
+        if isinstance(getattr(params, "reward", None), Mapping):
+            with _collected(errors):
+                check_rewards(params.reward, where)
+    with _collected(errors):
+        _check_evaluation(settings, made, errors)
+    errors += _cycles(typed)
+    if errors:
+        found = list(dict.fromkeys(errors))
+        raise ParamsError(what="\n  ".join(["", *found]).lstrip(), where=PARAMS_FILE, mend=_count(len(found)))
+    return "\n".join([f"{PARAMS_FILE}: {len(typed)} runs are right", *_notes(settings)])
+
+
+def _count(number: int) -> str:
+    return "Fix it; nothing was run" if number == 1 else f"\nFix these {number}; nothing was run"
+
+
+@contextmanager
+def _collected(errors: list[str]) -> Iterator[None]:
+    """Collect an error of ours as one line instead of raising it."""
+    try:
+        yield
+    except PosttrainError as error:
+        errors.append(str(error).removeprefix(f"{PARAMS_FILE}: "))
+
+
+def _check_name(name: object, group: str) -> None:
+    if not isinstance(name, str) or not re.fullmatch(PART, name) or name == NONE:
+        mend = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
+        raise ParamsError(what=f"{group}: {name!r:.100} cannot name a run", where=PARAMS_FILE, mend=mend)
+
+
+def _load(group: str, name: str) -> Any:
+    where = f"{group}.{name}"
+    if group == "data.tasks":
+        return load_task(name)[1]
+    return load_run(where, ALGORITHMS[group]) if group in ALGORITHMS else load(MODELS[group], where)
+
+
+class _Made:
+    """The tables and models that the runs of params.yaml make, and which of a run's slots name none of them."""
+
+    def __init__(self, settings: Settings, errors: list[str]) -> None:
+        self.models: dict[str, str] = {}
+        self.tables: dict[str, str] = {}
+        for stage in STAGES:
+            for name, run in group_of(settings, stage.group).items():
+                known = self.models if stage.makes == "model" else self.tables
+                for output in [stage.output(name)] if stage.makes == "model" else _tables(stage.group, name, run):
+                    where = f"{stage.group}.{name}"
+                    if known.setdefault(output, where) != where:
+                        errors.append(f"{where} and {known[output]} would both make {output}. Rename one of them.")
+
+    def unknown(self, where: str, params: Any) -> Iterator[str]:
+        """A line for each slot of the run that names what no run makes."""
+        for slot, extra in slots(type(params)).items():
+            name = getattr(params, slot)
+            if name == NONE and extra["optional"]:
+                continue
+            yield from self.fault(f"{where}.{slot}", name, extra["slot"], slot == "reward_model")
+
+    def fault(self, where: str, name: str, kind: str, scores: bool = False) -> Iterator[str]:
+        """What is wrong with one name, if anything is."""
+        known = self.models if kind == "model" else self.tables
+        if name not in known:
+            hint = did_you_mean(name, list(known)) or f"There is no run that makes a {kind}"
+            yield f"{where} = '{name}': no run makes this {kind}. {hint}"
+        elif known[name] == where.rpartition(".")[0]:
+            yield f"{where} = '{name}': a run cannot start from itself. Name another {kind}."
+        elif kind == "model" and name.startswith("reward/") != scores and not name.startswith("base/"):
+            hint = "a reward model scores text and writes none" if not scores else "this model writes text"
+            yield f"{where} = '{name}': {hint}. Name {'a reward model, e.g. reward/main' if scores else 'another'}."
+
+
+def _tables(group: str, name: str, run: Any) -> list[str]:
+    """The tables that a run of `data` makes, as slots name them."""
+    given = [kind for kind in GIVEN if isinstance(run, Mapping) and run.get(kind)]
+    kinds: Mapping[str, Callable[[], list[str]]] = {
+        "data.tasks": lambda: (
+            list(TASKS[run["task"]].kinds) if isinstance(run, Mapping) and run.get("task") in TASKS else []
+        ),
+        "data.samples": lambda: ["pairs", "feedback"],
+    }
+    found = kinds.get(group, partial(list, given))()
+    if "pairs" in found and "feedback" not in found:
+        found.append("feedback")
+    return [f"{name}/{kind}" for kind in found]
+
+
+def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
+    """A line for each file or folder of the user's own that is not there, and for names that no Hub has."""
+    if isinstance(params, FilesRun | FolderRun):
+        folder = root / params.path
+        if not folder.is_dir():
+            what = "is a file, not a folder" if folder.exists() else "folder not found"
+            yield f"{where}.path = '{params.path}': {what}."
+        elif isinstance(params, FolderRun) and not (folder / "config.json").is_file():
+            yield f"{where}.path = '{params.path}': it has no config.json. Give the folder of a model."
+        elif isinstance(params, FilesRun):
+            for kind in GIVEN:
+                source = getattr(params, kind)
+                if source is not None and not (folder / source.path).exists():
+                    names = sorted(file.name for file in folder.iterdir())
+                    hint = did_you_mean(source.path, names)
+                    yield f"{where}.{kind}: {folder / source.path} not found. {hint}"
+    if isinstance(params, HubModel) and not HUB_NAME.fullmatch(params.name):
+        yield f"{where}.name = '{params.name}': not a name of the Hub. Write ORGANISATION/NAME."
+    if isinstance(params, HubTables):
+        for kind in GIVEN:
+            source = getattr(params, kind)
+            if source is not None and not HUB_NAME.fullmatch(source.name):
+                yield f"{where}.{kind}.name = '{source.name}': not a name of the Hub. Write ORGANISATION/NAME."
+
+
+def _check_evaluation(settings: Settings, made: _Made, errors: list[str]) -> None:
+    if not group_of(settings, "evaluate.policies"):
+        return
+    for label, model in load_policies().items():
+        errors += made.fault(f"evaluate.policies.{label}", model, "model")
+    errors += made.unknown("evaluate.settings", load(EvaluateParams, "evaluate.settings"))
+
+
+def _cycles(typed: Mapping[str, Any]) -> Iterator[str]:
+    """A line for the first circle of runs that start from each other."""
+    outputs = {stage.group: stage for stage in STAGES}
+    names = {}
+    for where in typed:
+        group, _, run = where.rpartition(".")
+        names[outputs[group].output(run)] = where
+    needs = {
+        where: [
+            names[target]
+            for slot, extra in slots(type(params)).items()
+            if (target := _target(getattr(params, slot), extra["slot"])) in names and names[target] != where
+        ]
+        for where, params in typed.items()
+    }
+    done: set[str] = set()
+
+    def walk(where: str, path: tuple[str, ...]) -> Iterator[str]:
+        if where in path:
+            circle = [*path[path.index(where) :], where]
+            yield f"runs start from each other in a circle: {' <- '.join(circle)}. Break it at one of them."
+        elif where not in done:
+            done.add(where)
+            for other in needs[where]:
+                yield from walk(other, (*path, where))
+
+    for where in typed:
+        if found := next(walk(where, ()), None):
+            yield found
+            return
+
+
+def _target(name: str, kind: str) -> str:
+    return name if kind == "model" else name.partition("/")[0]
+
+
+def _notes(settings: Settings) -> list[str]:
+    """What is right and may still be a slip: models that nobody measures."""
+    used = set(group_of(settings, "evaluate.policies").values())
+    for stage in STAGES:
+        for run in group_of(settings, stage.group).values():
+            used |= {str(value) for value in (run.values() if isinstance(run, Mapping) else ())}
+    made = [
+        stage.output(name)
+        for stage in STAGES
+        if stage.makes == "model" and stage.name != "reward"
+        for name in group_of(settings, stage.group)
+        if stage.output(name) not in used
+    ]
+    return [f"note: {name} is not evaluated; add it to evaluate.policies to measure it" for name in made]
 
 
 def describe_params(section: str | None) -> str:
     """Every parameter of one section or of all, with type, default and meaning."""
-    known = [*SECTIONS, *RUNS]
-    if section is not None and section not in known:
-        raise ParamsError(what=f"there is no section '{section}'", where=PARAMS_FILE, mend=did_you_mean(section, known))
-    blocks = [[name, *_lines(model, "  ")] for name, model in SECTIONS.items() if section in (None, name)]
-    for name, algorithms in RUNS.items():
-        if section not in (None, name):
-            continue
-        models = {algorithm.model: [] for algorithm in algorithms.values()}  # type: dict[type[BaseModel], list[str]]
-        for algorithm, of in algorithms.items():
-            models[of.model].append(algorithm)
-        for model, named in models.items():
-            blocks.append([f"{name}.runs.NAME with algorithm {', '.join(named)}", *_lines(model, "  ")])
+    if section is not None and section not in GROUPS:
+        raise ParamsError(what=f"no section '{section}'", where=PARAMS_FILE, mend=did_you_mean(section, list(GROUPS)))
+    blocks = [
+        [title, *_lines(model, "  ")] for title, model in _described() if section in (None, title.partition(".")[0])
+    ]
     return "\n\n".join("\n".join(lines) for lines in blocks)
+
+
+def _described() -> Iterator[tuple[str, type[BaseModel]]]:
+    for name, task in TASKS.items():
+        yield f"data.tasks.NAME with task {name}", task.params
+    for group, model in MODELS.items():
+        yield f"{group}.NAME", model
+    for group, algorithms in ALGORITHMS.items():
+        models: dict[type[BaseModel], list[str]] = {}
+        for algorithm, of in algorithms.items():
+            models.setdefault(of.model, []).append(algorithm)
+        for model, named in models.items():
+            yield f"{group}.NAME with algorithm {', '.join(named)}", model
+    yield "evaluate.settings", EvaluateParams
 
 
 def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:

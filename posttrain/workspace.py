@@ -8,7 +8,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import shutil
 import sys
 import time
@@ -16,15 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.errors import ParamsError, PipelineError
+from posttrain.errors import PipelineError
 
 PATIENCE_S = 10.0
 """How long to wait for a holder: an orphan ends itself within a second, and then its place is free."""
 DONE = "done"
 """The file in a run's checkpoints that says which plot the finished run wrote."""
-_PART = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
-MODEL_NAME = rf"^{_PART}([/@]{_PART})*$"
-"""What can name a folder under models/, and can never lead out of it."""
 HELD = "held"
 """The lock file of a run's checkpoints."""
 _DIGEST = "md5: "
@@ -34,6 +30,11 @@ _HELD: dict[str, int] = {}
 def model_path(name: str) -> Path:
     """Where a stage's model lies: `online@grpo` -> models/online/grpo."""
     return Path("models") / name.replace("@", "/")
+
+
+def table_path(name: str) -> Path:
+    """Where a table lies: `two_step/chat` -> data/two_step/chat.parquet."""
+    return Path("data") / f"{name}.parquet"
 
 
 def metrics_path(name: str) -> Path:
@@ -61,21 +62,17 @@ def any_leads_out(path: str | Path) -> bool:
     return any(leads_out(one) for one in (path, *Path(path).glob("*")))
 
 
-def named_model_path(name: str, where: str) -> Path:
-    """The folder of a model that a parameter names: one under models/, links of folders followed."""
-    path = model_path(name)
-    if not re.fullmatch(MODEL_NAME, name) or leads_out(path, "models"):
-        what, mend = f"{where} = '{name}' leaves models/", "Use a folder under models/, e.g. sft"
-        raise ParamsError(what=what, where="params.yaml", mend=mend)
-    return path
-
-
 def write_json(path: Path, data: object) -> None:
     """Plain data as a JSON file that appears whole."""
+    write_text(path, json.dumps(data, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file that appears whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.tmp")
     try:
-        fresh.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        fresh.write_text(text, encoding="utf-8")
         os.replace(fresh, path)
     except OSError:
         with contextlib.suppress(OSError):

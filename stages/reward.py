@@ -1,16 +1,15 @@
-"""reward: a reward model from the comparisons, on the SFT model's backbone."""
+"""reward: one run of a reward model from comparisons."""
 
 from __future__ import annotations
 
-from posttrain.params import load
-from posttrain.stage import run_stage
-from posttrain.train.preferences import RewardParams, train_reward
+from posttrain.stage import run_named_stage
+from posttrain.train.preferences import train_reward
 
 
-def main() -> None:
-    """Writes models/reward, metrics/reward.json and plots/reward.csv."""
-    train_reward(load(RewardParams, "reward"))
+def main(run: str) -> None:
+    """Writes models/reward/RUN, metrics/reward/RUN.json and plots/reward/RUN.csv."""
+    train_reward(run)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_named_stage(main)

@@ -1,16 +1,15 @@
-"""sft: the base model trained on the demonstrations."""
+"""sft: one run of supervised fine-tuning on demonstrations."""
 
 from __future__ import annotations
 
-from posttrain.params import load
-from posttrain.stage import run_stage
-from posttrain.train.supervised import SftParams, finetune
+from posttrain.stage import run_named_stage
+from posttrain.train.supervised import finetune
 
 
-def main() -> None:
-    """Writes models/sft, metrics/sft.json and plots/sft.csv."""
-    finetune(load(SftParams, "sft"))
+def main(run: str) -> None:
+    """Writes models/sft/RUN, metrics/sft/RUN.json and plots/sft/RUN.csv."""
+    finetune(run)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_named_stage(main)

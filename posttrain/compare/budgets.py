@@ -73,7 +73,7 @@ def used(one: Measured, budget: Budget) -> Floats | None:
 
 def _rows_per_step(one: Measured) -> float | None:
     """Completions that were sampled for one optimizer step of an online run; its curve holds their mean length."""
-    if not one.policy.startswith("online/") or "length" not in one.curve:
+    if not one.model.startswith("online/") or "length" not in one.curve:
         return None
     from posttrain.online.rollouts import RolloutParams
 

@@ -12,42 +12,32 @@ from posttrain.compare.settings import Flat, differing
 from posttrain.errors import PipelineError
 from posttrain.params import PARAMS_FILE, did_you_mean, read
 from posttrain.report.lineage import flattened
-from posttrain.report.policies import ALONE, labels, runs
+from posttrain.stage_table import Settings, policies, section_of
 
 WORKSPACE = "workspace"
 """The files as they lie here; `dvc metrics diff` calls them so too."""
 
 
 def choose(names: Sequence[str], policy: str | None, score: Score) -> list[Measured]:
-    """All that the names stand for, each training once; without names every run of the workspace."""
-    paths = _runs_here()
-    here = [paths[name] for name in names if name in paths] or (
-        [] if names else [path for path in paths if "/" in path]
-    )
-    others = [name for name in names if name not in paths]
+    """All that the names stand for, each training once; without names every policy of the workspace."""
+    settings = read()
+    labels = policies(settings)
+    here = [name for name in names if name in labels] or ([] if names else list(labels))
+    others = [name for name in names if name not in labels]
     known = experiments() if [name for name in others if name != WORKSPACE] else []
-    found = {one.name: one for name in others if name != WORKSPACE for one in _found(name, known, list(paths))}
-    root, called = Path(), labels(dict.fromkeys(paths.values()))
-    measured = [read_measured(root, called[path], path, score) for path in dict.fromkeys(here)]
+    found = {one.name: one for name in others if name != WORKSPACE for one in _found(name, known, list(labels))}
+    measured = [read_measured(Path(), label, label, score) for label in dict.fromkeys(here)]
     if others:
-        policy = policy and paths.get(policy, policy)
-        flat = [settings_of(one) for one in found.values()] + ([flattened(read())] if WORKSPACE in others else [])
-        chosen = policy or _policy(flat, here)
+        flat = [settings_of(one) for one in found.values()] + ([flattened(settings)] if WORKSPACE in others else [])
+        chosen = policy or _policy(flat, here, settings)
         if WORKSPACE in others:
-            measured.append(read_measured(root, WORKSPACE, chosen, score))
+            measured.append(read_measured(Path(), WORKSPACE, chosen, score))
         measured += [_read(one, chosen, score) for one in found.values()]
     if not measured:
-        mend = "Name runs, experiments or a sweep, or add runs to params.yaml"
-        raise PipelineError(what="there is no run to compare", where=PARAMS_FILE, mend=mend)
+        mend = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
+        raise PipelineError(what="there is nothing to compare", where=PARAMS_FILE, mend=mend)
     check_same_prompts(measured)
     return measured
-
-
-def _runs_here() -> dict[str, str]:
-    """Label and path -> path of every policy of the workspace."""
-    paths = [*ALONE, *runs(read())]
-    called = labels(paths)
-    return {**{path: path for path in paths}, **{called[path]: path for path in paths}}
 
 
 def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> list[Experiment]:
@@ -59,18 +49,21 @@ def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> 
     return found
 
 
-def _policy(flat: Sequence[Flat], here: Sequence[str]) -> str:
-    """The policy to look at: the one named beside the experiments, or the run that their settings differ in."""
+def _policy(flat: Sequence[Flat], here: Sequence[str], settings: Settings) -> str:
+    """The policy to look at: the one named with the experiments, or the one whose run their settings differ in."""
+    labels = policies(settings)
     if len(set(here)) == 1:
         return here[0]
+    if len(labels) == 1:
+        return next(iter(labels))
     keys = differing(flat) or [key for key in flat[0] if len({one.get(key) for one in flat}) > 1]
-    families = {tuple(key.split(".")[:3]) for key in keys}
-    named_runs = {f"{parts[0]}/{parts[2]}" for parts in families if parts[1:2] == ("runs",)}
-    if len(named_runs) == 1 and len(families) == 1:
-        return named_runs.pop()
-    candidates = ", ".join(sorted(named_runs or set(runs(read()))))
-    what = "the experiments differ in more than one run" if families else "the experiments have equal settings"
-    raise PipelineError(what=what, where="compare", mend=f"Say which policy to look at: --policy, one of {candidates}")
+    touched = {".".join(key.split(".")[:3]) for key in keys}
+    own = [label for label, model in labels.items() if section_of(settings, model) in touched]
+    if len(own) == 1 and len(touched) == 1:
+        return own[0]
+    what = "the experiments differ in more than one run" if touched else "the experiments have equal settings"
+    mend = f"Say which policy to look at: --policy, one of {', '.join(own or labels)}"
+    raise PipelineError(what=what, where="compare", mend=mend)
 
 
 def _read(experiment: Experiment, policy: str, score: Score) -> Measured:

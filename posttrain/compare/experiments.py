@@ -11,6 +11,7 @@ from typing import Any
 
 from posttrain.errors import DataError, PipelineError
 from posttrain.params import PARAMS_FILE
+from posttrain.stage_table import policies
 from posttrain.workspace import plot_path
 
 TIMES = Path(".sweeps")
@@ -73,14 +74,15 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
     from dvc.api import DVCFileSystem
     from dvc.exceptions import DvcException
 
-    wanted = (Path(PARAMS_FILE), Path("results") / policy / "rollouts.parquet", plot_path(policy))
+    model = policies(_settings(experiment)).get(policy, "")
+    wanted = (Path(PARAMS_FILE), Path("results") / policy / "rollouts.parquet", plot_path(model))
     files: Any = DVCFileSystem(rev=experiment.commit)
     for path in wanted:
         target = into / path
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             if path == wanted[-1] and not files.exists(path.as_posix()):
-                continue  # base and sft are measured too, and given models have no curve
+                continue  # imported models have no curve
             files.get_file(path.as_posix(), str(target))
         except (DvcException, OSError) as error:
             reason = " ".join(str(error).split())[:300]
@@ -91,10 +93,14 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
 
 def settings_of(experiment: Experiment) -> dict[str, str]:
     """The experiment's params.yaml, flat."""
-    from ruamel.yaml import YAML
-
     from posttrain.report.lineage import flattened
 
+    return flattened(_settings(experiment))
+
+
+def _settings(experiment: Experiment) -> dict[str, Any]:
+    from ruamel.yaml import YAML
+
     text = git("show", f"{experiment.commit}:{PARAMS_FILE}")
-    data: Any = YAML(typ="safe", pure=True).load(text)
-    return flattened(data)
+    data: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
+    return data

@@ -17,6 +17,7 @@ from posttrain.errors import DataError
 from posttrain.params import PARAMS_FILE, read_yaml
 from posttrain.report.curves import Column, read_curve
 from posttrain.report.lineage import flattened
+from posttrain.stage_table import policies, section_of, stage_of
 from posttrain.tables.store import read_table
 from posttrain.workspace import plot_path
 
@@ -30,24 +31,23 @@ class Measured:
 
     name: str
     policy: str
-    """Folder under results/, e.g. online/grpo."""
+    """Its label in evaluate.policies."""
+    model: str
+    """Folder under models/, e.g. online/grpo."""
     settings: Mapping[str, str]
     """Dotted key -> value as text, of all of params.yaml."""
     prompts: tuple[str, ...]
     scores_P: Floats
     curve: Mapping[str, Column]
     seconds: float | None
+    section: str
+    """Where the settings of the run that made the model are in params.yaml."""
 
     @property
     def own(self) -> dict[str, str]:
         """The settings under the policy's own section, without its name: `kl.beta` of `online.runs.grpo.kl.beta`."""
-        head = section(self.policy) + "."
+        head = self.section + "."
         return {key.removeprefix(head): value for key, value in self.settings.items() if key.startswith(head)}
-
-
-def section(policy: str) -> str:
-    """Where the settings of a policy lie in params.yaml."""
-    return policy.replace("/", ".runs.")
 
 
 def read_measured(folder: Path, name: str, policy: str, score: Score) -> Measured:
@@ -55,15 +55,22 @@ def read_measured(folder: Path, name: str, policy: str, score: Score) -> Measure
     rollouts = read_table(folder / "results" / policy / "rollouts.parquet", "rollouts")
     chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
     scores = chosen.group_by("prompt_id", maintain_order=True).agg(pl.col("reward").mean())
-    plot = folder / plot_path(policy)
+    settings = read_yaml(folder / PARAMS_FILE)
+    model = policies(settings).get(policy)
+    if model is None:
+        mend = f"It has {', '.join(policies(settings))}"
+        raise DataError(what=f"evaluate.policies has no '{policy}'", where=f"{name}: {PARAMS_FILE}", mend=mend)
+    plot = folder / plot_path(model)
     return Measured(
         name=name,
         policy=policy,
-        settings=flattened(read_yaml(folder / PARAMS_FILE)),
+        model=model,
+        settings=flattened(settings),
         prompts=tuple(scores["prompt_id"]),
         scores_P=scores["reward"].cast(pl.Float64).to_numpy(),
         curve=read_curve(plot) if plot.is_file() else {},
-        seconds=_seconds(name, policy),
+        seconds=_seconds(name, stage_of(settings, model)),
+        section=section_of(settings, model),
     )
 
 
@@ -75,7 +82,7 @@ def check_same_prompts(found: list[Measured]) -> None:
             raise DataError(
                 what=f"{one.name} and {found[0].name} were measured on other prompts ({shared} are the same)",
                 where=f"results/{one.policy}/rollouts.parquet",
-                mend="Compare what shares the sections prepare and evaluate of params.yaml",
+                mend="Compare what shares the data and evaluate.settings of params.yaml",
             )
 
 
@@ -84,12 +91,12 @@ def scores(found: list[Measured]) -> Floats:
     return np.stack([one.scores_P for one in found])
 
 
-def _seconds(name: str, policy: str) -> float | None:
-    """How long the policy's own stage took, if a sweep saw it."""
+def _seconds(name: str, stage: str) -> float | None:
+    """How long the stage that made the model took, if a sweep saw it."""
     file = TIMES / f"{name}.json"
     try:
         times: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    seconds = times.get(policy.replace("/", "@"))
+    seconds = times.get(stage)
     return float(seconds) if isinstance(seconds, int | float) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posttrain.compare.measured import Measured, section
+from posttrain.compare.measured import Measured
 
 Flat = Mapping[str, str]
 LONGEST = 70
@@ -57,7 +57,7 @@ def _compared(one: Measured, found: Sequence[Measured]) -> Flat:
     if len({other.policy for other in found}) == 1:
         return one.settings
     # The name of a run is no setting: two runs that differ in their seeds only are one setting.
-    return {"policy": one.policy.partition("/")[0] if "/" in one.policy else one.policy, **one.own}
+    return {"policy": one.section.rpartition(".")[0], **one.own}
 
 
 def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[Measured]) -> str:
@@ -65,7 +65,7 @@ def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[
     names = " + ".join(one.name for one in trained)
     if "policy" in keys or not keys:
         return names
-    head = section(trained[0].policy) + "."
+    head = trained[0].section + "."
     shown = zip((key.removeprefix(head) for key in keys), values, strict=True)
     text = " ".join(f"{key}={'default' if value is None else value}" for key, value in shown)
     return text if len(text) <= LONGEST else names

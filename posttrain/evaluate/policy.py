@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import polars as pl
 import torch
 from pydantic import Field
 
-from posttrain.errors import DataError
+from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.intervals import Floats, interval, pass_at_k
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
@@ -21,31 +22,31 @@ from posttrain.models.device import Device, DeviceParams
 from posttrain.models.ends import load_ends
 from posttrain.models.forward import score_tokens
 from posttrain.models.store import load_policy, load_tokenizer
-from posttrain.params import Params
+from posttrain.params import PARAMS_FILE, Params, at, did_you_mean, load, read
 from posttrain.progress import Progress
 from posttrain.rewards.verifiable import Sampled, correct, well_formed
 from posttrain.rollout.engine import Samples, SamplingParams, greedy, sample
 from posttrain.rollout.room import check_room
+from posttrain.slots import MODEL, NONE, PART, model_of, model_slot, needed_model, table_slot
 from posttrain.tables.columns import Split
 from posttrain.tables.identity import with_ids
 from posttrain.tables.store import read_table, write_table
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import micro_batches, pack
-from posttrain.workspace import MODEL_NAME, named_model_path, rounded, write_json
-
-PROMPTS = Path("data/prompts.parquet")
+from posttrain.workspace import rounded, table_path, write_json
 
 
 class EvaluateParams(Params):
-    """Section `evaluate`: how policies are measured."""
+    """`evaluate.settings`: how policies are measured."""
 
+    data: str = table_slot("prompts", description="the prompts that policies are measured on")
+    reference: str = model_slot("the model that KL is measured against", optional=True)
     split: Split = Field("test", description="the prompts' split; test has a generator seed of its own")
     prompts: int = Field(500, ge=2, description="prompts, from the top of the split")
     samples: int = Field(8, ge=1, description="samples of each prompt")
     seed: int = Field(20_261_121, ge=0, description="the samples' random numbers; a seed that no training uses")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
-    reference: str = Field("sft", pattern=MODEL_NAME, description="the model that KL is measured against")
 
 
 @dataclass(frozen=True)
@@ -58,20 +59,41 @@ class Judged:
     formed: list[float]
 
 
-def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
+def load_policies() -> dict[str, str]:
+    """Label -> model of the policies that params.yaml evaluates."""
+    policies = at(read(), "evaluate.policies")
+    odd = [f"{label!r}: {name!r}" for label, name in policies.items() if not _right_policy(label, name)]
+    if odd:
+        what = f"evaluate.policies has {', '.join(odd)[:300]}"
+        mend = "Write LABEL: MODEL, a short name and a folder under models/, e.g. grpo: online/grpo"
+        raise ParamsError(what=what, where=PARAMS_FILE, mend=mend)
+    return dict(policies)
+
+
+def _right_policy(label: object, name: object) -> bool:
+    texts = isinstance(label, str) and isinstance(name, str)
+    return texts and bool(re.fullmatch(PART, str(label)) and re.fullmatch(MODEL, str(name))) and name != NONE
+
+
+def evaluate(name: str) -> dict[str, float]:
     """Sample from a policy, judge, measure; writes results/NAME/rollouts.parquet and metrics.json."""
-    device = Device(params.device)
+    policies, params = load_policies(), load(EvaluateParams, "evaluate.settings")
+    if name not in policies:
+        mend = did_you_mean(name, list(policies))
+        raise ParamsError(what=f"evaluate.policies has no '{name}'", where=PARAMS_FILE, mend=mend)
+    device, prompts = Device(params.device), table_path(params.data)
     note(seed=params.seed)
-    folder, reference = named_model_path(name, "evaluate"), named_model_path(params.reference, "evaluate.reference")
+    folder = needed_model(policies[name], f"evaluate.policies.{name}")
+    reference = model_of(params.reference, "evaluate.settings.reference")
     text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
     model = load_policy(folder).to(device.torch)
-    rows = read_table(PROMPTS, "prompts").filter(split=params.split).head(params.prompts).rows(named=True)
+    rows = read_table(prompts, "prompts").filter(split=params.split).head(params.prompts).rows(named=True)
     if len(rows) < 2:
         what, mend = (
             f"{len(rows)} prompts are in the split {params.split}",
             "Two at least are needed to measure anything",
         )
-        raise DataError(what=what, where=str(PROMPTS), mend=mend)
+        raise DataError(what=what, where=str(prompts), mend=mend)
     if not any(row["answer"] for row in rows):
         print("evaluate: no prompt has an answer, so pass@1 and greedy are 0 whatever is written", file=sys.stderr)
     encoded = [text.prompt(row["prompt"]) for row in rows]
@@ -85,10 +107,10 @@ def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
     progress.close()
     sampled, best = _judged(text, rows, encoded, drawn), _judged(text, rows, encoded, likeliest)
     metrics = _measured(params, sampled, best)
-    if "/" in name:  # a run, not one of the models that runs start from
-        metrics |= _divergence(model, reference, encoded, drawn, params, device)
-    elif name == params.reference:
+    if reference == folder:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
+    elif reference is not None:
+        metrics |= _divergence(model, reference, encoded, drawn, params, device)
     folder = Path("results") / name
     frame = pl.concat([_table(name, rows, sampled, params.samples), _table(name, rows, best, 0)])
     write_table(with_ids(frame, "rollouts"), folder / "rollouts.parquet", "rollouts")

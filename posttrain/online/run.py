@@ -13,20 +13,20 @@ from posttrain.models.device import Device
 from posttrain.models.ends import load_ends
 from posttrain.models.store import load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.online.rollouts import Prompt, Rollouts
-from posttrain.online.runs import CHAT, DISTILL, ONLINE, DistillRun, OnlineParams, PolicyRun
+from posttrain.online.runs import DISTILL, ONLINE, DistillRun, OnlineParams, PolicyRun
 from posttrain.online.trpo import Trpo
 from posttrain.params import PARAMS_FILE
 from posttrain.rewards.blend import check_answers, make_blend
 from posttrain.rollout.room import check_room
+from posttrain.slots import model_of, needed_model, table_of
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText, Message
 from posttrain.train.modules import Modules
-from posttrain.train.named import load_run, start_path
+from posttrain.train.named import load_run
 from posttrain.train.optimizer import Update
 from posttrain.train.settings import adamw, run_training
-from posttrain.workspace import metrics_path, model_path, rounded, write_json
+from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
-PROMPTS = Path("data/prompts.parquet")
 WATCH = ("reward", "length", "kl_k3", "teacher_kl", "loss")
 SHOWN = ("reward", "length", "entropy", "kl_k3", "accuracy", "teacher_kl")
 
@@ -35,7 +35,7 @@ def train_online(run: str) -> None:
     """Train the start model as one run of `online.runs` says."""
     section = f"online.runs.{run}"
     params = load_run(section, ONLINE)
-    folder = start_path(params.start, section)
+    folder = needed_model(params.start, f"{section}.start")
     device = Device(params.device)
     _train(f"online@{run}", section, params, folder, _modules(params, folder, device), [])
 
@@ -44,7 +44,8 @@ def train_distill(run: str) -> None:
     """Train the start model towards the teacher that one run of `distill.runs` names."""
     section = f"distill.runs.{run}"
     params: DistillRun = load_run(section, DISTILL)
-    folder, teacher = start_path(params.start, section), start_path(params.teacher, section, "teacher")
+    folder = needed_model(params.start, f"{section}.start")
+    teacher = needed_model(params.teacher, f"{section}.teacher")
     text = ChatText(load_tokenizer(folder), str(folder))
     if text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
         what = f"{section}.teacher = '{params.teacher}' has another tokenizer than '{params.start}'"
@@ -56,7 +57,7 @@ def train_distill(run: str) -> None:
         device,
         teacher=load_policy(teacher).to(device.torch),
         divergence=params.knobs(DistillKnobs).formula(),
-        teacher_prompts=None if params.context is None else _with_context(text, params.context),
+        teacher_prompts=None if params.context is None else _with_context(text, params),
         temperature=params.rollout.sampling.temperature,
         micro_tokens=params.micro_tokens,
     )
@@ -67,9 +68,10 @@ def _train(
     name: str, section: str, params: OnlineParams, folder: Path, modules: Modules, models: Sequence[Path]
 ) -> None:
     text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
-    objective, reward, prompts = params.objective(), model_path("reward"), _prompts(text)
+    table, reward = table_path(params.data), model_of(params.reward_model, f"{section}.reward_model")
+    objective, prompts = params.objective(), _prompts(text, table)
     if not isinstance(params, DistillRun):  # which only watches it
-        check_answers(params.reward, (one.answer for one in prompts), str(PROMPTS))
+        check_answers(params.reward, (one.answer for one in prompts), str(table))
     size = params.rollout.prompts * params.rollout.group_size
     check_room(modules.policy, [one.ids for one in prompts], size, params.rollout.sampling, f"{section}.rollout")
     samples = Rollouts(
@@ -84,7 +86,7 @@ def _train(
     )
     source = params.source(samples, text)
     update = _update(params, modules, source.steps)
-    inputs = [folder, PROMPTS, *models, *params.tables(), *([reward] if "model" in params.reward else [])]
+    inputs = [folder, table, *models, *params.tables(), *([reward] if reward else [])]
     log = run_training(name, params, inputs, objective, source, modules, update, WATCH)
     save_model(modules.policy, model_path(name), folder)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}
@@ -115,16 +117,18 @@ def _update(params: OnlineParams, modules: Modules, steps: int) -> Update:
 
 
 @phase("load")
-def _prompts(text: ChatText) -> list[Prompt]:
-    frame = read_table(PROMPTS, "prompts").filter(split="train")
+def _prompts(text: ChatText, table: Path) -> list[Prompt]:
+    frame = read_table(table, "prompts").filter(split="train")
     return [Prompt(row["id"], text.prompt(row["prompt"]), row["answer"]) for row in frame.iter_rows(named=True)]
 
 
 @phase("load")
-def _with_context(text: ChatText, context: str) -> Mapping[tuple[int, ...], list[int]]:
-    """What the teacher sees for each prompt of the student's: a system turn more."""
-    asked = read_table(PROMPTS, "prompts").filter(split="train")["prompt"].to_list()
-    asked += [turns[:-1] for turns in read_table(CHAT, "chat").filter(split="train")["messages"].to_list()]
+def _with_context(text: ChatText, params: DistillRun) -> Mapping[tuple[int, ...], list[int]]:
+    """What the teacher sees for each prompt of the student: a system turn more."""
+    asked = read_table(table_path(params.data), "prompts").filter(split="train")["prompt"].to_list()
+    if chat := table_of(params.demonstrations):
+        asked += [turns[:-1] for turns in read_table(chat, "chat").filter(split="train")["messages"].to_list()]
+    context = params.context or ""
     return {tuple(text.prompt(turns)): text.prompt(told(turns, context)) for turns in asked}
 
 

@@ -25,6 +25,8 @@ from posttrain.online.mixed import Shared, WithText
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
 from posttrain.online.selected import Selected, best_rule, pair_rule
 from posttrain.params import Params
+from posttrain.rewards.blend import LEARNED
+from posttrain.slots import NONE, model_slot, table_of, table_slot
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch import Source
@@ -33,16 +35,25 @@ from posttrain.train.named import Algorithm
 from posttrain.train.rows import demonstrations, windows
 from posttrain.train.settings import TrainingParams
 
-CORPUS, CHAT = Path("data/corpus.parquet"), Path("data/chat.parquet")
-
 
 class OnlineParams(TrainingParams):
     """What every run that samples can be told."""
 
     algorithm: str = Field(description="a row of docs/algorithms.md")
-    start: str = Field("sft", description="the model it starts from, a folder under models/")
+    start: str = model_slot("the model it starts from")
+    data: str = table_slot("prompts", description="the prompts it samples for")
+    reward_model: str = model_slot("the reward model behind reward `model`", optional=True)
     reward: dict[str, float] = Field({"correct": 1.0, "format": 0.2}, description="weight of each reward by name")
     rollout: RolloutParams = Field(default_factory=RolloutParams)
+
+    @model_validator(mode="after")
+    def _reward_model_where_it_counts(self) -> OnlineParams:
+        if (LEARNED in self.reward) != (self.reward_model != NONE):
+            raise ValueError(
+                f"reward_model = {self.reward_model} and reward = {self.reward}: a reward model is named where the "
+                "reward `model` has a weight, and only there. Add it to reward, or set reward_model: none"
+            )
+        return self
 
     def objective(self) -> Objective:
         """What is learned."""
@@ -66,7 +77,7 @@ class OnlineParams(TrainingParams):
 
 
 class TextParams(Params):
-    """Pretraining text beside the samples (PPO-ptx)."""
+    """Pretraining text next to the samples (PPO-ptx)."""
 
     rows: int = Field(8, ge=1, description="windows of text in each optimizer step")
     window: int = Field(64, ge=2, description="tokens per window")
@@ -75,6 +86,7 @@ class TextParams(Params):
 class PolicyRun(OnlineParams, PolicyKnobs):
     """A policy objective on the policy's own samples."""
 
+    corpus: str = table_slot("corpus", description="pretraining text, for ptx", optional=True)
     text: TextParams = Field(default_factory=TextParams)
 
     @model_validator(mode="after")
@@ -93,6 +105,10 @@ class PolicyRun(OnlineParams, PolicyKnobs):
             raise ValueError("overlong must be below rollout.sampling.max_tokens. Lower it")
         if self.text != TextParams() and not self.ptx:
             raise ValueError("text is read only where ptx is above 0, and ptx is 0 here. Remove text, or set ptx")
+        if bool(self.ptx) != (self.corpus != NONE):
+            raise ValueError(
+                f"ptx = {self.ptx}, corpus = {self.corpus}: ptx learns a corpus. Set both, or corpus: none"
+            )
         if self.ptx and self.rollout.sampling.temperature != 1:
             raise ValueError("ptx is the likelihood of text at temperature 1. Use rollout.sampling.temperature 1")
         return self
@@ -108,14 +124,16 @@ class PolicyRun(OnlineParams, PolicyKnobs):
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:
         """The samples, with pretraining text beside them where ptx asks for it."""
-        if not self.ptx:
+        corpus = table_of(self.corpus)
+        if corpus is None:
             return samples
-        documents = read_table(CORPUS, "corpus").filter(split="train")["text"].to_list()
-        return WithText(samples, windows(text, documents, self.text.window, str(CORPUS)), self.text.rows, self.seed)
+        documents = read_table(corpus, "corpus").filter(split="train")["text"].to_list()
+        return WithText(samples, windows(text, documents, self.text.window, str(corpus)), self.text.rows, self.seed)
 
     def tables(self) -> list[Path]:
         """The corpus, for ptx."""
-        return [CORPUS] if self.ptx else []
+        corpus = table_of(self.corpus)
+        return [] if corpus is None else [corpus]
 
 
 class SampledPairRun(OnlineParams, SampledPairKnobs):
@@ -155,7 +173,8 @@ class SampledBestRun(OnlineParams, SampledBestKnobs):
 class DistillRun(OnlineParams, DistillRunKnobs):
     """One run of `distill.runs`: a student that learns a teacher's distribution."""
 
-    teacher: str = Field(description="the model that is learned from, a folder under models/")
+    teacher: str = model_slot("the model that is learned from")
+    demonstrations: str = table_slot("chat", description="given answers to learn from, for own below 1", optional=True)
     reward: dict[str, float] = Field({"correct": 1.0, "format": 0.2}, description="what is watched, not learned from")
     max_tokens: int = Field(256, ge=8, description="longer given rows are left out, and counted")
 
@@ -165,6 +184,8 @@ class DistillRun(OnlineParams, DistillRunKnobs):
             raise ValueError("context_distill needs context: the system turn that only the teacher sees")
         if self.context is None and self.teacher == self.start:
             raise ValueError(f"teacher and start are both '{self.start}', so there is nothing to learn. Name another")
+        if self.own < 1 and self.demonstrations == NONE:
+            raise ValueError(f"own = {self.own} learns from given answers too. Name a table of demonstrations")
         return self
 
     def objective(self) -> Objective:
@@ -173,16 +194,18 @@ class DistillRun(OnlineParams, DistillRunKnobs):
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:
         """Own samples, given answers, or both by turns."""
-        if self.own == 1:
+        chat = table_of(self.demonstrations)
+        if self.own == 1 or chat is None:
             return samples
-        rows = read_table(CHAT, "chat").filter(split="train").iter_rows(named=True)
+        rows = read_table(chat, "chat").filter(split="train").iter_rows(named=True)
         size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
-        given = Epochs(demonstrations(text, rows, self.max_tokens, str(CHAT)), size, 1, self.seed)
+        given = Epochs(demonstrations(text, rows, self.max_tokens, str(chat)), size, 1, self.seed)
         return Shared(samples, given, self.own, self.seed)
 
     def tables(self) -> list[Path]:
         """The demonstrations, where given answers are learned from."""
-        return [CHAT] if self.own < 1 else []
+        chat = table_of(self.demonstrations)
+        return [] if chat is None else [chat]
 
 
 def _sampled(model: type[Any]) -> type[OnlineParams]:

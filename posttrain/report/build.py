@@ -2,87 +2,89 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from pydantic import Field
 
 from posttrain.measure.phases import phase
-from posttrain.params import Params, read
-from posttrain.report.curves import curves
-from posttrain.report.lineage import SINGLE, differing, made_from
+from posttrain.params import read
+from posttrain.report.curves import curves, curves_csv
+from posttrain.report.lineage import differing, labels, made_from
 from posttrain.report.page import page
-from posttrain.report.policies import Policy, Settings, labels, measured, need_numbers, read_json, reference, runs
+from posttrain.report.policies import Policy, measured, need_numbers, read_json, reference
 from posttrain.report.samples import for_page, lengths, samples, side_by_side
-from posttrain.report.summary import HEADLINE, REWARD_MODEL, SUMMARY, gain_parts, headline, summarize, to_json
+from posttrain.report.summary import HEADLINE, SUMMARY, gain_parts, headline, reward_figures, summarize, to_json
+from posttrain.stage_table import Settings, group_of
 from posttrain.tables.parquet import write_parquet
-from posttrain.workspace import metrics_path, write_json
+from posttrain.workspace import metrics_path, write_json, write_text
 
 SAMPLES, PAGE = Path("report/samples.parquet"), Path("report/report.html")
+CURVES = Path("report/curves.csv")
+TITLE = "posttrain"
 
 
-class ReportParams(Params):
-    """Section `report`: what the page shows."""
+SHOWN_PROMPTS = 200
+"""Prompts whose completions are shown side by side."""
+LONGEST_TEXT = 2000
+"""Longer texts are cut on the page, not in samples.parquet."""
+CURVE_POINTS = 400
+"""Longer learning curves are averaged to as many points."""
 
-    title: str = Field("posttrain", min_length=1, description="the page's heading")
-    prompts: int = Field(200, ge=1, description="prompts whose completions are shown side by side")
-    characters: int = Field(2000, ge=80, description="longer texts are cut on the page, not in samples.parquet")
-    points: int = Field(400, ge=2, description="points of a learning curve; longer runs are averaged to as many")
 
-
-def build_report(params: ReportParams) -> dict[str, dict[str, float]]:
-    """Writes headline.json, summary.json, samples.parquet and report.html under report/; gives the summary."""
+def build_report() -> dict[str, str]:
+    """Writes headline.json, summary.json, samples.parquet and report.html under report/; label -> error of the rest."""
     settings = read()
     with phase("load"):
-        policies = measured(settings)
-        reward = read_json(metrics_path("reward")) if metrics_path("reward").is_file() else {}
-        need_numbers(reward, [name for name in reward if name == "heldout_accuracy"], metrics_path("reward"))
-    summary = summarize(policies, reward)
-    table = side_by_side(policies, params.prompts)
-    data = page_data(params, settings, policies, table, summary)
+        policies, errors = measured(settings)
+        rewards = reward_metrics(settings)
+    summary = summarize(policies, rewards)
+    table = side_by_side(policies, SHOWN_PROMPTS)
+    data = page_data(settings, policies, table, summary, errors)
     write_json(Path(SUMMARY), to_json(summary))
     write_json(Path(HEADLINE), headline(summary))
     write_parquet(table, SAMPLES)
-    _write_text(PAGE, page(data, params.title))
-    return summary
+    write_text(CURVES, curves_csv(data["curves"]))
+    write_text(PAGE, page(data, TITLE))
+    return errors
+
+
+def reward_metrics(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Folder under models/ -> what the stage `reward` measured of each reward model that is there."""
+    files = {f"reward/{run}": metrics_path(f"reward/{run}") for run in group_of(settings, "reward.runs")}
+    found = {name: read_json(file) for name, file in files.items() if file.is_file()}
+    for name, metrics in found.items():
+        need_numbers(metrics, [key for key in metrics if key == "heldout_accuracy"], files[name])
+    return found
 
 
 def page_data(
-    params: ReportParams,
     settings: Settings,
     policies: Sequence[Policy],
     table: pl.DataFrame,
     summary: dict[str, dict[str, float]],
+    errors: dict[str, str],
 ) -> dict[str, Any]:
     """Everything that the page shows, as plain data."""
-    named = {**{path: path for path in SINGLE}, **labels(runs(settings))}
     return {
-        "title": params.title,
+        "title": TITLE,
         "reference": reference(policies),
-        "reward_model": summary.get(REWARD_MODEL),
+        "rewards": [{"run": name, **figures} for name, figures in reward_figures(summary).items()],
+        "errors": [{"label": label, "error": error} for label, error in errors.items()],
         "gain": gain_parts(summary),
         "policies": [
             {
                 "label": one.label,
-                "path": one.path,
+                "path": one.model,
                 "metrics": dict(one.metrics),
                 "lengths": lengths(one),
                 "samples": samples(one),
             }
             for one in policies
         ],
-        "curves": curves(named.items(), params.points),
+        "curves": curves(labels(settings).items(), CURVE_POINTS),
         "settings": differing(settings),
         "stages": made_from(settings, list(policies)),
-        "prompts": for_page(table, policies, params.characters),
+        "prompts": for_page(table, policies, LONGEST_TEXT),
     }
-
-
-@phase("write")
-def _write_text(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}.tmp")
-    fresh.write_text(text, encoding="utf-8")
-    os.replace(fresh, path)

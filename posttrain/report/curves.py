@@ -54,6 +54,36 @@ def curves(named: Iterable[tuple[str, str]], points: int) -> list[dict[str, Any]
     return found
 
 
+SHOWN = (
+    "reward",
+    "loss",
+    "accuracy",
+    "margin",
+    "length",
+    "kl_k3",
+    "teacher_kl",
+    "entropy",
+    "clip_fraction",
+    "grad_norm",
+)
+"""The metrics that `dvc plots show` draws; the parts of a reward come after it."""
+
+
+def curves_csv(found: Iterable[dict[str, Any]]) -> str:
+    """The curves of all runs as one table for DVC: metric, run, step, value."""
+    lines = ["metric,run,step,value"]
+    kept = list(found)
+    names = dict.fromkeys(name for one in kept for name in one["columns"])
+    parts = [name for name in names if name.startswith("reward_")]
+    for metric in ("reward", *parts, *SHOWN[1:]):
+        for one in kept:
+            columns = one["columns"]
+            for step, value in zip(columns["step"], columns.get(metric, ()), strict=False):
+                if value is not None:
+                    lines.append(f"{metric},{one['label']},{step:g},{value!r}")
+    return "\n".join(lines) + "\n"
+
+
 def _number(cell: str | None) -> float | None:
     if not cell:
         return None

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from posttrain.report.curves import Column, read_curve
-from posttrain.report.policies import Settings, labels, runs
+from posttrain.report.lineage import labels
 from posttrain.report.summary import Figures, policy_figures
+from posttrain.stage_table import Settings
 from posttrain.workspace import plot_path
 
 WIDTH, HEIGHT, REACH = 330, 210, 4
@@ -75,7 +76,7 @@ def _bars(policies: Mapping[str, Figures], colour: Spec) -> Spec:
 
 def _learning(settings: Settings, colour: Spec) -> list[Spec]:
     """Reward of the online runs by step; where there are none, accuracy of the preference runs."""
-    named = labels(runs(settings))
+    named = labels(settings)
     for family, metric in (("online", "reward"), ("preference", "accuracy")):
         rows = []
         for path, label in named.items():

@@ -1,4 +1,4 @@
-"""Where the models come from: settings that differ between runs, and what each stage took and made."""
+"""Where the models come from: settings that differ between runs, and what each run took and made."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.report.policies import Policy, Settings, labels, prompt_ids, read_json, runs
+from posttrain.report.policies import Policy, prompt_ids, read_json
+from posttrain.stage_table import STAGES, Settings, group_of, model_runs, policies
 from posttrain.tables.identity import canonical, digest
 from posttrain.workspace import metrics_path
 
-STARTS = {"sft": "base", "pairs": "sft", "reward": "sft"}
-"""The model that a stage starts from where no setting chooses it."""
-SINGLE = ("prepare", "base", "sft", "pairs", "reward")
-"""The stages that exist once, in the order in which data flows."""
+INPUTS = ("start", "policy", "teacher", "data", "path", "name", "task")
+"""The settings that say what a run is made from."""
 
 
 def flattened(value: Any, prefix: str = "") -> dict[str, str]:
@@ -25,10 +24,15 @@ def flattened(value: Any, prefix: str = "") -> dict[str, str]:
     return {prefix: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)}
 
 
+RANKED = ("preference", "online", "distill")
+"""The sections whose runs are compared with each other."""
+
+
 def differing(settings: Settings) -> dict[str, Any]:
-    """The runs and those settings in which they are not all alike; None where a run leaves one to its default."""
-    found = runs(settings)
-    named, flat = labels(found), {path: flattened(run) if run else {} for path, run in found.items()}
+    """The ranked runs and those settings in which they are not all alike; None where one leaves the default."""
+    found = {path: run for path, run in model_runs(settings).items() if path.partition("/")[0] in RANKED}
+    named = labels(settings)
+    flat = {path: flattened(run) if run else {} for path, run in found.items()}
     keys = list(dict.fromkeys(key for run in flat.values() for key in run))
     rows = [{"key": key, "values": [run.get(key) for run in flat.values()]} for key in keys]
     return {
@@ -38,37 +42,44 @@ def differing(settings: Settings) -> dict[str, Any]:
     }
 
 
-def made_from(settings: Settings, policies: list[Policy]) -> list[dict[str, Any]]:
-    """Per stage: the model it starts from, the numbers it wrote (rows, tokens, steps), and its settings."""
-    found = runs(settings)
-    sections = {**{name: settings.get(name) or {} for name in SINGLE}, **found}
-    named = labels(found)
-    stages = [_stage(path, named.get(path, path), section) for path, section in sections.items()]
-    return [*stages, _evaluation(settings, policies)]
+def labels(settings: Settings) -> dict[str, str]:
+    """Model -> what people see: the label under which it is evaluated, else its folder."""
+    evaluated = {model: label for label, model in reversed(policies(settings).items())}
+    return {path: evaluated.get(path, path) for path in model_runs(settings)}
 
 
-def _stage(path: str, label: str, section: Settings) -> dict[str, Any]:
+def made_from(settings: Settings, found: list[Policy]) -> list[dict[str, Any]]:
+    """Per run: what it starts from, the numbers it wrote (rows, tokens, steps), and its settings."""
+    runs = [
+        _run(f"data/{name}" if stage.makes == "tables" else stage.output(name), run or {})
+        for stage in STAGES
+        if stage.makes != "results"
+        for name, run in group_of(settings, stage.group).items()
+    ]
+    return [*runs, *([_evaluation(settings, found)] if found else [])]
+
+
+def _run(path: str, section: Settings) -> dict[str, Any]:
     file = metrics_path(path)
     numbers = read_json(file) if Path(file).is_file() else {}
-    start = section.get("start") or section.get("model") or STARTS.get(path, "sft" if "/" in path else "")
     return {
-        "label": label,
+        "label": path,
         "path": path,
-        "start": str(start),
+        "start": ", ".join(str(section[key]) for key in INPUTS if key in section),
         "numbers": {key: value for key, value in numbers.items() if isinstance(value, int | float | str)},
         "settings": flattened(section) if section else {},
     }
 
 
-def _evaluation(settings: Settings, policies: list[Policy]) -> dict[str, Any]:
+def _evaluation(settings: Settings, found: list[Policy]) -> dict[str, Any]:
     """What all policies were measured on; the digest is that of the prompts' ids."""
-    ids = prompt_ids(policies[0])
-    section = settings.get("evaluate") or {}
-    completions = sum(policy.rollouts.height for policy in policies)
+    ids = prompt_ids(found[0])
+    section = group_of(settings, "evaluate.settings")
+    completions = sum(policy.rollouts.height for policy in found)
     return {
         "label": "evaluate",
         "path": "evaluate",
-        "start": "",
+        "start": str(section.get("data", "")),
         "numbers": {"prompts": len(ids), "prompts_digest": digest(canonical(ids)), "completions": completions},
         "settings": flattened(section) if section else {},
     }

@@ -1,8 +1,7 @@
-"""The measured policies of a workspace: which there are, their metrics and their completions."""
+"""The measured policies of a workspace: their metrics and completions, and why some could not be read."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,64 +9,41 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.errors import DataError, ParamsError
-from posttrain.params import NAMED, PARAMS_FILE
+from posttrain.errors import DataError, PosttrainError
+from posttrain.stage_table import Settings, policies
 from posttrain.tables.store import read_table
 from posttrain.workspace import finite_json
-
-ALONE = ("base", "sft")
-"""The policies that every pipeline has."""
-TAKEN = (*ALONE, "reward", "reward_model", "pairs", "prepare")
-"""Names that the report already uses for something else than a run."""
-
-Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Policy:
     """One evaluated policy."""
 
-    path: str
-    """Folder under results/ and models/, e.g. online/grpo."""
     label: str
+    """Its name in evaluate.policies, and its folder under results/."""
+    model: str
+    """Its folder under models/, e.g. online/grpo."""
     metrics: Mapping[str, float]
     rollouts: pl.DataFrame
 
 
-def runs(settings: Settings) -> dict[str, Settings]:
-    """Path -> settings of every named run of params.yaml, in its order."""
-    found = {}
-    for family in NAMED:
-        named = (settings.get(family) or {}).get("runs") or {}
-        if not isinstance(named, Mapping):
-            what = f"{family}.runs is no mapping of names to settings"
-            raise ParamsError(what=what, where=PARAMS_FILE, mend="Write one key per run")
-        found.update({f"{family}/{name}": run or {} for name, run in named.items()})
-    return found
-
-
-def labels(paths: Iterable[str]) -> dict[str, str]:
-    """Path -> the short name that people see: the run's own, or the whole path where two would look alike."""
-    named = {path: path.rpartition("/")[2] for path in paths}
-    count = Counter(named.values())
-    clear = {path: path not in TAKEN and count[name] == 1 and name not in TAKEN for path, name in named.items()}
-    return {path: name if clear[path] else path for path, name in named.items()}
-
-
-def measured(settings: Settings) -> list[Policy]:
-    """Base, SFT and every run of params.yaml, as the stage `evaluate` left them; all on the same prompts."""
-    paths = [*ALONE, *runs(settings)]
-    named = labels(paths)
-    policies = [_policy(path, named[path]) for path in paths]
-    first = prompt_ids(policies[0])
-    for policy in policies[1:]:
-        if prompt_ids(policy) != first:
-            raise DataError(
-                what=f"it was measured on other prompts than {policies[0].path}",
-                where=f"results/{policy.path}/rollouts.parquet",
-                mend="Evaluate both again: dvc repro",
-            )
-    return policies
+def measured(settings: Settings) -> tuple[list[Policy], dict[str, str]]:
+    """The policies as the stage `evaluate` left them, all on the same prompts; label -> error of those that are not."""
+    found: list[Policy] = []
+    errors: dict[str, str] = {}
+    for label, model in policies(settings).items():
+        try:
+            policy = _policy(label, model)
+            if found and prompt_ids(policy) != prompt_ids(found[0]):
+                raise DataError(
+                    what=f"it was measured on other prompts than {found[0].label}",
+                    where=f"results/{label}/rollouts.parquet",
+                    mend="Evaluate both again: dvc repro",
+                )
+            found.append(policy)
+        except PosttrainError as error:
+            errors[label] = str(error)
+    return found, errors
 
 
 def prompt_ids(policy: Policy) -> list[str]:
@@ -77,7 +53,7 @@ def prompt_ids(policy: Policy) -> list[str]:
 
 def reference(policies: Iterable[Policy]) -> str:
     """The label of the policy that KL was measured against: its own is 0."""
-    return next((policy.label for policy in policies if policy.metrics.get("kl_k1") == 0.0), "sft")
+    return next((policy.label for policy in policies if policy.metrics.get("kl_k1") == 0.0), "reference")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -85,29 +61,29 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         data = finite_json(path)
     except FileNotFoundError as error:
-        mend = "Run the pipeline: dvc repro"
-        raise DataError(what="there is no such file", where=str(path), mend=mend) from error
+        raise DataError(what="file not found", where=str(path), mend="Run the pipeline: dvc repro") from error
     except (OSError, ValueError, RecursionError) as error:
-        mend = "Delete it and make it anew: dvc repro"
-        raise DataError(what=f"not readable as JSON ({error})", where=str(path), mend=mend) from error
+        raise DataError(what=f"not readable as JSON ({error})", where=str(path), mend=DAMAGED) from error
     if not isinstance(data, dict):
-        raise DataError(what="holds no JSON object", where=str(path), mend="Delete it and make it anew: dvc repro")
+        raise DataError(what="holds no JSON object", where=str(path), mend=DAMAGED)
     return data
+
+
+DAMAGED = "Restore it: dvc checkout --force, or run its stage again: dvc repro"
 
 
 def need_numbers(metrics: Mapping[str, Any], names: Iterable[str], file: Path) -> None:
     """Refuse a file of metrics in which one of these is not a number."""
     odd = [name for name in names if isinstance(metrics.get(name), bool) or not isinstance(metrics[name], int | float)]
     if odd:
-        what, mend = f"no number: {', '.join(odd)}", "Delete it and make it anew: dvc repro"
-        raise DataError(what=what, where=str(file), mend=mend)
+        raise DataError(what=f"not a number: {', '.join(odd)}", where=str(file), mend=DAMAGED)
 
 
-def _policy(path: str, label: str) -> Policy:
-    folder = Path("results") / path
+def _policy(label: str, model: str) -> Policy:
+    folder = Path("results") / label
     metrics = read_json(folder / "metrics.json")
     if missing := [name for name in ("pass_at_1", "pass_at_1_low", "pass_at_1_high") if name not in metrics]:
         what, mend = f"it lacks {', '.join(missing)}", "Evaluate the policy again: dvc repro"
         raise DataError(what=what, where=str(folder / "metrics.json"), mend=mend)
     need_numbers(metrics, metrics, folder / "metrics.json")
-    return Policy(path, label, metrics, read_table(folder / "rollouts.parquet", "rollouts"))
+    return Policy(label, model, metrics, read_table(folder / "rollouts.parquet", "rollouts"))

@@ -21,17 +21,26 @@ const TILES = 6;
 
 function startResults() {
   const policies = DATA.policies, columns = resultColumns(policies);
-  const count = DATA.stages.at(-1).numbers;
+  const count = policies.length ? DATA.stages.at(-1).numbers : null;
+  if (!count) {
+    byId("results-note").textContent = DATA.errors.length ? "No policy could be read." : "params.yaml evaluates no policy (evaluate.policies).";
+  } else {
   byId("results-note").textContent = `${figure(count.prompts)} held-out prompts, the same for every policy. Whiskers are 95 % intervals.`;
+  }
   if (DATA.gain.length) byId("gain").append(`What the gain over ${DATA.reference} consists of:`, el("ul", {}, DATA.gain.map((part) => el("li", {}, part))));
   const tile = (value, text) => el("li", {}, el("b", {}, value), el("span", {}, text));
   byId("tiles").append(...(policies.length > TILES ? [] : policies).map((one) => tile(fixed(one.metrics.pass_at_1, 3), `pass@1 of ${one.label}`)),
-    DATA.reward_model ? tile(fixed(DATA.reward_model.accuracy, 3), "accuracy of the reward model on held-out pairs") : "");
+    ...DATA.rewards.map((one) => tile(fixed(one.accuracy, 3), `accuracy of ${one.run} on held-out pairs`)));
   const rows = policies.map((one, nth) => {
     const m = one.metrics, label = `${one.label}: ${columns[0].value(m)}`;
     const picture = whiskers({ look: nth, value: m.pass_at_1, low: m.pass_at_1_low, high: m.pass_at_1_high, bar: true }, 1, label);
     return { attributes: { "data-policy": one.label }, name: [swatch(nth), one.label], about: one.path,
       cells: [{ of: picture, kind: "picture" }, ...columns.map((column, k) => ({ of: column.value(m), kind: k ? null : "whole" }))] };
   });
-  byId("results-table").append(table("Policies and their figures", ["policy", { text: "0 to 1", left: true }, ...columns], rows, true));
+  const width = columns.length + 1;
+  for (const one of DATA.errors) {
+    const blank = Array.from({ length: width - 1 }, () => "–");
+    rows.push({ attributes: { "data-policy": one.label, "data-error": "yes" }, name: one.label, about: one.error, cells: [{ of: one.error, kind: "wrap" }, ...blank] });
+  }
+  if (rows.length) byId("results-table").append(table("Policies and their figures", ["policy", { text: "0 to 1", left: true }, ...columns], rows, true));
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -13,16 +12,18 @@ from pathlib import Path
 from posttrain.errors import DataError
 from posttrain.params import read
 from posttrain.report.lineage import flattened
-from posttrain.report.policies import Settings, read_json, runs
+from posttrain.report.policies import read_json
 from posttrain.report.summary import (
-    REWARD_MODEL,
     SUMMARY,
     Figures,
     from_json,
     gains,
     policy_figures,
     reference_of,
+    reward_figures,
 )
+from posttrain.stage_table import Settings, model_runs, section_of
+from posttrain.workspace import write_text
 
 README, FIGURE = Path("README.md"), Path("docs/learning.svg")
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -53,8 +54,8 @@ def write_readme() -> str:
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     drawn = draw(summary, read()).removesuffix("\n").removesuffix("</svg>")
-    _replace(FIGURE, f"{drawn}<!-- summary {_digest(summary)} --></svg>\n")
-    _replace(README, f"{before}{_block(summary)}{after}")
+    write_text(FIGURE, f"{drawn}<!-- summary {_digest(summary)} --></svg>\n")
+    write_text(README, f"{before}{_block(summary)}{after}")
     return f"wrote the results into {README} and the plot into {FIGURE}"
 
 
@@ -104,8 +105,8 @@ def _number(figures: Figures, key: str, digits: int) -> str:
 
 
 def _reward_note(summary: Mapping[str, Figures]) -> str:
-    accuracy = summary.get(REWARD_MODEL, {}).get("accuracy")
-    return "" if accuracy is None else f"Reward model: accuracy {accuracy:.3f} on held-out pairs."
+    found = [f"{name} {figures['accuracy']:.3f}" for name, figures in reward_figures(summary).items()]
+    return f"Accuracy of the reward model on held-out pairs: {', '.join(found)}." if found else ""
 
 
 def _next() -> str:
@@ -124,12 +125,14 @@ def _next() -> str:
 def _knob(settings: Settings) -> str:
     """A number of the last run's settings, doubled, as `-S` wants it."""
     found = [
-        (f"{path.replace('/', '.runs.', 1)}.{key}", float(text))
-        for path, run in runs(settings).items()
+        (f"{section_of(settings, path)}.{key}", float(text))
+        for path, run in model_runs(settings).items()
         for key, text in (flattened(run) if run else {}).items()
         if key in ("kl.beta", "beta", "optimizer.lr") and text.replace(".", "", 1).replace("e-", "", 1).isdigit()
     ]
-    preferred = [one for one in found if one[0].endswith("beta")] or found or [("sft.optimizer.lr", 0.001)]
+    preferred = [one for one in found if one[0].endswith("beta")] or found
+    if not preferred:
+        return "evaluate.settings.samples=4"
     name, value = preferred[-1]
     return f"{name}={2 * value:g}"
 
@@ -152,10 +155,3 @@ def _readme() -> str:
 
 def _digest(summary: Mapping[str, Figures]) -> str:
     return hashlib.sha256(json.dumps(summary, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.tmp")
-    fresh.write_text(text, encoding="utf-8")
-    os.replace(fresh, path)

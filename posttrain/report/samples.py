@@ -15,6 +15,8 @@ RIGHT = 0.5
 
 def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
     """One row per prompt; per policy its first sample, its likeliest completion, and the share of right samples."""
+    if not policies:
+        return pl.DataFrame(schema={"prompt_id": pl.String, "problem": pl.String, "prompt": pl.String})
     chosen = prompt_ids(policies[0])[:prompts]
     table = _asked(policies[0], chosen)
     for policy in policies:

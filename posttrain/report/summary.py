@@ -11,7 +11,6 @@ from posttrain.report.policies import Policy
 SUMMARY = "report/summary.json"
 HEADLINE = "report/headline.json"
 """The one metric of the pipeline: with every figure of every policy, `dvc exp show` has no room for the settings."""
-REWARD_MODEL = "reward_model"
 
 Figures = Mapping[str, float]
 
@@ -30,40 +29,46 @@ _COLUMNS = {
 }
 
 
-def summarize(policies: Iterable[Policy], reward: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
-    """Label -> figures of every policy; the reward model's accuracy comes last."""
+def summarize(policies: Iterable[Policy], rewards: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Label -> figures of every policy; then the accuracy of every reward model."""
     summary = {policy.label: _figures(policy.metrics) for policy in policies}
-    if reward and "heldout_accuracy" in reward:
-        summary[REWARD_MODEL] = {"accuracy": float(reward["heldout_accuracy"])}
+    for name, metrics in rewards.items():
+        if "heldout_accuracy" in metrics:
+            summary[name] = {"accuracy": float(metrics["heldout_accuracy"])}
     return summary
 
 
 def headline(summary: Mapping[str, Figures]) -> dict[str, float]:
-    """Label -> pass@1 of every policy, and the reward model's accuracy."""
-    accuracy = summary.get(REWARD_MODEL, {})
-    found = {name: figures["pass_at_1"] for name, figures in policy_figures(summary).items()}
-    return {**found, **({REWARD_MODEL: accuracy["accuracy"]} if accuracy else {})}
+    """Label -> pass@1 of every policy, and the accuracy of every reward model."""
+    accuracies = {name: figures["accuracy"] for name, figures in reward_figures(summary).items()}
+    return {**{name: figures["pass_at_1"] for name, figures in policy_figures(summary).items()}, **accuracies}
 
 
 def to_json(summary: Mapping[str, Figures]) -> dict[str, Any]:
-    """As it is kept: a list of rows with equal keys, which is what DVC can draw, and the reward model beside it."""
+    """As it is kept: lists of rows with equal keys, which is what DVC can draw."""
     keys = dict.fromkeys(key for one in policy_figures(summary).values() for key in one)
     rows = [{"policy": name, **{key: one.get(key) for key in keys}} for name, one in policy_figures(summary).items()]
-    return {"policies": rows, **{name: one for name, one in summary.items() if name == REWARD_MODEL}}
+    rewards = [{"reward_model": name, **figures} for name, figures in reward_figures(summary).items()]
+    return {"policies": rows, **({"reward_models": rewards} if rewards else {})}
 
 
 def from_json(kept: Mapping[str, Any]) -> dict[str, Figures]:
     """The summary that `to_json` made this of."""
-    policies = {
-        row["policy"]: {key: value for key, value in row.items() if key != "policy" and value is not None}
-        for row in kept.get("policies", [])
-    }
-    return {**policies, **{name: one for name, one in kept.items() if name == REWARD_MODEL}}
+    found: dict[str, Figures] = {}
+    for group, name in (("policies", "policy"), ("reward_models", "reward_model")):
+        for row in kept.get(group, []):
+            found[row[name]] = {key: value for key, value in row.items() if key != name and value is not None}
+    return found
 
 
 def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
     """The part of a summary that is about policies."""
     return {name: figures for name, figures in summary.items() if "pass_at_1" in figures}
+
+
+def reward_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
+    """The part of a summary that is about reward models."""
+    return {name: figures for name, figures in summary.items() if "accuracy" in figures}
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def gain(before: Figures, after: Figures) -> Gain:
 
 def reference_of(summary: Mapping[str, Figures]) -> str:
     """The policy that KL was measured against; its own is 0."""
-    return next((name for name, one in policy_figures(summary).items() if one.get("kl") == 0.0), "sft")
+    return next((name for name, one in policy_figures(summary).items() if one.get("kl") == 0.0), "reference")
 
 
 def gains(summary: Mapping[str, Figures]) -> str:

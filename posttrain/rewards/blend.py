@@ -51,23 +51,29 @@ def check_answers(weights: Mapping[str, float], answers: Iterable[str], where: s
         raise DataError(what=what, where=where, mend="Give answers, or rewards that need none, e.g. {model: 1.0}")
 
 
-def make_blend(weights: Mapping[str, float], where: str, reward_model: Path, device: Device) -> Blend:
-    """The blend that `weights` names; the reward model is loaded only when it is named."""
-    parts: dict[str, tuple[float, Reward]] = {}
-    for name, weight in weights.items():
-        if name in VERIFIABLE:
-            parts[name] = (weight, VERIFIABLE[name])
-        elif name == LEARNED:
-            from posttrain.rewards.learned import RewardModel
-
-            parts[name] = (weight, RewardModel(reward_model, device))
-        else:
+def check_rewards(weights: Mapping[str, float], where: str) -> None:
+    """Refuse names that are no reward, and weights that are all 0."""
+    for name in weights:
+        if name not in (*VERIFIABLE, LEARNED):
             mend = did_you_mean(name, [*VERIFIABLE, LEARNED])
             raise ParamsError(what=f"unknown reward '{name}'", where=f"{where}.reward (params.yaml)", mend=mend)
-    if not any(weight for weight, _ in parts.values()):
-        raise ParamsError(
-            what="no reward has a weight other than 0",
-            where=f"{where}.reward (params.yaml)",
-            mend="Name one, e.g. {correct: 1.0}",
-        )
+    if not any(weights.values()):
+        what, mend = "no reward has a weight other than 0", "Name one, e.g. {correct: 1.0}"
+        raise ParamsError(what=what, where=f"{where}.reward (params.yaml)", mend=mend)
+
+
+def make_blend(weights: Mapping[str, float], where: str, reward_model: Path | None, device: Device) -> Blend:
+    """The blend that `weights` names; the reward model is loaded only when it is named."""
+    check_rewards(weights, where)
+    parts: dict[str, tuple[float, Reward]] = {}
+    for name, weight in weights.items():
+        if name == LEARNED:
+            from posttrain.rewards.learned import RewardModel
+
+            if reward_model is None:
+                mend = "Name a reward model: reward_model: reward/main"
+                raise ParamsError(what="reward 'model' needs a reward model", where=f"{where} (params.yaml)", mend=mend)
+            parts[name] = (weight, RewardModel(reward_model, device))
+        else:
+            parts[name] = (weight, VERIFIABLE[name])
     return Blend(parts)

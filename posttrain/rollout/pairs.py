@@ -1,4 +1,4 @@
-"""The stage `pairs`: comparisons and feedback, from the policy's own samples or from given data.
+"""The stage `data_samples`: comparisons and feedback from a policy's own samples.
 
 In the miniature a simulated annotator compares two samples of one prompt by their true reward and errs as
 Bradley and Terry have it: P(a before b) = sigmoid((R_a - R_b) / noise). Held-out comparisons are labelled without
@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 from pydantic import Field
@@ -23,36 +23,29 @@ from posttrain.measure.record import note
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.ends import load_ends
 from posttrain.models.store import load_policy, load_tokenizer
-from posttrain.params import Params
+from posttrain.params import Params, load
 from posttrain.progress import Progress
 from posttrain.rewards.blend import check_answers, make_blend
 from posttrain.rewards.verifiable import Sampled
 from posttrain.rollout.engine import SamplingParams, sample
 from posttrain.rollout.room import check_room
-from posttrain.tables.given import GivenParams, load_feedback, load_pairs
+from posttrain.slots import model_of, model_slot, needed_model, table_slot
+from posttrain.tables.columns import Kind
 from posttrain.tables.identity import with_ids
-from posttrain.tables.store import check_disjoint, read_table, write_table
+from posttrain.tables.store import check_disjoint, check_table, read_table, write_table
 from posttrain.text.chat import ChatText
-from posttrain.workspace import metrics_path, model_path, rounded, write_json
-
-PROMPTS, PAIRS, FEEDBACK = Path("data/prompts.parquet"), Path("data/pairs.parquet"), Path("data/feedback.parquet")
+from posttrain.workspace import metrics_path, rounded, table_path, write_json
 
 SURE = 700.0
 """Log-odds at which an annotator never errs; exp of somewhat more is no number any more."""
 
 
-class GivenPairs(Params):
-    """The user's own comparisons and feedback."""
+class SamplesRun(Params):
+    """One run of `data.samples`: tables of pairs and of feedback, made from samples of a policy."""
 
-    pairs: GivenParams = Field(description="prompt + chosen + rejected")
-    feedback: GivenParams | None = Field(None, description="prompt + completion + label; made from the pairs if absent")
-
-
-class PairsParams(Params):
-    """Section `pairs`: where preferences come from."""
-
-    source: Literal["sampled", "given"] = Field("sampled", description="the policy's samples, or your own data")
-    given: GivenPairs | None = Field(None, description="read when source is given")
+    policy: str = model_slot("the model that is sampled")
+    data: str = table_slot("prompts", description="the prompts it samples for")
+    reward_model: str = model_slot("the reward model behind reward `model`", optional=True)
     seed: int = Field(0, ge=0, description="decides samples, pairs and the annotator's errors")
     prompts: int = Field(500, ge=2, description="training prompts that are sampled")
     heldout_prompts: int = Field(150, ge=2, description="held-out prompts that are sampled")
@@ -64,40 +57,38 @@ class PairsParams(Params):
     device: DeviceParams = Field(default_factory=DeviceParams)
 
 
-def make_pairs(params: PairsParams) -> None:
+def make_pairs(run: str) -> None:
     """Write the tables `pairs` and `feedback`."""
-    if params.source == "given" and params.given is not None:
-        pairs = load_pairs(params.given.pairs, "pairs.given.pairs")
-        liked = params.given.feedback
-        unpaired = _unpaired(pairs) if liked is None else load_feedback(liked, "pairs.given.feedback")
-        summary: dict[str, float] = {}
-    else:
-        pairs, unpaired, summary = _sampled(params)
-    check_disjoint({"pairs": pairs})
-    check_disjoint({"feedback": unpaired})
-    write_table(pairs, PAIRS, "pairs")
-    write_table(unpaired, FEEDBACK, "feedback")
+    params, folder = load(SamplesRun, f"data.samples.{run}"), Path("data") / run
+    pairs, unpaired, summary = _sampled(params, f"data.samples.{run}")
+    tables: dict[Kind, pl.DataFrame] = {"pairs": pairs, "feedback": unpaired}
+    for kind, frame in tables.items():
+        check_table(frame, kind, folder / f"{kind}.parquet")
+        check_disjoint({kind: frame})
+    for kind, frame in tables.items():
+        write_table(frame, folder / f"{kind}.parquet", kind)
     counts = {f"pairs_{split}": pairs.filter(split=split).height for split in ("train", "heldout")}
-    write_json(metrics_path("pairs"), {**counts, "feedback": unpaired.height, **rounded(summary)})
+    write_json(metrics_path(f"data/{run}"), {**counts, "feedback": unpaired.height, **rounded(summary)})
     print(
-        f"pairs: {counts['pairs_train']} for training, {counts['pairs_heldout']} held out, {unpaired.height} unpaired"
+        f"{run}: {counts['pairs_train']} pairs for training, {counts['pairs_heldout']} held out, "
+        f"{unpaired.height} unpaired"
     )
 
 
-def _sampled(params: PairsParams) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, float]]:
+def _sampled(params: SamplesRun, where: str) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, float]]:
     device = Device(params.device)
     note(seed=params.seed)
-    folder = model_path("sft")
+    folder, table = needed_model(params.policy, f"{where}.policy"), table_path(params.data)
     text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
     model = load_policy(folder).to(device.torch)
-    frame = read_table(PROMPTS, "prompts")
+    frame = read_table(table, "prompts")
     wanted = {"train": params.prompts, "heldout": params.heldout_prompts}
     rows = [row for split, n in wanted.items() for row in frame.filter(split=split).head(n).iter_rows(named=True)]
-    check_answers(params.reward, (row["answer"] for row in rows), str(PROMPTS))
-    reward = make_blend(params.reward, "pairs", model_path("reward"), device)
-    progress = Progress("pairs: sampling", len(rows), "prompt")
+    check_answers(params.reward, (row["answer"] for row in rows), str(table))
+    reward = make_blend(params.reward, where, model_of(params.reward_model, f"{where}.reward_model"), device)
+    progress = Progress(f"{where}: sampling", len(rows), "prompt")
     encoded = [text.prompt(row["prompt"]) for row in rows]
-    check_room(model, encoded, len(rows) * params.samples, params.sampling, "pairs")
+    check_room(model, encoded, len(rows) * params.samples, params.sampling, where)
     with phase("generate"):
         drawn = sample(
             model, encoded, [row["id"] for row in rows], n=params.samples, params=params.sampling, seed=params.seed,
@@ -109,11 +100,15 @@ def _sampled(params: PairsParams) -> tuple[pl.DataFrame, pl.DataFrame, dict[str,
     samples = [
         Sampled(encoded[i], drawn.ids[k], texts[k], rows[i]["answer"], drawn.truncated[k]) for k, i in enumerate(owners)
     ]
-    return _labelled(params, rows, samples, reward(samples)[0])
+    return _labelled(params, where, rows, samples, reward(samples)[0])
 
 
 def _labelled(
-    params: PairsParams, rows: Sequence[Mapping[str, Any]], samples: Sequence[Sampled], rewards: Sequence[float]
+    params: SamplesRun,
+    where: str,
+    rows: Sequence[Mapping[str, Any]],
+    samples: Sequence[Sampled],
+    rewards: Sequence[float],
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, float]]:
     """Let the annotator compare and judge the samples that ended by themselves."""
     rng = random.Random(params.seed)
@@ -135,8 +130,9 @@ def _labelled(
             label = _prefers(rewards[k] - middle, noise, rng)
             liked.append({**_shared(row), "completion": _turn(samples[k]), "label": label})
     if not pairs:
-        mend = "Train sft longer, or raise pairs.samples or pairs.prompts"
-        raise DataError(what="no prompt got two samples of different reward", where="pairs (params.yaml)", mend=mend)
+        mend = f"Train {params.policy} longer, or raise samples or prompts"
+        where = f"{where} (params.yaml)"
+        raise DataError(what="no prompt got two samples of different reward", where=where, mend=mend)
     summary = {"annotator_error": flipped / max(compared, 1), "mean_reward": sum(rewards) / len(rewards)}
     return with_ids(pl.DataFrame(pairs), "pairs"), with_ids(pl.DataFrame(liked), "feedback"), summary
 
@@ -155,12 +151,3 @@ def _shared(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _turn(sampled: Sampled) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": sampled.text}]
-
-
-def _unpaired(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Chosen answers as liked and rejected ones as not."""
-    sides = [
-        pairs.select("split", "problem", "prompt", completion=side, label=pl.lit(value))
-        for side, value in (("chosen", True), ("rejected", False))
-    ]
-    return with_ids(pl.concat(sides), "feedback").unique("id", maintain_order=True)

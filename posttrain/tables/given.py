@@ -75,8 +75,12 @@ class GivenParams(Params):
 
 
 @phase("load")
-def load_table(params: GivenParams, kind: Kind, section: str) -> pl.DataFrame:
+def load_table(
+    params: GivenParams, kind: Kind, section: str, root: Path = Path(), outside: bool = False
+) -> pl.DataFrame:
     """The given data as a table of `kind`, with ids and splits; `section` names the parameters in errors."""
+    if params.path:
+        params = params.model_copy(update={"path": str(root / params.path), "outside_workspace": outside})
     where = f"{section} ({params.path or params.hub})"
     raw = {name: frame.rename(_renames(params, frame, where)) for name, frame in _read(params, where).items()}
     named = _named_splits(raw, params, where)
@@ -262,3 +266,11 @@ _READERS: Final[dict[str, Callable[[Path], pl.DataFrame]]] = {
     ".json": _read_json,
     ".csv": _read_csv,
 }
+
+
+class FileTable(GivenParams):
+    """A file."""
+
+
+class HubTable(GivenParams):
+    """A data set of the Hub."""

@@ -1,39 +1,31 @@
-"""The first stage's work: the tables that everything else starts from, checked one by one and together."""
+"""The work of the stages `data_tasks`, `data_files` and `data_hub`: tables checked one by one and together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Final
+from collections.abc import Callable, Mapping
 
 import polars as pl
 
 from posttrain.measure.phases import phase
 from posttrain.tables.columns import Kind
-from posttrain.tables.parquet import Place
-from posttrain.tables.sources import SOURCES, PrepareParams, Tables
+from posttrain.tables.sources import Tables
 from posttrain.tables.store import check_disjoint, check_table, write_table
+from posttrain.workspace import table_path
 
-PREPARED: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts")
 
-
-def prepare(params: PrepareParams, folder: Place = "data") -> Tables:
-    """The tables of the source, checked and disjoint; `folder` is where rejected rows are put."""
+def prepare(run: str, make: Callable[[str], Tables]) -> None:
+    """Make the tables of a run, check them and write them to data/RUN; nothing is written if one is refused."""
     with phase("load"):
-        tables = SOURCES[params.source](params)
-        for kind in PREPARED:
-            check_table(tables[kind], kind, table_path(folder, kind))
-        check_disjoint(tables)
-    return tables
+        tables = make(run)
+        for kind, frame in tables.items():
+            check_table(frame, kind, table_path(f"{run}/{kind}"))
+        check_disjoint({str(kind): frame for kind, frame in tables.items()})
+    for kind, frame in tables.items():
+        write_table(frame, table_path(f"{run}/{kind}"), kind)
+    print(summary(tables))
 
 
-def write_tables(tables: Mapping[str, pl.DataFrame], folder: Place = "data") -> None:
-    """Writes the prepared tables into the folder."""
-    for kind in PREPARED:
-        write_table(tables[kind], table_path(folder, kind), kind)
-
-
-def summary(tables: Mapping[str, pl.DataFrame]) -> str:
+def summary(tables: Mapping[Kind, pl.DataFrame]) -> str:
     """Rows per table and split, as lines to print."""
     splits = ("train", "heldout", "test")
     lines = [f"{'table':<10}" + "".join(f"{split:>10}" for split in splits)]
@@ -42,8 +34,3 @@ def summary(tables: Mapping[str, pl.DataFrame]) -> str:
         cells = (f"{counts[split]:,}" if split in counts else "-" for split in splits)
         lines.append(f"{name:<10}" + "".join(f"{cell:>10}" for cell in cells))
     return "\n".join(lines)
-
-
-def table_path(folder: Place, kind: Kind) -> Path:
-    """Where the table of this kind lies."""
-    return Path(folder) / f"{kind}.parquet"

@@ -1,77 +1,151 @@
-"""The table of data sources: each turns its parameters into the tables `corpus`, `chat` and `prompts`."""
+"""Where tables come from: tasks that generate them, files of the user's own, and data sets of the Hub."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import polars as pl
 from pydantic import Field, field_validator, model_validator
 
+from posttrain.errors import ParamsError
 from posttrain.measure.record import note
-from posttrain.params import Params, did_you_mean
-from posttrain.tables.given import GivenParams, load_feedback, load_pairs, load_table
+from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, load, read
+from posttrain.tables.columns import Kind
+from posttrain.tables.given import FileTable, HubTable, load_table
 from posttrain.tables.identity import with_ids
 from posttrain.tables.two_step import TwoStepParams, two_step
 
-__all__ = ["SOURCES", "GivenTables", "PrepareParams", "Tables", "load_feedback", "load_pairs"]
+Tables = dict[Kind, pl.DataFrame]
+GIVEN: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
+"""The kinds of tables that a user can give."""
 
-Tables = dict[str, pl.DataFrame]
+
+@dataclass(frozen=True)
+class Task:
+    """A generator of tables: the parameters that it takes, and the kinds that it makes."""
+
+    kinds: tuple[Kind, ...]
+    params: type[Params]
+    tables: Callable[[Any], Tables]
 
 
-class GivenTables(Params):
-    """The user's own data, one place per table."""
+def _two_step(params: TwoStepParams) -> Tables:
+    note(seed=params.seed)
+    return two_step(params)
 
-    chat: GivenParams = Field(description="Demonstrations: messages, or prompt + completion")
-    prompts: GivenParams = Field(description="Prompts, with an answer where something verifies it")
-    corpus: GivenParams | None = Field(
-        default=None, description="Texts for the base model; by default the text of the chat"
+
+TASKS: Final[dict[str, Task]] = {"two_step": Task(("corpus", "chat", "prompts"), TwoStepParams, _two_step)}
+
+
+def task_tables(run: str) -> Tables:
+    """The tables that one run of `data.tasks` generates."""
+    task, params = load_task(run)
+    return task.tables(params)
+
+
+def load_task(run: str) -> tuple[Task, Params]:
+    """The task that a run of `data.tasks` names, and its parameters."""
+    where = f"data.tasks.{run}"
+    own = at(read(), where)
+    name = own.get("task") if isinstance(own, dict) else None
+    if not isinstance(name, str) or name not in TASKS:
+        what = f"{where}.task = {name!r:.80} is unknown" if name is not None else f"{where} names no task"
+        hint = did_you_mean(str(name), list(TASKS)) if name is not None else f"Give it one of: {', '.join(TASKS)}"
+        raise ParamsError(what=what, where=PARAMS_FILE, mend=hint)
+    return TASKS[name], check(TASKS[name].params, {key: own[key] for key in own if key != "task"}, where=where)
+
+
+class FilesRun(Params):
+    """One run of `data.files`: a folder of yours, and which of its files is which table."""
+
+    path: str = Field(min_length=1, description="a folder; every file in it is an input that DVC tracks")
+    outside_workspace: bool = Field(default=False, description="let `path`, or a file in it, lead out of the workspace")
+    corpus: FileTable | None = Field(default=None, description="texts for a model from scratch, or for ptx")
+    chat: FileTable | None = Field(default=None, description="demonstrations: messages, or prompt + completion")
+    prompts: FileTable | None = Field(default=None, description="prompts, with an answer where a reward checks it")
+    pairs: FileTable | None = Field(default=None, description="comparisons: prompt + chosen + rejected")
+    feedback: FileTable | None = Field(
+        default=None, description="prompt + completion + label; made from the pairs where it is missing"
     )
 
-
-class PrepareParams(Params):
-    """Where the data comes from."""
-
-    source: str = Field(default="two_step", description="A name of the table of sources")
-    two_step: TwoStepParams = Field(
-        default=TwoStepParams(), description="The miniature task, read when source is two_step"
-    )
-    given: GivenTables | None = Field(default=None, description="Your own data, read when source is given")
-
-    @field_validator("source")
+    @field_validator(*GIVEN, mode="before")
     @classmethod
-    def _known(cls, source: str) -> str:
-        if source not in SOURCES:
-            raise ValueError(f"there is no such source. {did_you_mean(source, list(SOURCES))}")
-        return source
+    def _short_form(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _has_section(self) -> PrepareParams:
-        if (self.source == "given") != (self.given is not None):
-            raise ValueError("'source: given' and the section 'given' belong together; set both or neither")
+    def _has_a_table(self) -> FilesRun:
+        _need_tables(self)
         return self
 
 
-def _two_step(params: PrepareParams) -> Tables:
-    note(seed=params.two_step.seed)
-    return two_step(params.two_step)
+class HubRun(Params):
+    """One run of `data.hub`: data sets of the Hugging Face Hub, each pinned to a commit."""
+
+    corpus: HubTable | None = Field(default=None, description="texts for a model from scratch, or for ptx")
+    chat: HubTable | None = Field(default=None, description="demonstrations: messages, or prompt + completion")
+    prompts: HubTable | None = Field(default=None, description="prompts, with an answer where a reward checks it")
+    pairs: HubTable | None = Field(default=None, description="comparisons: prompt + chosen + rejected")
+    feedback: HubTable | None = Field(
+        default=None, description="prompt + completion + label; made from the pairs where it is missing"
+    )
+
+    @model_validator(mode="after")
+    def _has_a_table(self) -> HubRun:
+        _need_tables(self)
+        return self
 
 
-def _given(params: PrepareParams) -> Tables:
-    given = params.given
-    if given is None:  # the validator of PrepareParams does not let this happen
-        raise ValueError("the section 'given' is missing")
-    chat = load_table(given.chat, "chat", "prepare.given.chat")
-    prompts = load_table(given.prompts, "prompts", "prepare.given.prompts")
-    corpus = _text_of(chat) if given.corpus is None else load_table(given.corpus, "corpus", "prepare.given.corpus")
-    return {"corpus": corpus, "chat": chat, "prompts": prompts}
+def _need_tables(run: Params) -> None:
+    if not any(getattr(run, kind) for kind in GIVEN):
+        raise ValueError(f"it names no table. Give it one of: {', '.join(GIVEN)}")
 
 
-def _text_of(chat: pl.DataFrame) -> pl.DataFrame:
-    """The conversations as plain documents, turns apart by an empty line."""
-    content = pl.col("messages").list.eval(pl.element().struct.field("content"))
-    documents = chat.select("split", text=content.list.join("\n\n"))
-    return with_ids(documents.unique("text", keep="first", maintain_order=True), "corpus")
+def file_tables(run: str) -> Tables:
+    """The tables of one run of `data.files`."""
+    where = f"data.files.{run}"
+    params = load(FilesRun, where)
+    root = Path(params.path)
+    if not root.is_dir():
+        what = "is a file" if root.is_file() else "folder not found"
+        mend = "Give the folder, and name its files: chat: demonstrations.jsonl"
+        raise ParamsError(what=what, where=f"{where}.path = {params.path} (params.yaml)", mend=mend)
+    return _loaded(
+        {
+            kind: load_table(source, kind, f"{where}.{kind}", root, outside=params.outside_workspace)
+            for kind in GIVEN
+            if (source := getattr(params, kind)) is not None
+        }
+    )
 
 
-SOURCES: Final[dict[str, Callable[[PrepareParams], Tables]]] = {"two_step": _two_step, "given": _given}
+def hub_tables(run: str) -> Tables:
+    """The tables of one run of `data.hub`."""
+    where = f"data.hub.{run}"
+    params = load(HubRun, where)
+    return _loaded(
+        {
+            kind: load_table(source, kind, f"{where}.{kind}")
+            for kind in GIVEN
+            if (source := getattr(params, kind)) is not None
+        }
+    )
+
+
+def _loaded(tables: Tables) -> Tables:
+    """The tables, with the feedback that pairs are where none is given."""
+    if "pairs" in tables and "feedback" not in tables:
+        tables["feedback"] = unpaired(tables["pairs"])
+    return tables
+
+
+def unpaired(pairs: pl.DataFrame) -> pl.DataFrame:
+    """Chosen answers as liked and rejected ones as not."""
+    sides = [
+        pairs.select("split", "problem", "prompt", completion=side, label=pl.lit(value))
+        for side, value in (("chosen", True), ("rejected", False))
+    ]
+    return with_ids(pl.concat(sides), "feedback").unique("id", maintain_order=True)

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from posttrain.errors import ParamsError
 from posttrain.params import Params
-from posttrain.tables.columns import Split
+from posttrain.tables.columns import Kind, Split
 from posttrain.tables.identity import from_rows
 from posttrain.tables.splits import split_of
 from posttrain.tables.two_step_problems import (
@@ -84,7 +84,7 @@ class TwoStepParams(Params):
         return self
 
 
-def two_step(params: TwoStepParams) -> dict[str, pl.DataFrame]:
+def two_step(params: TwoStepParams) -> dict[Kind, pl.DataFrame]:
     """The tables `corpus`, `chat` and `prompts` of the miniature."""
     task = _Task(params)
     chat, prompts = task.chat(), task.prompts()  # first, because they know at once whether the sizes can be had

@@ -20,33 +20,41 @@ from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.models.forward import score_rows
 from posttrain.models.store import load_policy, load_scorer, load_tokenizer, save_model
-from posttrain.params import PARAMS_FILE
+from posttrain.params import PARAMS_FILE, load
+from posttrain.slots import NONE, model_slot, needed_model, table_of, table_slot
+from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import pack
 from posttrain.train.batch import Source
 from posttrain.train.epochs import Epochs, Item, PartedEpochs, UnpairedEpochs, stack
 from posttrain.train.modules import Modules
-from posttrain.train.named import Algorithm, load_run, start_path
+from posttrain.train.named import Algorithm, load_run
 from posttrain.train.rows import comparisons, demonstrations, feedback, rankings
 from posttrain.train.settings import TrainingParams, adamw, run_training
-from posttrain.workspace import metrics_path, model_path, rounded, write_json
-
-PAIRS, FEEDBACK = Path("data/pairs.parquet"), Path("data/feedback.parquet")
-CHAT = Path("data/chat.parquet")
+from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
 
-class RewardParams(TrainingParams):
-    """Section `reward`: the reward model."""
+class RewardRun(TrainingParams):
+    """One run of `reward.runs`: a reward model."""
 
+    start: str = model_slot("the model whose backbone it takes")
+    data: str = table_slot("pairs", description="the comparisons")
+    feedback: str = table_slot("feedback", description="judged answers, for objective.compare ranks", optional=True)
+    demonstrations: str = table_slot("chat", description="answers whose mean score becomes 0", optional=True)
     epochs: float = Field(2.0, gt=0, description="times through the comparisons")
     batch: int = Field(16, ge=1, description="comparisons per step")
     max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
-    demonstrations: int = Field(500, ge=1, description="demonstrations whose mean score becomes the zero of all scores")
+    shown: int = Field(500, ge=1, description="so many demonstrations are scored")
     objective: RewardKnobs = Field(default_factory=RewardKnobs)
 
     @model_validator(mode="after")
-    def _supplied(self) -> RewardParams:
+    def _supplied(self) -> RewardRun:
+        if (self.objective.compare == "ranks") != (self.feedback != NONE):
+            raise ValueError(
+                "feedback is read where objective.compare is ranks, and only there. "
+                "Name a table of feedback with compare ranks, or feedback: none"
+            )
         if self.objective.compare == "ranks" and self.objective.margins == "column":
             raise ValueError(
                 "objective.margins column comes with pairs, and the table of feedback that ranks are made of has none. "
@@ -59,7 +67,8 @@ class PreferenceRun(TrainingParams, PreferenceKnobs):
     """One run of `preference.runs`: an algorithm, any of its knobs, and how it is trained."""
 
     algorithm: str = Field(description="a row of docs/algorithms.md")
-    start: str = Field("sft", description="the model it starts from, a folder under models/")
+    start: str = model_slot("the model it starts from")
+    data: str = table_slot("pairs", "feedback", description="comparisons, or feedback for kto and bco")
     epochs: float = Field(1.0, gt=0, description="times through the data")
     batch: int = Field(16, ge=1, description="comparisons or judged answers per step")
     max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
@@ -68,52 +77,62 @@ class PreferenceRun(TrainingParams, PreferenceKnobs):
 PREFERENCE: dict[str, Algorithm] = {name: Algorithm(row, PreferenceRun) for name, row in PREFERENCE_ROWS.items()}
 
 
-def train_reward(params: RewardParams) -> None:
-    """Train a scalar head and its backbone on the comparisons."""
-    folder = model_path("sft")
+def train_reward(run: str) -> None:
+    """Train a scalar head and its backbone on comparisons."""
+    name, section = f"reward@{run}", f"reward.runs.{run}"
+    params = load(RewardRun, section)
+    folder, pairs = needed_model(params.start, f"{section}.start"), table_path(params.data)
     text = ChatText(load_tokenizer(folder), str(folder))
     device = Device(params.device)
     modules = Modules(load_scorer(folder, params.seed).to(device.torch), device, micro_tokens=params.micro_tokens)
-    frame = read_table(PAIRS, "pairs")
+    frame = read_table(pairs, "pairs")
     items, heldout = (
-        comparisons(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(PAIRS))
+        comparisons(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(pairs))
         for split in ("train", "heldout")
     )
-    objective, inputs = RewardObjective(params.objective), [folder, PAIRS]
-    if "rank" in objective.needs:
-        judged = read_table(FEEDBACK, "feedback").filter(split="train")
-        items = rankings(text, judged.iter_rows(named=True), params.max_tokens, str(FEEDBACK))
-        inputs.append(FEEDBACK)
+    objective, inputs = RewardObjective(params.objective), [folder, pairs]
+    if judged := table_of(params.feedback):
+        rows = read_table(judged, "feedback").filter(split="train")
+        items = rankings(text, rows.iter_rows(named=True), params.max_tokens, str(judged))
+        inputs.append(judged)
     source = Epochs(items, params.batch, params.epochs, params.seed)
-    told = read_table(CHAT, "chat").filter(split="train").head(params.demonstrations)
-    shown = demonstrations(text, told.iter_rows(named=True), params.max_tokens, str(CHAT))
-    inputs.append(CHAT)
+    shown: list[Item] = []
+    if chat := table_of(params.demonstrations):
+        rows = read_table(chat, "chat").filter(split="train").head(params.shown)
+        shown = demonstrations(text, rows.iter_rows(named=True), params.max_tokens, str(chat))
+        inputs.append(chat)
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
-    run_training("reward", params, inputs, objective, source, modules, update, watch)
-    measured = {**_accuracy(modules, heldout), "demonstrations_score": float(_scores(modules, shown).mean())}
-    modules.policy.config.reward_shift = measured["demonstrations_score"]
-    save_model(modules.policy, model_path("reward"), folder)
-    write_json(metrics_path("reward"), {"steps": source.steps, "pairs": len(items), **rounded(measured)})
-    print(f"reward: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {model_path('reward')}")
+    run_training(name, params, inputs, objective, source, modules, update, watch)
+    measured = _accuracy(modules, heldout)
+    if shown:
+        measured["demonstrations_score"] = float(_scores(modules, shown).mean())
+        modules.policy.config.reward_shift = measured["demonstrations_score"]
+    save_model(modules.policy, model_path(name), folder)
+    write_json(metrics_path(name), {"steps": source.steps, "pairs": len(items), **rounded(measured)})
+    print(f"{name}: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {model_path(name)}")
 
 
 def train_preference(run: str) -> None:
     """Train the start model as one run of `preference.runs` says."""
-    params: PreferenceRun = load_run(f"preference.runs.{run}", PREFERENCE)
-    name, folder = f"preference@{run}", start_path(params.start, f"preference.runs.{run}")
+    name, section = f"preference@{run}", f"preference.runs.{run}"
+    params: PreferenceRun = load_run(section, PREFERENCE)
+    folder, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
     text = ChatText(load_tokenizer(folder), str(folder))
     device = Device(params.device)
     objective = PreferenceObjective(PreferenceKnobs(**params.model_dump(include=_set_knobs(params))))
     reference = load_policy(folder).to(device.torch) if "ref_logp" in objective.needs else None
     modules = Modules(load_policy(folder).to(device.torch), device, reference, micro_tokens=params.micro_tokens)
-    table = FEEDBACK if "label" in objective.needs else PAIRS
-    frame = read_table(table, "feedback" if table is FEEDBACK else "pairs").filter(split="train")
-    rows = (feedback if table is FEEDBACK else comparisons)(
+    kind: Kind = "feedback" if "label" in objective.needs else "pairs"
+    if table.stem != kind:
+        what = f"{section}.data = '{params.data}': {params.algorithm} learns from a table of {kind}"
+        raise ParamsError(what=what, where=PARAMS_FILE, mend=f"Name one, e.g. {Path(params.data).parent}/{kind}")
+    frame = read_table(table, kind).filter(split="train")
+    rows = (feedback if kind == "feedback" else comparisons)(
         text, frame.iter_rows(named=True), params.max_tokens, str(table)
     )
     if params.parts > len(rows):
-        what = f"preference.runs.{run}.parts = {params.parts} parts cannot be made of {len(rows)} rows"
+        what = f"{section}.parts = {params.parts} parts cannot be made of {len(rows)} rows"
         raise ParamsError(what=what, where=PARAMS_FILE, mend="Use fewer")
     source = preference_source(objective, rows, params.batch, params.epochs, params.seed, modules)
     update = adamw(modules, params, source.steps)

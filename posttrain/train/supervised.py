@@ -15,7 +15,8 @@ from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.models.store import load_policy, load_tokenizer, new_model, save_model
-from posttrain.params import Params
+from posttrain.params import Params, load
+from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.tables.store import read_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
@@ -23,10 +24,7 @@ from posttrain.train.epochs import Epochs, Item, stack
 from posttrain.train.modules import Modules
 from posttrain.train.rows import demonstrations, windows
 from posttrain.train.settings import TrainingParams, adamw, run_training
-from posttrain.workspace import any_leads_out, metrics_path, model_path, rounded, write_json
-
-SCRATCH = "scratch"
-CORPUS, CHAT = Path("data/corpus.parquet"), Path("data/chat.parquet")
+from posttrain.workspace import any_leads_out, metrics_path, model_path, rounded, table_path, write_json
 
 
 class ScratchParams(Params):
@@ -46,83 +44,111 @@ class ScratchParams(Params):
         return self
 
 
-class BaseParams(TrainingParams):
-    """Section `base`: where the base model comes from."""
+class ScratchRun(TrainingParams):
+    """One run of `base.scratch`: a small model trained on a corpus."""
 
-    model: str = Field(SCRATCH, min_length=1, description="'scratch', a local folder, or a Hub name")
-    revision: str | None = Field(None, description="the Hub commit; needed for a Hub name")
-    outside_workspace: bool = Field(False, description="let `model` be a folder outside the workspace")
+    data: str = table_slot("corpus", description="the texts it learns")
     tokenizer: BpeParams = Field(default_factory=BpeParams)
     shape: ScratchParams = Field(default_factory=ScratchParams)
-    steps: int = Field(850, ge=1, description="optimizer steps from scratch")
+    steps: int = Field(850, ge=1, description="optimizer steps")
     batch: int = Field(32, ge=1, description="windows per step")
     window: int = Field(64, ge=2, description="tokens per window")
 
     @model_validator(mode="after")
-    def _revision_of_something(self) -> BaseParams:
-        if self.model == SCRATCH and self.revision is not None:
-            raise ValueError("revision belongs to a Hub name, and model is scratch. Remove it")
-        return self
-
-    @model_validator(mode="after")
-    def _window_in_context(self) -> BaseParams:
-        if self.model == SCRATCH and self.window > self.shape.context:
+    def _window_in_context(self) -> ScratchRun:
+        if self.window > self.shape.context:
             raise ValueError(f"window = {self.window} is longer than shape.context = {self.shape.context}. Change one")
         return self
 
 
-class SftParams(TrainingParams):
-    """Section `sft`: learning from demonstrations."""
+class FolderRun(Params):
+    """One run of `base.folders`: a model that you have, in a folder."""
 
+    path: str = Field(min_length=1, description="a folder with config.json, *.safetensors and a tokenizer")
+    outside_workspace: bool = Field(False, description="let `path` lead out of the workspace")
+
+
+class HubRun(Params):
+    """One run of `base.hub`: a model of the Hugging Face Hub."""
+
+    name: str = Field(min_length=1, description="the Hub name, e.g. Qwen/Qwen3-0.6B")
+    revision: str = Field(
+        pattern="^[0-9a-f]{40}$", description="the commit's full hash of 40 digits: a tag or a branch can move"
+    )
+
+
+class SftRun(TrainingParams):
+    """One run of `sft.runs`: learning from demonstrations."""
+
+    start: str = model_slot("the model it starts from")
+    data: str = table_slot("chat", description="the demonstrations")
     epochs: float = Field(3.0, gt=0, description="times through the demonstrations")
     batch: int = Field(16, ge=1, description="demonstrations per step")
     max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
     objective: LikelihoodKnobs = Field(default_factory=LikelihoodKnobs)
 
 
-def make_base(params: BaseParams) -> None:
-    """Train a base model from scratch on the corpus, or take a given one."""
-    if params.model != SCRATCH:
-        from posttrain.models.given import fetch_model
-
-        if Path(params.model).exists() and any_leads_out(params.model) and not params.outside_workspace:
-            mend = "Copy the model into the workspace, or set base.outside_workspace: true"
-            where = f"base.model = {params.model} (params.yaml)"
-            raise ParamsError(what="the path leads out of the workspace", where=where, mend=mend)
-        fetch_model(params.model, params.revision, model_path("base"))
-        write_json(metrics_path("base"), {"source": params.model})
-        return
-    scratch = Path("models/.tokenizer")
+def train_base(run: str) -> None:
+    """Train a tokenizer and a model from scratch on a corpus."""
+    params = load(ScratchRun, f"base.scratch.{run}")
+    scratch = Path(f"models/.tokenizer-{run}")
     try:
-        _from_scratch(params, scratch)
+        _from_scratch(f"base@{run}", params, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _from_scratch(params: BaseParams, scratch: Path) -> None:
-    """Train a tokenizer and a model on the corpus."""
-    frame = read_table(CORPUS, "corpus")
+def import_folder(run: str) -> None:
+    """Check a model of the user's own and copy it to models/base/RUN."""
+    params, where = load(FolderRun, f"base.folders.{run}"), f"base.folders.{run}.path = "
+    if any_leads_out(params.path) and not params.outside_workspace:
+        mend = f"Copy the model into the workspace, or set base.folders.{run}.outside_workspace: true"
+        where += f"{params.path} (params.yaml)"
+        raise ParamsError(what="the path leads out of the workspace", where=where, mend=mend)
+    _import(run, params.path, None)
+
+
+def import_hub(run: str) -> None:
+    """Download a model of the Hub at its commit, check it and write it to models/base/RUN."""
+    params = load(HubRun, f"base.hub.{run}")
+    _import(run, params.name, params.revision)
+
+
+def _import(run: str, source: str, revision: str | None) -> None:
+    from posttrain.models.given import fetch_model
+
+    name = f"base@{run}"
+    fetch_model(source, revision, model_path(name))
+    write_json(metrics_path(name), {"source": source, **({} if revision is None else {"revision": revision})})
+    print(f"base {run}: {source} checked and saved in {model_path(name)}")
+
+
+def _from_scratch(name: str, params: ScratchRun, scratch: Path) -> None:
+    corpus = table_path(params.data)
+    frame = read_table(corpus, "corpus")
     documents = {split: frame.filter(split=split)["text"].to_list() for split in ("train", "heldout")}
     with phase("train"):
         train_tokenizer(documents["train"], params.tokenizer, scratch)
     text = ChatText(load_tokenizer(scratch), str(scratch))
-    items, heldout = (windows(text, documents[split], params.window, str(CORPUS)) for split in ("train", "heldout"))
+    items, heldout = (windows(text, documents[split], params.window, str(corpus)) for split in ("train", "heldout"))
     model = new_model(_config(params, text), params.seed)
     epochs = params.steps * params.batch / len(items)
-    _fit("base", params, [CORPUS], model, items, heldout, params.batch, epochs, LikelihoodKnobs(), scratch)
+    _fit(name, params, [corpus], model, items, heldout, params.batch, epochs, LikelihoodKnobs(), scratch)
 
 
-def finetune(params: SftParams) -> None:
-    """Train the base model on the demonstrations."""
-    folder = model_path("base")
+def finetune(run: str) -> None:
+    """Train the start model on demonstrations."""
+    params = load(SftRun, f"sft.runs.{run}")
+    folder, chat = needed_model(params.start, f"sft.runs.{run}.start"), table_path(params.data)
     text = ChatText(load_tokenizer(folder), str(folder))
     model = load_policy(folder)
-    frame = read_table(CHAT, "chat")
+    frame = read_table(chat, "chat")
     items, heldout = (
-        demonstrations(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(CHAT))
+        demonstrations(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(chat))
         for split in ("train", "heldout")
     )
-    _fit("sft", params, [folder, CHAT], model, items, heldout, params.batch, params.epochs, params.objective, folder)
+    inputs = [folder, chat]
+    _fit(f"sft@{run}", params, inputs, model, items, heldout, params.batch, params.epochs, params.objective, folder)
 
 
 def _fit(
@@ -157,7 +183,7 @@ def _mean_loss(modules: Modules, items: Sequence[Item]) -> float:
     return -float(batch.columns.tokens["anchor"].double().mean())
 
 
-def _config(params: BaseParams, text: ChatText) -> Any:
+def _config(params: ScratchRun, text: ChatText) -> Any:
     from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
     shape = params.shape

@@ -1,0 +1,82 @@
+"""The table of stages: which group of params.yaml holds the runs of each, and what a run makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from posttrain.errors import ParamsError
+from posttrain.params import PARAMS_FILE
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kind of stage: a `foreach` of dvc.yaml over the runs of one group of params.yaml."""
+
+    name: str
+    group: str
+    makes: Literal["tables", "model", "results"]
+
+    def output(self, run: str) -> str:
+        """What a run is called by those that use it: a folder under data/, models/ or results/."""
+        return f"{self.group.partition('.')[0]}/{run}" if self.makes == "model" else run
+
+
+STAGES: Final = (
+    Stage("data_tasks", "data.tasks", "tables"),
+    Stage("data_files", "data.files", "tables"),
+    Stage("data_hub", "data.hub", "tables"),
+    Stage("base_scratch", "base.scratch", "model"),
+    Stage("base_folders", "base.folders", "model"),
+    Stage("base_hub", "base.hub", "model"),
+    Stage("sft", "sft.runs", "model"),
+    Stage("data_samples", "data.samples", "tables"),
+    Stage("reward", "reward.runs", "model"),
+    Stage("preference", "preference.runs", "model"),
+    Stage("online", "online.runs", "model"),
+    Stage("distill", "distill.runs", "model"),
+    Stage("evaluate", "evaluate.policies", "results"),
+)
+
+
+def group_of(settings: Settings, group: str) -> dict[str, Any]:
+    """The runs of one group, by name; empty where the group is missing."""
+    section, _, inner = group.partition(".")
+    found = (settings.get(section) or {}).get(inner) or {}
+    if not isinstance(found, Mapping):
+        mend = "Write one key per run"
+        raise ParamsError(what=f"{group} is not a mapping of names to settings", where=PARAMS_FILE, mend=mend)
+    return dict(found)
+
+
+def model_runs(settings: Settings) -> dict[str, Settings]:
+    """Folder under models/ -> the settings of the run that makes it, in the order of the stages."""
+    return {
+        stage.output(name): run or {}
+        for stage in STAGES
+        if stage.makes == "model"
+        for name, run in group_of(settings, stage.group).items()
+    }
+
+
+def policies(settings: Settings) -> dict[str, str]:
+    """Label -> model of every policy that is evaluated."""
+    return group_of(settings, "evaluate.policies")
+
+
+def section_of(settings: Settings, model: str) -> str:
+    """Where the settings of the run that makes a model are: `online/grpo` -> online.runs.grpo."""
+    for stage in STAGES:
+        for name in group_of(settings, stage.group) if stage.makes == "model" else ():
+            if stage.output(name) == model:
+                return f"{stage.group}.{name}"
+    return model.replace("/", ".")
+
+
+def stage_of(settings: Settings, model: str) -> str:
+    """The DVC stage that makes a model: `online/grpo` -> online@grpo."""
+    group, _, name = section_of(settings, model).rpartition(".")
+    return next((f"{stage.name}@{name}" for stage in STAGES if stage.group == group), model)

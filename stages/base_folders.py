@@ -1,0 +1,15 @@
+"""base_folders: one run of `base.folders`, a model from a folder of yours, checked and copied."""
+
+from __future__ import annotations
+
+from posttrain.stage import run_named_stage
+from posttrain.train.supervised import import_folder
+
+
+def main(run: str) -> None:
+    """Writes models/base/RUN and metrics/base/RUN.json."""
+    import_folder(run)
+
+
+if __name__ == "__main__":
+    run_named_stage(main)

@@ -1,0 +1,16 @@
+"""data_hub: one run of `data.hub`, tables downloaded from the Hub."""
+
+from __future__ import annotations
+
+from posttrain.stage import run_named_stage
+from posttrain.tables.prepare import prepare
+from posttrain.tables.sources import hub_tables
+
+
+def main(run: str) -> None:
+    """Writes data/RUN/KIND.parquet for each kind of table that the run has."""
+    prepare(run, hub_tables)
+
+
+if __name__ == "__main__":
+    run_named_stage(main)
