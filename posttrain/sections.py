@@ -122,9 +122,9 @@ class _Made:
             name = getattr(params, slot)
             if name == NONE and extra["optional"]:
                 continue
-            yield from self.fault(f"{where}.{slot}", name, extra["slot"], slot == "reward_model")
+            yield from self.fault(f"{where}.{slot}", name, extra["slot"], scores=slot == "reward_model")
 
-    def fault(self, where: str, name: str, kind: str, scores: bool = False) -> Iterator[str]:
+    def fault(self, where: str, name: str, kind: str, *, scores: bool = False) -> Iterator[str]:
         """What is wrong with one name, if anything is."""
         known = self.models if kind == "model" else self.tables
         if name not in known:

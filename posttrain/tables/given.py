@@ -76,7 +76,7 @@ class GivenParams(Params):
 
 @phase("load")
 def load_table(
-    params: GivenParams, kind: Kind, section: str, root: Path = Path(), outside: bool = False
+    params: GivenParams, kind: Kind, section: str, root: Path = Path(), *, outside: bool = False
 ) -> pl.DataFrame:
     """The given data as a table of `kind`, with ids and splits; `section` names the parameters in errors."""
     if params.path:
