@@ -21,7 +21,8 @@ def main() -> int:
     commands.add_parser("readme", help="write the last run's results into README.md and draw its plot")
     commands.add_parser("timings", help="what the time of each stage's last run went into")
     commands.add_parser("mend", help="set right what a kill left in part of DVC's own files; nothing is lost")
-    commands.add_parser("check", help="check every section and run of params.yaml without running anything")
+    commands.add_parser("check", help="check params.yaml and what its runs name, without running anything")
+    commands.add_parser("clean", help="remove what runs that params.yaml no longer has left: outputs and lock entries")
     shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
     shown.add_argument("section", nargs="?", help="one section, e.g. online")
     algorithms = commands.add_parser("algorithms", help="every algorithm, or one with its formula and knobs")
@@ -78,6 +79,10 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.sections import check_params
 
             return check_params()
+        case "clean":
+            from posttrain.leftovers import remove_leftovers
+
+            return remove_leftovers()
         case "params":
             from posttrain.sections import describe_params
 
