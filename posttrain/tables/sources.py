@@ -10,11 +10,12 @@ from pydantic import Field, field_validator, model_validator
 
 from posttrain.measure.record import note
 from posttrain.params import Params, did_you_mean
-from posttrain.tables.given import GivenParams, load_feedback, load_pairs, load_table
 from posttrain.tables.identity import with_ids
 from posttrain.tables.two_step import TwoStepParams, two_step
+from posttrain.tables.user_data import FileTable as GivenParams
+from posttrain.tables.user_data import load_table
 
-__all__ = ["SOURCES", "GivenTables", "PrepareParams", "Tables", "load_feedback", "load_pairs"]
+__all__ = ["SOURCES", "GivenTables", "PrepareParams", "Tables"]
 
 Tables = dict[str, pl.DataFrame]
 
