@@ -39,8 +39,9 @@ def convert(row: Row, kind: Kind) -> dict[str, Any]:
             if "problem" in COLUMNS[kind]:
                 turned["problem"] = _scalar(row, "problem")
             return turned
-    lacking = [[name for name in layout if row.get(name) is None] for layout in LAYOUTS[kind]]
-    raise NoLayoutError(f"{' and '.join(min(lacking, key=len))} missing or null; fill in or drop the row")
+    lacking: list[list[str]] = [[name for name in layout if row.get(name) is None] for layout in LAYOUTS[kind]]
+    least = sorted(lacking, key=len)[0]
+    raise NoLayoutError(f"{' and '.join(least)} missing or null; fill it in or drop the row")
 
 
 def understood(kind: Kind) -> str:
@@ -93,9 +94,8 @@ def _turn(turn: Any, where: str) -> tuple[str, str]:
     if not isinstance(turn, dict):
         raise OddRowError(f"{where} is {_type(turn)}; each turn needs the texts 'role' and 'content'")
     role, content = turn.get("role"), turn.get("content")
-    extra = next((key for key, value in turn.items() if value is not None and key not in ("role", "content")), None)
-    if extra is not None and (role, content) != (None, None):
-        raise OddRowError(f"{where} has {shown(extra)}, which would be lost; put it into the content or remove it")
+    if len(turn) > 2:
+        _check_extras(turn, where)
     if isinstance(content, list):
         content = "".join(_part(part, where) for part in content)
     if not isinstance(role, str) or not isinstance(content, str):
@@ -104,6 +104,12 @@ def _turn(turn: Any, where: str) -> tuple[str, str]:
             f"the {name} of {where} is {_type(turn.get(name))}; each turn needs the texts 'role' and 'content'"
         )
     return _text(role, where), _text(content, where)
+
+
+def _check_extras(turn: Row, where: str) -> None:
+    for extra, value in turn.items():
+        if value is not None and extra not in ("role", "content"):
+            raise OddRowError(f"{where} has {shown(extra)}, which would be lost; put it into the content or remove it")
 
 
 def _part(part: Any, where: str) -> str:
@@ -188,9 +194,7 @@ def _judged(row: Row) -> dict[str, Any]:
 def _after(prompt: Turns, answer: Turns, name: str) -> Turns:
     """The answer's own turn; where the answer repeats the conversation, the turns before must be the prompt's."""
     if len(answer) > 1 and answer[:-1] != prompt:
-        raise OddRowError(
-            f"'{name}' has turns before its last that are not the prompt's; both must be one conversation"
-        )
+        raise OddRowError(f"'{name}' has turns before its last that are not the prompt's; they must be one")
     return answer[-1:]
 
 

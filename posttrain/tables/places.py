@@ -30,8 +30,10 @@ class Finder:
     def find(self, path: str, root: Path, names: Collection[str]) -> Parts:
         """The files that `path` in `root` names, by split; `names` are names of splits beside the usual ones."""
         place = root / path
-        if not self.outside_workspace and not Path(os.path.normpath(place)).is_relative_to(os.path.normpath(root)):
-            raise self._error(f"{path} is not in {root}", "Name a file or folder in it, or set outside_workspace: true")
+        if not self.outside_workspace and not Path(os.path.abspath(place)).is_relative_to(os.path.abspath(root)):
+            raise self._error(
+                f"{path} is not in the folder {root}", "Name a file or folder in it, or set outside_workspace: true"
+            )
         self._check_inside(place)
         if place.is_file():
             files = {"train": [place]}

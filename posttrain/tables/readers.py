@@ -103,8 +103,8 @@ def _read_arrow(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
 
 def _read_jsonl(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noqa: ARG001
     for number, line in enumerate(stream, 1):
-        text = line.removeprefix(_BOM) if number == 1 else line
-        if not text.strip():
+        text = (line.removeprefix(_BOM) if number == 1 else line).strip()
+        if not text:
             continue
         try:
             row = _parsed(text)
@@ -121,7 +121,7 @@ def _read_json(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noq
         hint = "; a file with one object per line must end in .jsonl" if "Extra data" in str(error) else ""
         raise ValueError(f"{error}{hint}") from error
     if not isinstance(rows, list):
-        raise TypeError("a .json file must hold a list of objects")
+        raise ValueError("a .json file must hold a list of objects")  # noqa: TRY004 - one error for what cannot be read
     for number, row in enumerate(rows, 1):
         yield number, row if isinstance(row, dict) else "not a JSON object; give a list of objects"
 
