@@ -89,7 +89,7 @@ def make_base(params: BaseParams) -> None:
             mend = "Copy the model into the workspace, or set base.outside_workspace: true"
             where = f"base.model = {params.model} (params.yaml)"
             raise ParamsError(what="the path leads out of the workspace", where=where, mend=mend)
-        fetch_model(params.model, params.revision, model_path("base"))
+        fetch_model(params.model, params.revision, model_path("base"), params.save_dtype)
         write_json(metrics_path("base"), {"source": params.model})
         return
     scratch = Path("models/.tokenizer")
@@ -143,7 +143,7 @@ def _fit(
     update = adamw(modules, params, source.steps)
     objective = LikelihoodObjective(knobs)
     log = run_training(name, params, inputs, objective, source, modules, update, ("loss",))
-    save_model(modules.policy, model_path(name), tokenizer)
+    save_model(modules.policy, model_path(name), tokenizer, params.save_dtype)
     tokens = sum(len(ids) for item in items for ids in item.completions)
     summary = {"train_loss": log.tail("loss", 20), "heldout_loss": _mean_loss(modules, heldout)}
     write_json(metrics_path(name), {"steps": source.steps, "rows": len(items), "tokens": tokens, **rounded(summary)})
