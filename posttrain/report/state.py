@@ -13,6 +13,7 @@ from posttrain.errors import PipelineError
 from posttrain.workspace import failure_path
 
 NOT_RUN = "not run yet"
+LONGEST = 300
 
 
 def not_current(labels: Mapping[str, str]) -> dict[str, str]:
@@ -42,7 +43,8 @@ def _reason(name: str, stages: Mapping[str, Any]) -> str:
     for one in stale:
         file = failure_path(one)
         if file.is_file():
-            return f"failed: {one}: {file.read_text(encoding='utf-8').strip()}"
+            first = file.read_text(encoding="utf-8").strip().partition("\n")[0]
+            return f"failed: {one}: {first[:LONGEST]}"
     if not stale:
         return ""
     missing = Path("results") / name.partition("@")[2] / "metrics.json"
