@@ -13,7 +13,7 @@ from posttrain.tables.columns import SPLITS, Kind, Split
 from posttrain.tables.conversion import ORIGIN, Converted, Refused
 from posttrain.tables.failures import printable, shown
 from posttrain.tables.places import Parts
-from posttrain.tables.splits import divided, meaning
+from posttrain.tables.splits import SPLIT_NAMES, divided, meaning
 
 Say = Callable[[str], None]
 """Prints a line about what is done with rows."""
@@ -53,7 +53,7 @@ def _named(names: list[str], source: SplitOptions, where: str) -> dict[str, Spli
     missing = next((name for name in source.splits.values() if name not in names), None)
     if missing is not None or "train" not in named.values():
         what = f"split '{missing}' is not found" if missing is not None else "no split is named train"
-        known = printable(", ".join(names))
+        known = printable(", ".join(names)[:300])
         mend = f"The source has {known}. Name them, e.g. splits: {{train: {printable(names[0])}}}"
         raise DataError(what=what, where=where, mend=mend)
     return named
@@ -71,11 +71,10 @@ def own_splits(read: Converted, names: list[str], source: SplitOptions, where: s
         )
         raise DataError(what=what, where=where, mend="Give one file, or rename the column, e.g. rename: {split: part}")
     named = _named(values, source, where)
-    for file, line, value in (
-        frame.filter(~given.is_in(list(named)).fill_null(value=False)).select(*ORIGIN, "given").rows()
-    ):
-        known = printable(", ".join(named))
-        mend = "name it under 'splits', or rename the column if it is not a split"
+    known = printable(", ".join(source.splits.values() or SPLIT_NAMES))
+    mend = "name it under 'splits', or rename the column if it is not a split"
+    odd = frame.filter(~given.is_in(list(named)).fill_null(value=False))
+    for file, line, value in odd.select(*ORIGIN, "given").rows():
         read.refused.append(Refused(file, line, f"split = {shown(value)} is not one of {known}; {mend}"))
     split = given.replace_strict(named, default=None, return_dtype=pl.String())
     return frame.with_columns(split=split).drop_nulls("split")

@@ -15,7 +15,7 @@ from posttrain.errors import TableError
 from posttrain.params import check
 from posttrain.tables.prepare import PREPARED, prepare, summary, table_path, write_tables
 from posttrain.tables.sources import PrepareParams
-from posttrain.tables.store import read_table, rejected_path
+from posttrain.tables.store import read_table
 from tests.tables.samples import assistant, user
 
 SIZES = {"n_corpus": 300, "n_corpus_heldout": 20, "n_sft": 50, "n_sft_heldout": 10, "n_rl": 60} | {
@@ -94,5 +94,6 @@ def test_problem_in_two_given_splits_is_refused(tmp_path: Path, monkeypatch: pyt
     given = {name: {"path": name} for name in ("chat", "prompts")}
     with pytest.raises(TableError, match="must be in one split only") as caught:
         prepare(check(PrepareParams, {"source": "given", "given": given}, where="prepare"))
-    assert rejected_path("data/chat.parquet").is_file()
-    assert "data/chat.rejected.parquet" in str(caught.value)
+    assert str(caught.value).startswith("prepare.given.chat: 2 of 101 rows break the rules of a 'chat' table:")
+    for place in ("chat/train.jsonl line 1", "chat/test.jsonl line 1"):
+        assert f"{place}, problem = " in str(caught.value)

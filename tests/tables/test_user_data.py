@@ -565,3 +565,17 @@ def test_many_rows_take_seconds() -> None:
     began = time.process_time()
     load("a.jsonl", "chat")
     assert time.process_time() - began < 10
+
+
+def test_parquet_rows_are_judged_like_json_rows() -> None:
+    """Parquet gives every turn every field; one that is null in a row is not there in it."""
+    fields = [pa.field(name, pa.string()) for name in ("role", "content", "name")]
+    rows = [row["messages"] for row in MESSAGES]
+    turns = pa.array(rows, type=pa.list_(pa.struct(fields)))
+    pq.write_table(pa.table({"messages": turns}), "a.parquet", row_group_size=7)
+    expected = load(put("a.jsonl", MESSAGES), "chat", heldout_share=0.2)
+    assert load("a.parquet", "chat", heldout_share=0.2).equals(expected)
+    named = [*rows, [*user("a"), {**assistant("b")[0], "name": "Ann"}]]
+    pq.write_table(pa.table({"messages": pa.array(named, type=turns.type)}), "b.parquet")
+    with pytest.raises(TableError, match=r"b.parquet row 61: turn 2 of 'messages' has 'name', which would be lost"):
+        load("b.parquet", "chat")
