@@ -98,7 +98,7 @@ def load_table(
 ) -> pl.DataFrame:
     """The user's data as a checked table with ids and splits; `where` names its parameter in errors and printed lines.
 
-    A file's path is relative to `root`. Rejected rows are put beside `table`, the file that the table is meant for.
+    A file's path is relative to `root`. Rejected rows are put next to `table`, the file that the table is meant for.
     """
 
     def say(line: str) -> None:
@@ -115,9 +115,7 @@ def load_table(
     own = own_splits(read, list(parts), source, where)
     count = own.height + len(read.refused)
     split = divide(own, source, kind, say)
-    rows = with_ids(split, kind).hstack(split.select(ORIGIN))
-    if source.bad_rows == "drop":
-        rows = _without_duplicates(rows, say)
+    rows = _without_duplicates(with_ids(split, kind).hstack(split.select(ORIGIN)), say)
     rejected, told = _rejected(rows, read.refused, kind)
     if told and source.bad_rows == "stop":
         raise _rejection(rejected, told, f"of {counted(count)} break the rules of a '{kind}' table:", where, table)
@@ -166,7 +164,7 @@ def dataset_parts(loaded: Any, name: str) -> Parts:
 def _without_duplicates(rows: pl.DataFrame, say: Say) -> pl.DataFrame:
     unique = rows.unique("id", keep="first", maintain_order=True)
     if unique.height < rows.height:
-        say(f"{counted(rows.height - unique.height)} left out: duplicates of earlier rows (bad_rows: drop)")
+        say(f"{counted(rows.height - unique.height)} left out: the same as an earlier row")
     return unique
 
 
