@@ -27,6 +27,7 @@ from posttrain.text.chat import ChatText
 from posttrain.text.layout import pack
 from posttrain.train.batch import Source
 from posttrain.train.epochs import Epochs, Item, PartedEpochs, UnpairedEpochs, stack
+from posttrain.train.estimate import most_tokens
 from posttrain.train.modules import Modules
 from posttrain.train.named import Algorithm, load_run, start_path
 from posttrain.train.rows import comparisons, demonstrations, feedback, rankings
@@ -91,7 +92,8 @@ def train_reward(params: RewardParams) -> None:
     inputs.append(CHAT)
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
-    run_training("reward", params, inputs, objective, source, modules, update, watch)
+    tokens = most_tokens(items, params.batch)
+    run_training("reward", params, inputs, objective, source, modules, update, watch, step_tokens=tokens)
     round_weights(modules.policy, folder, params.save_dtype)  # what is measured is what is saved
     measured = {**_accuracy(modules, heldout), "demonstrations_score": float(_scores(modules, shown).mean())}
     modules.policy.config.reward_shift = measured["demonstrations_score"]
@@ -120,7 +122,8 @@ def train_preference(run: str) -> None:
     source = preference_source(objective, rows, params.batch, params.epochs, params.seed, modules)
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
-    log = run_training(name, params, [folder, table], objective, source, modules, update, watch)
+    tokens = most_tokens(rows, params.batch) * (2 if objective.mismatched else 1)
+    log = run_training(name, params, [folder, table], objective, source, modules, update, watch, step_tokens=tokens)
     save_model(modules.policy, model_path(name), folder, params.save_dtype)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in ("loss", "accuracy") if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
