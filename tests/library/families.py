@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,7 +153,7 @@ def hub_folder(name: str, folder: Path, dtype: torch.dtype = torch.bfloat16, **o
 
 
 def bare_tokenizer(folder: Path) -> None:
-    """A byte-level tokenizer as GPT-2 has it: no pad token, no chat template, its end token known to the config alone."""
+    """A byte-level tokenizer as GPT-2 has it: no pad token, no chat template, the end token in config.json alone."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -270,7 +268,7 @@ def main() -> None:
 def table(names: list[str] | None = None) -> str:
     """A row for each family."""
     rows = [row(name) for name in sorted(names or EVERY)]
-    head = "| `model_type` | runs | reward head | experts on disk |\n|---|---|---|---|\n"
+    head = "| `model_type` | runs | reward head | experts on disk | plain loop |\n|---|---|---|---|---|\n"
     return head + "\n".join(rows) + "\n"
 
 
@@ -283,8 +281,9 @@ def row(name: str) -> str:
     finally:
         shutil.rmtree(place, ignore_errors=True)
     if found.refused:
-        return f"| `{name}` | refused: {found.refused} | | |"
-    return f"| `{name}` | {found.runs} | {found.head} | {found.layout} |"
+        return f"| `{name}` | refused: {found.refused} | | | |"
+    looped = "equal" if name in {**FAMILIES, **IN_ROWS} else ""
+    return f"| `{name}` | {found.runs} | {found.head} | {found.layout} | {looped} |"
 
 
 EVERY = {**FAMILIES, **IN_ROWS, **OTHERS}
