@@ -23,7 +23,7 @@ TOLERANCE = 1e-3
 """Of the largest value: rounding is far below it, a wrong mask or position far above."""
 LOUD = 100.0
 """States are made so many times larger to look at the head."""
-MEND = "Use a model of a family that docs/generation.md lists"
+MEND = "Use a model of a family that docs/models.md lists"
 KINDS = {"full_attention", "sliding_attention"}
 FAULTS = (ArithmeticError, AttributeError, LookupError, ModelError, RuntimeError, TypeError, ValueError)
 """What transformers' models raise for arguments that they do not take, and our attention for what it does not know."""

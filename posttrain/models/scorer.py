@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from posttrain.errors import ModelError
+from posttrain.models.forward import backbone
 
 SUFFIX = "ForSequenceClassification"
 
@@ -54,11 +55,11 @@ def with_score(model: Any, where: str) -> Any:
     with torch.device("meta"):
         scorer = model_class(config)(config)
     head = getattr(scorer, "score", None)
-    same = type(scorer.base_model) is type(model.base_model)
+    same = type(scorer.base_model) is type(backbone(model))
     if not same or not isinstance(head, nn.Linear) or dict(head.named_parameters()).keys() != {"weight"}:
         what = f"{type(scorer).__name__} is not the backbone of {type(model).__name__} with one matrix `score`"
-        raise ModelError(what=what, where=where, mend="Use a family that docs/models.md lists with a reward head")
-    setattr(scorer, scorer.base_model_prefix, model.base_model)
+        raise ModelError(what=what, where=where, mend="Use a family that docs/models.md lists")
+    setattr(scorer, scorer.base_model_prefix, backbone(model))
     scorer.score = nn.Linear(head.in_features, 1, bias=False)
     nn.init.zeros_(scorer.score.weight)
     return scorer
@@ -73,5 +74,5 @@ def _generic(name: str, model_type: str) -> Any:
     causal = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type])
     family = next(cls for cls in causal.__mro__ if cls.__name__.endswith("PreTrainedModel"))
     # transformers converts weights for classes of its own modules only
-    own = {"__module__": family.__module__, "base_model_prefix": family.base_model_prefix}
+    own = {"__module__": family.__module__, "base_model_prefix": family.base_model_prefix or "model"}
     return type(name, (GenericForSequenceClassification, family), own)

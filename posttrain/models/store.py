@@ -111,7 +111,8 @@ def load_config(folder: Path) -> Any:
     file = folder / "config.json"
     try:
         data = {name: value for name, value in finite_json(file).items() if name not in UNREAD}
-        config = CONFIG_MAPPING[data["model_type"]].from_dict(data)
+        kind_of = CONFIG_MAPPING[data["model_type"]]
+        config = kind_of.from_dict(kind_of._decode_special_floats(data))  # transformers' own way to write infinity
         sizes = config.get_text_config()
         numbers = {name: getattr(sizes, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StrictDataclassError) as error:
@@ -220,7 +221,7 @@ def _check_digests(weights: WeightFiles) -> None:
 
 
 def _config_text(model: Any, dtype: torch.dtype) -> str:
-    data = model.config.to_dict()
+    data = model.config._encode_special_floats(model.config.to_dict())
     for private in ("_name_or_path", "_attn_implementation", "attn_implementation", "_attn_implementation_internal"):
         data.pop(private, None)
     data["dtype"] = kind(dtype)

@@ -13,7 +13,7 @@ from posttrain.models.device import Device
 from posttrain.models.ends import load_ends
 from posttrain.models.store import load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.online.rollouts import Prompt, Rollouts
-from posttrain.online.runs import DISTILL, ONLINE, DistillRun, OnlineParams, PolicyRun
+from posttrain.online.runs import DISTILL, ONLINE, DistillRun, OnlineParams, PolicyRun, SampledPairRun
 from posttrain.online.trpo import Trpo
 from posttrain.params import PARAMS_FILE
 from posttrain.rewards.blend import check_answers, make_blend
@@ -87,10 +87,23 @@ def _train(
     source = params.source(samples, text)
     update = _update(params, modules, source.steps)
     inputs = [folder, table, *models, *params.tables(), *([reward] if reward else [])]
-    log = run_training(name, params, inputs, objective, source, modules, update, WATCH)
+    tokens = _step_tokens(params, prompts)
+    log = run_training(name, params, inputs, objective, source, modules, update, WATCH, step_tokens=tokens)
     save_model(modules.policy, model_path(name), folder, params.save_dtype)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
+
+
+def _step_tokens(params: OnlineParams, prompts: Sequence[Prompt]) -> int:
+    """The most tokens that an optimizer step can hold: rows of the longest prompt and the longest completion."""
+    size = params.rollout.group_size
+    groups = -(-params.rollout.prompts // params.rollout.minibatches) + params.rollout.replay.groups
+    longest = max(len(one.ids) for one in prompts) + params.rollout.sampling.max_tokens
+    if isinstance(params, DistillRun):
+        return groups * size * max(longest, params.max_tokens)
+    text = params.text.rows * (params.text.window + 1) if isinstance(params, PolicyRun) and params.ptx else 0
+    rows = size * (size - 1) if isinstance(params, SampledPairRun) else size  # a pair may be any two of a group
+    return groups * rows * longest + text
 
 
 def _modules(params: OnlineParams, folder: Path, device: Device) -> Modules:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,25 +11,52 @@ import torch
 from posttrain.errors import TrainingError
 from posttrain.models.device import free_bytes
 from posttrain.models.logp import GPU_TILE_BYTES, TILE_BYTES
+from posttrain.train.epochs import Item
 from posttrain.train.modules import Modules
 
 GB = 1e9
 TILES = 4
 """Tensors of a tile's size that the head takes at a time, whatever the vocabulary."""
-HIDDEN, FORWARD = 12, 4
-"""Vectors of the hidden and of the feed-forward size that a decoder layer keeps per token for the backward pass."""
+KEPT = {False: (24, 16, 12, 8, 8), True: (26, 8, 6, 4, 6)}
+"""Bytes that a layer keeps per token for the backward pass, in float32 and under bf16 autocast: for each number of the
+hidden size D, the feed-forward width F, all heads A and all key-value heads K, and for A + K where queries and keys are
+normed. Measured on gated feed-forward layers; those with one matrix in keep less."""
 MEND = "Lower micro_tokens, use a smaller model, or precision bf16 on a GPU"
 
 
-def training_bytes(modules: Modules) -> float:
-    """What training takes beyond the weights that are loaded: gradients, two averages, and what a pass keeps."""
+def training_bytes(modules: Modules, step_tokens: int) -> float:
+    """What training takes beyond the loaded weights: gradients, two averages, bf16 copies, and what a pass keeps."""
     trained = sum(parameter_bytes(module) for module in modules.trained.values())
-    config = modules.policy.config.get_text_config()
-    width, forward = config.hidden_size, getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    number = 3.0 if modules.device.bf16 else 4.0  # under autocast about half of what is kept is bf16
-    kept = modules.micro_tokens * config.num_hidden_layers * (HIDDEN * width + FORWARD * forward) * number
+    copies = 0.5 * trained if modules.device.bf16 else 0.0
+    tokens = min(modules.micro_tokens, step_tokens)
     tile = TILE_BYTES if modules.device.torch.type == "cpu" else GPU_TILE_BYTES
-    return 3.0 * trained + float(kept) + TILES * tile
+    return 3.0 * trained + copies + float(tokens * kept_bytes(modules.policy, bf16=modules.device.bf16)) + TILES * tile
+
+
+def kept_bytes(model: Any, *, bf16: bool) -> int:
+    """What all layers keep per token for the backward pass."""
+    config = model.config.get_text_config()
+    hidden, count = config.hidden_size, config.num_attention_heads
+    head = getattr(config, "head_dim", None) or hidden // count
+    heads, keys = head * count, head * (getattr(config, "num_key_value_heads", None) or count)
+    by_hidden, by_forward, by_heads, by_keys, by_norm = KEPT[bf16]
+    normed = any(name.endswith(("q_norm", "q_layernorm")) for name, _ in model.named_modules())
+    layer = by_hidden * hidden + by_forward * _forward_width(config) + by_heads * heads + by_keys * keys
+    return int(config.num_hidden_layers * (layer + by_norm * (heads + keys) * normed))
+
+
+def _forward_width(config: Any) -> int:
+    """The width of the feed-forward layer that a token passes: that of its experts together, where there are any."""
+    width = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    experts = getattr(config, "num_experts_per_tok", None) or 0
+    one = getattr(config, "moe_intermediate_size", None) or width
+    return int(max(width, experts * one))
+
+
+def most_tokens(items: Sequence[Item], count: int) -> int:
+    """The tokens of the `count` longest items: no step of so many items holds more."""
+    sizes = sorted(sum(map(len, item.prompts)) + sum(map(len, item.completions)) for item in items)
+    return sum(sizes[-count:])
 
 
 def checkpoint_bytes(modules: Modules) -> int:
@@ -43,9 +70,9 @@ def parameter_bytes(module: Any) -> int:
     return sum(part.numel() * part.element_size() for part in module.parameters())
 
 
-def check_memory(modules: Modules, share: float | None, name: str) -> None:
+def check_memory(modules: Modules, step_tokens: int, share: float | None, name: str) -> None:
     """Refuse a run that by estimate will not fit."""
-    needed, free = training_bytes(modules), free_bytes(modules.device.torch)
+    needed, free = training_bytes(modules, step_tokens), free_bytes(modules.device.torch)
     if share is not None and needed > share * free:
         what = f"training needs about {needed / GB:.3g} GB more memory, and {free / GB:.3g} GB are free"
         mend = f"{MEND}; limits.memory: null (params.yaml) tries it regardless"
@@ -53,7 +80,7 @@ def check_memory(modules: Modules, share: float | None, name: str) -> None:
 
 
 @contextlib.contextmanager
-def told_out_of_memory(modules: Modules, name: str) -> Iterator[None]:
+def told_out_of_memory(modules: Modules, step_tokens: int, name: str) -> Iterator[None]:
     """Memory that runs out all the same is said with the knobs that lower its use."""
     try:
         yield
@@ -61,5 +88,6 @@ def told_out_of_memory(modules: Modules, name: str) -> Iterator[None]:
         exhausted = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
         if not exhausted:
             raise
-        what = f"the memory ran out; by estimate {training_bytes(modules) / GB:.3g} GB were needed beside the weights"
+        needed = training_bytes(modules, step_tokens)
+        what = f"the memory ran out; by estimate {needed / GB:.3g} GB were needed beside the weights"
         raise TrainingError(what=what, where=name, mend=f"{MEND}; the last checkpoint is kept") from error

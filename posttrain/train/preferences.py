@@ -29,6 +29,7 @@ from posttrain.text.chat import ChatText
 from posttrain.text.layout import pack
 from posttrain.train.batch import Source
 from posttrain.train.epochs import Epochs, Item, PartedEpochs, UnpairedEpochs, stack
+from posttrain.train.estimate import most_tokens
 from posttrain.train.modules import Modules
 from posttrain.train.named import Algorithm, load_run
 from posttrain.train.rows import comparisons, demonstrations, feedback, rankings
@@ -104,7 +105,8 @@ def train_reward(run: str) -> None:
         inputs.append(chat)
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
-    run_training(name, params, inputs, objective, source, modules, update, watch)
+    tokens = most_tokens(items, params.batch)
+    run_training(name, params, inputs, objective, source, modules, update, watch, step_tokens=tokens)
     round_weights(modules.policy, folder, params.save_dtype)  # what is measured is what is saved
     measured = _accuracy(modules, heldout)
     if shown:
@@ -139,7 +141,8 @@ def train_preference(run: str) -> None:
     source = preference_source(objective, rows, params.batch, params.epochs, params.seed, modules)
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
-    log = run_training(name, params, [folder, table], objective, source, modules, update, watch)
+    tokens = most_tokens(rows, params.batch) * (2 if objective.mismatched else 1)
+    log = run_training(name, params, [folder, table], objective, source, modules, update, watch, step_tokens=tokens)
     save_model(modules.policy, model_path(name), folder, params.save_dtype)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in ("loss", "accuracy") if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})

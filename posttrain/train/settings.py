@@ -53,20 +53,25 @@ def run_training(
     modules: Modules,
     update: Update,
     watch: tuple[str, ...],
+    *,
+    step_tokens: int,
 ) -> MetricsLog:
-    """Train under the stage's own checkpoints, which stay until DVC has recorded the results."""
+    """Train under the stage's own checkpoints, which stay until DVC has recorded the results.
+
+    `step_tokens`: the most tokens that an optimizer step can hold, for the estimate of memory.
+    """
     unread = {"limits", "checkpoint_every", "save_dtype"}  # they do not change the training
     settings = params.model_dump(mode="json", exclude=unread)
     mark = fingerprint(name, [settings, modules.device.torch.type], inputs)
     checkpoints, plot = Checkpoints(name, mark), plot_path(name)
-    check_memory(modules, params.limits.memory, name)
+    check_memory(modules, step_tokens, params.limits.memory, name)
     checkpoints.check_space(checkpoint_bytes(modules))
     run = Run(
         name, objective, source, modules, update, checkpoints, plot, params.checkpoint_every, watch, params.limits
     )
     randomness.seed(params.seed)
     note(seed=params.seed)
-    with told_out_of_memory(modules, name):
+    with told_out_of_memory(modules, step_tokens, name):
         log = train(run)
     checkpoints.finish(plot)
     return log

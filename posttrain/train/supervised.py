@@ -22,6 +22,7 @@ from posttrain.tables.store import read_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.epochs import Epochs, Item, stack
+from posttrain.train.estimate import most_tokens
 from posttrain.train.modules import Modules
 from posttrain.train.rows import demonstrations, windows
 from posttrain.train.settings import TrainingParams, adamw, run_training
@@ -175,7 +176,8 @@ def _fit(
     source = Epochs(items, batch, epochs, params.seed)
     update = adamw(modules, params, source.steps)
     objective = LikelihoodObjective(knobs)
-    log = run_training(name, params, inputs, objective, source, modules, update, ("loss",))
+    most = most_tokens(items, batch)
+    log = run_training(name, params, inputs, objective, source, modules, update, ("loss",), step_tokens=most)
     save_model(modules.policy, model_path(name), tokenizer, params.save_dtype)
     tokens = sum(len(ids) for item in items for ids in item.completions)
     summary = {"train_loss": log.tail("loss", 20), "heldout_loss": _mean_loss(modules, heldout)}

@@ -5,10 +5,72 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import torch
 
+from posttrain.models.device import Device, DeviceParams
+from posttrain.models.forward import packed_states
+from posttrain.models.store import new_model
+from posttrain.text.layout import pack
+from posttrain.train.epochs import Item
+from posttrain.train.estimate import kept_bytes, most_tokens, training_bytes
+from posttrain.train.modules import Modules
+from tests.library.models import tiny_model
 from tests.workspace import ROOT
+
+TOKENS = 256
+SHAPES: list[tuple[str, dict[str, int]]] = [
+    ("qwen3", {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 8, "num_key_value_heads": 2}),
+    ("llama", {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}),
+    ("qwen3", {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 6, "num_key_value_heads": 6}),
+]
+
+
+def kept(model: Any, *, bf16: bool) -> int:
+    """The bytes that autograd saves in a forward pass, the weights themselves left out."""
+    weights = {part.untyped_storage().data_ptr() for part in (*model.parameters(), *model.buffers())}
+    saved: dict[int, torch.Tensor] = {}
+
+    def keep(part: torch.Tensor) -> torch.Tensor:
+        if part.untyped_storage().data_ptr() not in weights:
+            saved[part.untyped_storage().data_ptr()] = part
+        return part
+
+    device = Device(DeviceParams(device="cpu", precision="bf16" if bf16 else "fp32"))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda part: part), device.autocast():
+        packed_states(model.train(), pack([[1]], [[2] * (TOKENS - 1)]))
+    return sum(part.untyped_storage().nbytes() for part in saved.values())
+
+
+@pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("family", "shape"), SHAPES)
+def test_what_a_pass_keeps_is_what_is_said(family: str, shape: dict[str, int], bf16: bool) -> None:
+    """The heads together are wider or narrower than the hidden size."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    sizes = {"vocab_size": 64, "num_hidden_layers": 3, "head_dim": 32, **shape}
+    assert shape["num_attention_heads"] * 32 != shape["hidden_size"]
+    model = new_model(CONFIG_MAPPING[family](**sizes), 0)
+    layers = sum(part.numel() for part in model.model.layers.parameters())
+    said = TOKENS * kept_bytes(model, bf16=bf16) + (2 * layers if bf16 else 0)
+    assert kept(model, bf16=bf16) == pytest.approx(said, rel=0.1)
+
+
+def test_a_step_needs_memory_for_its_own_tokens_alone() -> None:
+    modules = Modules(tiny_model(), Device(DeviceParams(device="cpu")), micro_tokens=16_384)
+    one, two, all_of_them = (training_bytes(modules, tokens) for tokens in (100, 200, 10**9))
+    assert two - one == 100 * kept_bytes(modules.policy, bf16=False)
+    assert all_of_them - one == (16_384 - 100) * kept_bytes(modules.policy, bf16=False)
+
+
+def test_the_most_tokens_are_those_of_the_longest_items() -> None:
+    items = [Item([[1] * n, [1]], [[2], [2] * n]) for n in (5, 1, 3)]
+    assert most_tokens(items, 1) == 12
+    assert most_tokens(items, 2) == 12 + 8
+    assert most_tokens(items, 50) == 12 + 8 + 4
+
 
 MEASURE = """
 import resource, sys
@@ -40,10 +102,11 @@ def step(rows):
 
 before = psutil.Process().memory_info().rss
 step(tokens // 64)
-print((peak() - before) / training_bytes(modules))
+print((peak() - before) / training_bytes(modules, tokens))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "layers", "tokens"), [(256, 8, 4096), (512, 4, 2048)])
 def test_the_estimate_is_near_what_a_step_takes(width: int, layers: int, tokens: int) -> None:
     command = [sys.executable, "-c", MEASURE, str(width), str(layers), str(tokens)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from posttrain.text.stops import Stops
 from posttrain.train.batch import make_batch
 from posttrain.train.loop import GradientProblem
 from posttrain.train.modules import Modules
+from tests.library.families import EVERY, FAMILIES, IN_ROWS, MARK, PAGE, SHAPE, SINGLE, row, table
 from tests.library.models import plain_logps, random_rows
 from tests.library.naive import assert_same, naive
 
@@ -27,46 +27,6 @@ DEVICE = Device(DeviceParams(device="cpu", threads=1))
 PROMPTS = [*random_rows(5, seed=1)[0], [7]]  # some of them are shared by neighbours
 NAMES = [str(i) for i in range(len(PROMPTS))]
 ENDS = Stops((2, 11, 50), str)
-
-SHAPE = {
-    "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 48, "max_position_embeddings": 256, "initializer_range": 0.2, "pad_token_id": 0,
-    "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {}, "mistral": {"sliding_window": 6}, "qwen2": {}, "qwen3": {"head_dim": 8}, "gpt2": {}, "phi3": {},
-    "gemma": {"head_dim": 8}, "gemma3_text": {"head_dim": 8, "sliding_window": 6},
-    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
-    "gpt_neox": {}, "gpt_bigcode": {}, "starcoder2": {}, "olmo2": {}, "olmo3": {"sliding_window": 6}, "smollm3": {},
-    "gemma2": {
-        "head_dim": 8, "sliding_window": 6, "final_logit_softcapping": 3.0, "attn_logit_softcapping": 2.0,
-        "query_pre_attn_scalar": 8,
-    },
-    "phi": {}, "granite": {"logits_scaling": 3.0},
-    "granitemoe": {"logits_scaling": 3.0, "num_local_experts": 4},
-    "cohere": {"logit_scale": 0.3}, "cohere2": {"logit_scale": 0.3, "sliding_window": 6}, "nanochat": {},
-    "gpt_oss": {"num_local_experts": 4, "head_dim": 8, "sliding_window": 6},
-    "glm4": {}, "exaone4": {}, "mixtral": {"num_local_experts": 4},
-    "deepseek_v3": {
-        "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "q_lora_rank": None,
-        "kv_lora_rank": 8, "qk_rope_head_dim": 4, "head_dim": 4, "v_head_dim": 6, "qk_nope_head_dim": 4,
-        "moe_intermediate_size": 16,
-        "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
-    },
-}  # fmt: skip
-IN_ROWS: dict[str, dict[str, Any]] = {
-    "bloom": {}, "falcon": {"alibi": True}, "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
-    "gptj": {"rotary_dim": 4}, "codegen": {"rotary_dim": 4}, "mpt": {}, "stablelm": {}, "nemotron": {}, "xglm": {},
-    "mamba": {}, "llama4_text": {}, "recurrent_gemma": {},
-    "qwen3_next": {
-        "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
-        "linear_value_head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
-        "shared_expert_intermediate_size": 16,
-    },
-}  # fmt: skip
-"""What gives other values packed, or cannot be: attention of their own, states in place of keys, chunks."""
-SINGLE = {"mixtral", "deepseek_v3", "granitemoe", "gpt_oss", "qwen3_next", "xglm"}
-"""What transformers can compute in float32 alone."""
 
 
 def family(name: str, **over: Any) -> Any:
@@ -152,7 +112,18 @@ def test_a_head_that_does_more_is_refused() -> None:
         check_runs(model, "recurrent_gemma")
 
 
-def test_the_docs_list_the_families() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "generation.md").read_text(encoding="utf-8")
-    missing = [name for name in (*FAMILIES, *IN_ROWS) if f"`{name}`" not in page]
-    assert not missing
+PAGE_ROWS = PAGE.read_text(encoding="utf-8").partition(MARK)[2].strip().splitlines()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "granite", "jamba", "llama", "mixtral", "qwen3_moe"])
+def test_the_page_says_what_becomes_of_a_family(name: str) -> None:
+    assert row(name) in PAGE_ROWS, "run python -m tests.library.families"
+
+
+def test_the_page_lists_every_family() -> None:
+    assert [line.split("`")[1] for line in PAGE_ROWS[2:]] == sorted(EVERY)
+
+
+@pytest.mark.slow
+def test_the_whole_page_is_current() -> None:
+    assert table().splitlines() == PAGE_ROWS, "run python -m tests.library.families"
