@@ -15,7 +15,7 @@ from posttrain.report.lineage import flattened
 from tests.workspace import ROOT, dvc, git, make_workspace
 
 pytestmark = pytest.mark.xdist_group("smoke")
-POLICIES = {"base", "sft", "dpo", "grpo", "reward_model"}
+POLICIES = {"base", "sft", "dpo", "grpo", "reward/main"}
 
 
 def answer(workspace: Path, *words: str) -> Any:
@@ -56,7 +56,7 @@ def test_the_extension_gets_its_answers(experimented: Path) -> None:
 
     drawn = answer(experimented, "plots", "diff", "short", "HEAD", "workspace", "--split", "--json", "-o", ".dvc/tmp/p")
     assert list(complaints(drawn)) == []
-    assert {"reward", "KL to the reference", "plots/online/grpo.csv", "report/summary.json"} <= set(drawn["data"])
+    assert {"plots/online/grpo.csv", "report/curves.csv", "report/summary.json"} <= set(drawn["data"])
     for name, (plot,) in drawn["data"].items():
         anchors = plot["anchor_definitions"]
         assert set(plot["revisions"]) == {"short", "HEAD", "workspace"}, name
@@ -67,7 +67,7 @@ def test_the_extension_gets_its_answers(experimented: Path) -> None:
 
     data = answer(experimented, "data", "status", "--granular", "--unchanged", "--json")
     assert set(data) == {"unchanged"}
-    assert {"models/sft/model.safetensors", "metrics/sft.json"} <= set(data["unchanged"])
+    assert {"models/sft/main/model.safetensors", "metrics/sft/main.json"} <= set(data["unchanged"])
     listed = dvc(experimented, "stage", "list").stdout.splitlines()
     assert len(listed) == 12 and all(re.match(r"\S+ {2,}\S+", line) for line in listed), "a stage says what it is"
     assert list(answer(experimented, "params", "diff", "short", "--json")["params.yaml"]) == [

@@ -61,9 +61,7 @@ FIGURES = {
 
 def right(policy: str, prompt: int, sample: int) -> bool:
     """Base never, SFT every third prompt, DPO every second, GRPO all but the first; a later sample is always wrong."""
-    return sample == 0 and {"base": False, "sft": prompt % 3 == 0, "dpo": prompt % 2 == 0}.get(
-        policy, prompt > 0
-    )
+    return sample == 0 and {"base": False, "sft": prompt % 3 == 0, "dpo": prompt % 2 == 0}.get(policy, prompt > 0)
 
 
 def completion(policy: str, prompt: int, sample: int, *, greedy: bool) -> str:

@@ -14,7 +14,6 @@ from posttrain.errors import DataError, ParamsError, TableError
 from posttrain.params import check
 from posttrain.tables.columns import Kind
 from posttrain.tables.given import GivenParams, load_feedback, load_pairs, load_table
-from posttrain.tables.sources import PrepareParams
 from posttrain.tables.store import check_disjoint, check_table
 from tests.tables.samples import assistant, user
 
@@ -287,11 +286,3 @@ def test_contradictory_params(section: Row, told: str) -> None:
     with pytest.raises(ParamsError) as caught:
         check(GivenParams, section, where="given")
     assert told in str(caught.value)
-
-
-def test_the_source_must_exist_and_have_its_section() -> None:
-    with pytest.raises(ParamsError, match=r"there is no such source. Did you mean 'two_step'\?"):
-        check(PrepareParams, {"source": "twostep"}, where="prepare")
-    for section in ({"source": "given"}, {"given": {"chat": {"path": "a"}, "prompts": {"path": "b"}}}):
-        with pytest.raises(ParamsError, match="'source: given' and the section 'given' belong together"):
-            check(PrepareParams, section, where="prepare")
