@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -139,30 +138,27 @@ class _Made:
         else:
             known, noun = self.tables, "table"
             fitting = [one for one in known if one.partition("/")[2] in kinds]
-        hint = (
-            did_you_mean(name, fitting) or f"Add a run that makes a {' or '.join(kinds) + ' ' if kinds else ''}{noun}"
-        )
+        wanted = f"{' or '.join(kinds)} {noun}" if kinds else noun
+        hint = did_you_mean(name, fitting) or f"Add a run that makes a {wanted}"
         if name not in known:
             yield f"{where} = '{name}': no run makes this {noun}. {hint}"
         elif known[name] == where.rpartition(".")[0]:
             yield f"{where} = '{name}': a run cannot start from itself. Name another {noun}"
         elif name not in fitting:
-            reason = (
-                "this model writes text, and scores none" if scores else "a reward model scores text, and writes none"
-            )
+            reason = "it writes text, and scores none" if scores else "a reward model scores text, and writes none"
             yield f"{where} = '{name}': {reason}. {hint}"
 
 
 def _tables(group: str, name: str, run: Any) -> list[str]:
     """The tables that a run of `data` makes, as slots name them."""
-    given = [kind for kind in GIVEN if isinstance(run, Mapping) and run.get(kind)]
-    kinds: Mapping[str, Callable[[], list[str]]] = {
-        "data.tasks": lambda: (
-            list(TASKS[run["task"]].kinds) if isinstance(run, Mapping) and run.get("task") in TASKS else []
-        ),
-        "data.samples": lambda: ["pairs", "feedback"],
-    }
-    found = kinds.get(group, partial(list, given))()
+    settings = run if isinstance(run, Mapping) else {}
+    if group == "data.tasks":
+        task = TASKS.get(str(settings.get("task")))
+        found = list(task.kinds) if task else []
+    elif group == "data.samples":
+        found = ["pairs", "feedback"]
+    else:
+        found = [kind for kind in GIVEN if settings.get(kind)]
     if "pairs" in found and "feedback" not in found:
         found.append("feedback")
     return [f"{name}/{kind}" for kind in found]

@@ -95,12 +95,12 @@ def test_what_is_right_but_measured_by_nobody_is_noted() -> None:
         ("evaluate: {policies: {a: reward/main}}", "evaluate.policies.a = 'reward/main': a reward model scores text"),
         (
             "online: {runs: {a: {reward_model: sft/main, reward: {model: 1.0}}}}",
-            "this model writes text, and scores none. Known here: base/tiny, reward/main",
+            "it writes text, and scores none. Known here: base/tiny, reward/main",
         ),
         ("sft: {runs: {main: {start: sft/main}}}", "a run cannot start from itself. Name another model"),
         (
-            "sft: {runs: {main: {start: sft/b}, b: {start: sft/main, data: two_step/chat}}}",
-            "runs need each other in a circle: sft.runs.main <- sft.runs.b <- sft.runs.main. Break it at one of them",
+            "sft: {runs: {main: {start: sft/other}, other: {start: sft/main, data: two_step/chat}}}",
+            "runs need each other in a circle: sft.runs.main <- sft.runs.other <- sft.runs.main. Break it at one of them",
         ),
         (
             "base: {folders: {tiny: {path: mine}}}",
@@ -187,6 +187,7 @@ def test_own_files_and_models_must_be_there(text: str, words: str) -> None:
         ("base: {scratch: {tiny: {batch: 0, steps: 0}}}", "base.scratch.tiny.steps = 0"),
         ("base: {scratch: {tiny: {window: 600}}}", "window = 600 is longer than shape.context = 512"),
         ("data: {tasks: {b: {task: twostep}}}", "data.tasks.b.task = 'twostep' is unknown. Did you mean 'two_step'?"),
+        ("data: {tasks: {b: {task: [two_step]}}}", "data.tasks.b.task = ['two_step'] is unknown. Did you mean 'two_"),
         ("data: {tasks: {b: {}}}", "data.tasks.b names no task. Give it one of: two_step"),
         ("evaluate: {settings: {sampling: {stop: ['']}}}", "evaluate.settings.sampling.stop: every text contains the"),
     ],
