@@ -61,7 +61,7 @@ compare: env ## which run or setting is better, on the same held-out prompts (NA
 	@$(BIN)/python -m posttrain compare $(NAMES)
 
 experiments: env ## DVC's experiments: the knobs and figures that changed
-	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain)(/|$$)'
+	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain|params\.yaml)(/|$$)'
 
 test: env ## the quick tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow" $(TESTS)

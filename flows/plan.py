@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -36,7 +36,7 @@ class Range(Params):
 
     low: float
     high: float
-    scale: str = Field("log", pattern="log|linear", description="log: every order of magnitude is as likely")
+    scale: Literal["log", "linear"] = Field("log", description="log: every order of magnitude is as likely")
 
     @model_validator(mode="after")
     def _ordered(self) -> Range:

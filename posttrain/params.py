@@ -28,12 +28,12 @@ GROUPS = {
     "evaluate": ("settings", "policies"),
 }
 """The sections of params.yaml and the groups of each; a group maps the names of runs to their settings."""
-RENAMED = {
-    "prepare": "data.tasks, data.files and data.hub",
-    "pairs": "data.samples, or data.files for your own comparisons",
-    "report": "nothing: the report has no settings any more",
+REMOVED = {
+    "prepare": "Use data.tasks, data.files or data.hub",
+    "pairs": "Use data.samples, or data.files for comparisons of your own",
+    "report": "Remove it: the report has no settings",
 }
-"""Sections of earlier versions, and what they are now."""
+"""Sections of earlier versions, and what takes their place."""
 HALF = re.compile("[\ud800-\udfff]")
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 3, 80, 80, 80
@@ -94,15 +94,14 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _check_sections(data: Mapping[Any, Any], file: str) -> None:
     """Refuse sections and groups that nothing reads, and empty ones that DVC cannot read."""
     for name, section in data.items():
-        if name in RENAMED:
-            mend = "docs/data.md and the README show today's form"
-            raise ParamsError(what=f"section '{name}' was renamed to {RENAMED[name]}", where=file, mend=mend)
+        if name in REMOVED:
+            raise ParamsError(what=f"section '{name}' was removed", where=file, mend=REMOVED[name])
         if name not in GROUPS:
             mend = did_you_mean(str(name), list(GROUPS))
             raise ParamsError(what=f"unknown section {_shown(name)}", where=file, mend=mend)
         if not isinstance(section, Mapping):
             mend = f"Remove it, or write {name}: {{}}"
-            raise ParamsError(what=f"section '{name}' is {_shown(section)}, not a mapping", where=file, mend=mend)
+            raise ParamsError(what=f"section '{name}' is {_kind(section)}", where=file, mend=mend)
         _check_groups(name, section, file)
 
 
@@ -110,13 +109,27 @@ def _check_groups(name: str, section: Mapping[Any, Any], file: str) -> None:
     groups = GROUPS[name]
     for group, runs in section.items():
         if group not in groups:
-            mend = f"Settings belong to a run: {name}.{groups[0]}.NAME.{group}"
             hint = did_you_mean(str(group), groups)
-            mend = hint if hint.startswith("Did you mean") else mend
+            mend = hint if hint.startswith("Did you mean") else _place(name, _key(group))
             raise ParamsError(what=f"{name}.{_key(group)}: unknown key", where=file, mend=mend)
         if not isinstance(runs, Mapping):
-            what = f"{name}.{group} is {_shown(runs)}, not a mapping of names to settings"
-            raise ParamsError(what=what, where=file, mend=f"Remove it, or write {group}: {{}}")
+            mend = f"Remove it, or write {group}: {{}}"
+            raise ParamsError(what=f"{name}.{group} is {_kind(runs)}", where=file, mend=mend)
+
+
+def _place(section: str, key: str) -> str:
+    """Where a key belongs that stands directly under a section."""
+    groups = GROUPS[section]
+    if groups == ("runs",):
+        return f"Settings belong to a run: {section}.runs.NAME.{key}"
+    if "settings" in groups:
+        return f"It belongs to {section}.settings, or to {section}.policies"
+    return f"A run is {section}.GROUP.NAME; groups are {', '.join(groups)}"
+
+
+def _kind(value: object) -> str:
+    """What stands where a mapping has to be."""
+    return "empty" if value is None else f"{_shown(value)}, not a mapping of names to settings"
 
 
 def _key(name: object) -> str:
@@ -183,6 +196,8 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
         return f"{dotted} = {_shown(failure['input'])}: expected {expected}"
     message = str(failure["msg"]).removeprefix("Value error, ")
     message = message[0].lower() + message[1:] if message[:2] != message[:2].upper() else message
+    if failure["type"] == "string_pattern_mismatch":
+        message = f"expected {_description(model, [str(part) for part in path])}"
     if failure["type"] in ("missing", "value_error"):
         return f"{dotted}: {message}"
     return f"{dotted} = {_shown(failure['input'])}: {message}"
@@ -204,7 +219,18 @@ def _shown(value: Any) -> str:
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """The field names of the model that lies at `path`, through optional and mapping types."""
+    """The field names of the model that lies at `path`."""
+    return sorted({name for owner in _models_at(model, path) for name in owner.model_fields})
+
+
+def _description(model: type[BaseModel], path: Sequence[str]) -> str:
+    """What the field at `path` is for."""
+    owners = [owner for owner in _models_at(model, path[:-1]) if path[-1] in owner.model_fields]
+    return next((owner.model_fields[path[-1]].description or "" for owner in owners), "")
+
+
+def _models_at(model: type[BaseModel], path: Sequence[str]) -> list[type[BaseModel]]:
+    """The models that may lie at `path`, through optional and mapping types."""
     found: list[type[BaseModel]] = [model]
     for part in path:
         inner: list[type[BaseModel]] = []
@@ -214,7 +240,7 @@ def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
             elif part == owner.__name__:
                 inner.append(owner)
         found = inner or found
-    return sorted({name for owner in found for name in owner.model_fields})
+    return found
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

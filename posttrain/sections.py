@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,7 +23,7 @@ from posttrain.stage_table import STAGES, Settings, group_of
 from posttrain.tables.sources import GIVEN, TASKS, FilesRun, load_task
 from posttrain.tables.sources import HubRun as HubTables
 from posttrain.train.named import Algorithm, load_run
-from posttrain.train.preferences import PREFERENCE, RewardRun
+from posttrain.train.preferences import PREFERENCE, PreferenceRun, RewardRun, needed_kind
 from posttrain.train.supervised import FolderRun, ScratchRun, SftRun
 from posttrain.train.supervised import HubRun as HubModel
 
@@ -65,12 +64,14 @@ def check_params(root: Path = Path()) -> str:
     for where, params in typed.items():
         errors += made.unknown(where, params)
         errors += _missing_inputs(where, params, root)
-        if isinstance(getattr(params, "reward", None), Mapping):
-            with _collected(errors):
+        with _collected(errors):
+            if isinstance(getattr(params, "reward", None), Mapping):
                 check_rewards(params.reward, where)
+            if isinstance(params, PreferenceRun):
+                needed_kind(params, where)
     with _collected(errors):
         _check_evaluation(settings, made, errors)
-    errors += _cycles(typed)
+    errors += _cycles(typed, made)
     if errors:
         found = list(dict.fromkeys(errors))
         raise ParamsError(what="\n  ".join(["", *found]).lstrip(), where=PARAMS_FILE, mend=_count(len(found)))
@@ -87,7 +88,7 @@ def _collected(errors: list[str]) -> Iterator[None]:
     try:
         yield
     except PosttrainError as error:
-        errors.append(str(error).removeprefix(f"{PARAMS_FILE}: "))
+        errors.append(str(error).removeprefix(f"{PARAMS_FILE}: ").replace(f" ({PARAMS_FILE})", "", 1))
 
 
 def _check_name(name: object, group: str) -> None:
@@ -109,13 +110,18 @@ class _Made:
     def __init__(self, settings: Settings, errors: list[str]) -> None:
         self.models: dict[str, str] = {}
         self.tables: dict[str, str] = {}
+        folders: dict[str, str] = {}
         for stage in STAGES:
             for name, run in group_of(settings, stage.group).items():
-                known = self.models if stage.makes == "model" else self.tables
-                for output in [stage.output(name)] if stage.makes == "model" else _tables(stage.group, name, run):
-                    where = f"{stage.group}.{name}"
-                    if known.setdefault(output, where) != where:
-                        errors.append(f"{where} and {known[output]} would both make {output}. Rename one of them.")
+                where, output = f"{stage.group}.{name}", stage.output(name)
+                folder = {"model": "models", "tables": "data", "results": "results"}[stage.makes]
+                first = folders.setdefault(f"{folder}/{output}", where)
+                if first != where:
+                    errors.append(f"{where} and {first} would both make {folder}/{output}. Rename one of them.")
+                elif stage.makes == "model":
+                    self.models[output] = where
+                else:
+                    self.tables |= dict.fromkeys(_tables(stage.group, name, run), where)
 
     def unknown(self, where: str, params: Any) -> Iterator[str]:
         """A line for each slot of the run that names what no run makes."""
@@ -123,31 +129,37 @@ class _Made:
             name = getattr(params, slot)
             if name == NONE and extra["optional"]:
                 continue
-            yield from self.fault(f"{where}.{slot}", name, extra["slot"], scores=slot == "reward_model")
+            yield from self.fault(f"{where}.{slot}", name, extra.get("kinds"), scores=slot == "reward_model")
 
-    def fault(self, where: str, name: str, kind: str, *, scores: bool = False) -> Iterator[str]:
-        """What is wrong with one name, if anything is."""
-        known = self.models if kind == "model" else self.tables
+    def fault(self, where: str, name: str, kinds: list[str] | None = None, *, scores: bool = False) -> Iterator[str]:
+        """What is wrong with one name, if anything is; `kinds` are those of tables, None for a model."""
+        if kinds is None:
+            known, noun = self.models, "reward model" if scores else "model"
+            fitting = [one for one in known if one.startswith("base/") or one.startswith("reward/") == scores]
+        else:
+            known, noun = self.tables, "table"
+            fitting = [one for one in known if one.partition("/")[2] in kinds]
+        wanted = f"{' or '.join(kinds)} {noun}" if kinds else noun
+        hint = did_you_mean(name, fitting) or f"Add a run that makes a {wanted}"
         if name not in known:
-            hint = did_you_mean(name, list(known)) or f"There is no run that makes a {kind}"
-            yield f"{where} = '{name}': no run makes this {kind}. {hint}"
+            yield f"{where} = '{name}': no run makes this {noun}. {hint}"
         elif known[name] == where.rpartition(".")[0]:
-            yield f"{where} = '{name}': a run cannot start from itself. Name another {kind}."
-        elif kind == "model" and name.startswith("reward/") != scores and not name.startswith("base/"):
-            hint = "a reward model scores text and writes none" if not scores else "this model writes text"
-            yield f"{where} = '{name}': {hint}. Name {'a reward model, e.g. reward/main' if scores else 'another'}."
+            yield f"{where} = '{name}': a run cannot start from itself. Name another {noun}"
+        elif name not in fitting:
+            reason = "it writes text, and scores none" if scores else "a reward model scores text, and writes none"
+            yield f"{where} = '{name}': {reason}. {hint}"
 
 
 def _tables(group: str, name: str, run: Any) -> list[str]:
     """The tables that a run of `data` makes, as slots name them."""
-    given = [kind for kind in GIVEN if isinstance(run, Mapping) and run.get(kind)]
-    kinds: Mapping[str, Callable[[], list[str]]] = {
-        "data.tasks": lambda: (
-            list(TASKS[run["task"]].kinds) if isinstance(run, Mapping) and run.get("task") in TASKS else []
-        ),
-        "data.samples": lambda: ["pairs", "feedback"],
-    }
-    found = kinds.get(group, partial(list, given))()
+    settings = run if isinstance(run, Mapping) else {}
+    if group == "data.tasks":
+        task = TASKS.get(str(settings.get("task")))
+        found = list(task.kinds) if task else []
+    elif group == "data.samples":
+        found = ["pairs", "feedback"]
+    else:
+        found = [kind for kind in GIVEN if settings.get(kind)]
     if "pairs" in found and "feedback" not in found:
         found.append("feedback")
     return [f"{name}/{kind}" for kind in found]
@@ -182,22 +194,16 @@ def _check_evaluation(settings: Settings, made: _Made, errors: list[str]) -> Non
     if not group_of(settings, "evaluate.policies"):
         return
     for label, model in load_policies().items():
-        errors += made.fault(f"evaluate.policies.{label}", model, "model")
+        errors += made.fault(f"evaluate.policies.{label}", model)
     errors += made.unknown("evaluate.settings", load(EvaluateParams, "evaluate.settings"))
 
 
-def _cycles(typed: Mapping[str, Any]) -> Iterator[str]:
-    """A line for the first circle of runs that start from each other."""
-    outputs = {stage.group: stage for stage in STAGES}
-    names = {}
-    for where in typed:
-        group, _, run = where.rpartition(".")
-        names[outputs[group].output(run)] = where
+def _cycles(typed: Mapping[str, Any], made: _Made) -> Iterator[str]:
+    """A line for the first circle of runs that need each other."""
+    makers = {**made.models, **made.tables}
     needs = {
         where: [
-            names[target]
-            for slot, extra in slots(type(params)).items()
-            if (target := _target(getattr(params, slot), extra["slot"])) in names and names[target] != where
+            maker for slot in slots(type(params)) if (maker := makers.get(getattr(params, slot))) not in (None, where)
         ]
         for where, params in typed.items()
     }
@@ -206,20 +212,16 @@ def _cycles(typed: Mapping[str, Any]) -> Iterator[str]:
     def walk(where: str, path: tuple[str, ...]) -> Iterator[str]:
         if where in path:
             circle = [*path[path.index(where) :], where]
-            yield f"runs start from each other in a circle: {' <- '.join(circle)}. Break it at one of them."
+            yield f"runs need each other in a circle: {' <- '.join(circle)}. Break it at one of them"
         elif where not in done:
             done.add(where)
-            for other in needs[where]:
+            for other in needs.get(where, ()):
                 yield from walk(other, (*path, where))
 
     for where in typed:
         if found := next(walk(where, ()), None):
             yield found
             return
-
-
-def _target(name: str, kind: str) -> str:
-    return name if kind == "model" else name.partition("/")[0]
 
 
 def _notes(settings: Settings) -> list[str]:

@@ -151,7 +151,7 @@ def _next() -> str:
         ("report/report.html", "all of it on one page: curves, frontier, completions side by side"),
         (f"{tool} plots show", "the metrics of every step"),
         (f"{tool} exp run -S '{_knob(read())}'", "change a knob; what it does not touch is not run again"),
-        (f"{tool} exp show", "the experiments beside each other"),
+        (f"{tool} exp show --only-changed", "the experiments beside each other: what differs"),
         ("docs/report.md", "what the figures mean"),
     ]
     width = max(len(command) for command, _ in rows)

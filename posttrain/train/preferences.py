@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -124,13 +122,9 @@ def train_preference(run: str) -> None:
     folder, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
     text = ChatText(load_tokenizer(folder), str(folder))
     device = Device(params.device)
-    objective = PreferenceObjective(PreferenceKnobs(**params.model_dump(include=_set_knobs(params))))
+    objective, kind = _objective(params), needed_kind(params, section)
     reference = load_policy(folder).to(device.torch) if "ref_logp" in objective.needs else None
     modules = Modules(load_policy(folder).to(device.torch), device, reference, micro_tokens=params.micro_tokens)
-    kind: Kind = "feedback" if "label" in objective.needs else "pairs"
-    if table.stem != kind:
-        what = f"{section}.data = '{params.data}': {params.algorithm} learns from a table of {kind}"
-        raise ParamsError(what=what, where=PARAMS_FILE, mend=f"Name one, e.g. {Path(params.data).parent}/{kind}")
     frame = read_table(table, kind).filter(split="train")
     rows = (feedback if kind == "feedback" else comparisons)(
         text, frame.iter_rows(named=True), params.max_tokens, str(table)
@@ -157,9 +151,20 @@ def preference_source(
     return (UnpairedEpochs if objective.mismatched else Epochs)(rows, batch, epochs, seed)
 
 
-def _set_knobs(params: PreferenceRun) -> set[str]:
-    """The objective's knobs that the row or the user set, so that none is read as set that was not."""
-    return params.model_fields_set & set(PreferenceKnobs.model_fields)
+def needed_kind(params: PreferenceRun, section: str) -> Kind:
+    """The kind of table that the run learns from; refuses another one."""
+    kind: Kind = "feedback" if "label" in _objective(params).needs else "pairs"
+    run, _, named = params.data.partition("/")
+    if named != kind:
+        what = f"{section}.data = '{params.data}': {params.algorithm} learns from a table of {kind}"
+        raise ParamsError(what=what, where=PARAMS_FILE, mend=f"Name one, e.g. {run}/{kind}")
+    return kind
+
+
+def _objective(params: PreferenceRun) -> PreferenceObjective:
+    """The objective with the knobs that the row or the user set, so that none is read as set that was not."""
+    knobs = params.model_fields_set & set(PreferenceKnobs.model_fields)
+    return PreferenceObjective(PreferenceKnobs(**params.model_dump(include=knobs)))
 
 
 def _accuracy(modules: Modules, items: list[Item]) -> dict[str, float]:

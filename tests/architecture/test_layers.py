@@ -16,7 +16,7 @@ LAYERS = (
     {"posttrain.algorithms", "posttrain.rewards"},
     {"posttrain.models"},  # below rewards: a learned reward is a model
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
-    {"posttrain.measure"},
+    {"posttrain.measure", "posttrain.slots", "posttrain.stage_table"},
     {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
     {"posttrain.errors"},
     {"posttrain"},
@@ -26,6 +26,8 @@ THIRD_PARTY = {
     "posttrain.errors": set(),
     "posttrain.params": {"pydantic", "ruamel"},
     "posttrain.progress": set(),
+    "posttrain.slots": {"pydantic"},
+    "posttrain.stage_table": set(),
     "posttrain.measure": {"psutil", "torch"},
 }
 

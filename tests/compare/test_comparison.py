@@ -15,13 +15,14 @@ from posttrain.compare.comparison import compare, verdict
 from posttrain.compare.experiments import git
 from posttrain.compare.text import as_data, conclusion, in_words
 from posttrain.errors import PosttrainError
+from posttrain.tables.identity import from_rows
+from posttrain.tables.store import write_table
 from tests.report import workspace
 
 SEEDS = """
-prepare: {source: two_step}
 preference:
   runs:
-    dpo: {algorithm: dpo, start: sft, beta: 0.1}
+    dpo: {algorithm: dpo, start: sft/main, data: compared/pairs, beta: 0.1}
 online:
   runs:
     low_1: {algorithm: grpo, seed: 1, kl: {beta: 0.02}, rollout: {prompts: 4, group_size: 4, minibatches: 2}}
@@ -30,18 +31,26 @@ online:
     high_1: {algorithm: grpo, seed: 1, kl: {beta: 0.5}, rollout: {prompts: 4, group_size: 4, minibatches: 2}}
     high_2: {algorithm: grpo, seed: 2, kl: {beta: 0.5}, rollout: {prompts: 4, group_size: 4, minibatches: 2}}
     high_3: {algorithm: grpo, seed: 3, kl: {beta: 0.5}, rollout: {prompts: 4, group_size: 4, minibatches: 2}}
+evaluate:
+  policies:
+    sft: sft/main
+    dpo: preference/dpo
+    low_1: online/low_1
+    low_2: online/low_2
+    low_3: online/low_3
+    high_1: online/high_1
+    high_2: online/high_2
+    high_3: online/high_3
 """
 
 
 def put_run(folder: Path, name: str, skill: float, *, steps: int = 40, length: float = 10.0) -> None:
     """A run that gets about `skill` of the prompts right; its reward rises to that."""
     rng = np.random.default_rng(sum(name.encode()))
-    rows = workspace.rollouts(f"online/{name}")
+    rows = workspace.rollouts(name)
     for row in rows:
         row["reward"] = float(rng.random() < skill)
-    workspace.put_policy(folder, "online/grpo", rows)  # writes the metrics of a known policy
-    (folder / "results/online" / name).mkdir(parents=True, exist_ok=True)
-    (folder / "results/online/grpo/rollouts.parquet").rename(folder / "results/online" / name / "rollouts.parquet")
+    write_table(from_rows(rows, "rollouts"), folder / "results" / name / "rollouts.parquet", "rollouts")
     reward = [skill * step / steps + float(rng.normal(0, 0.01)) for step in range(steps)]
     columns = {"loss": [0.1] * steps, "reward": reward, "length": [length] * steps}
     workspace.put_curve(folder / "plots/online" / f"{name}.csv", columns)
@@ -120,7 +129,7 @@ def test_against_one_leaves_the_other_pairs_out(seeded: Path) -> None:
 
 
 def test_a_seed_that_changes_nothing_is_no_seed(seeded: Path) -> None:
-    for part in ("results/online/{}/rollouts.parquet", "plots/online/{}.csv"):
+    for part in ("results/{}/rollouts.parquet", "plots/online/{}.csv"):
         (seeded / part.format("low_2")).write_bytes((seeded / part.format("low_1")).read_bytes())
     found = compare(choose(["low_1", "low_2", "high_1", "high_2"], None, "sampled"))
     assert [mean.seeds for mean in found.means] == [1, 2]
@@ -129,7 +138,7 @@ def test_a_seed_that_changes_nothing_is_no_seed(seeded: Path) -> None:
 
 
 def test_other_prompts_are_refused(finished: Path) -> None:
-    workspace.put_policy(finished, "online/grpo", workspace.rollouts("online/grpo", first_prompt=5))
+    workspace.put_policy(finished, "grpo", workspace.rollouts("grpo", first_prompt=5))
     with pytest.raises(PosttrainError, match=re.escape("measured on other prompts (25 are the same)")):
         choose(["dpo", "grpo"], None, "sampled")
 

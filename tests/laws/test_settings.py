@@ -163,13 +163,23 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
         ("nash_md", {"rollout": {"group_size": 1}}, "compares siblings"),
         ("online_dpo", {"rollout": {"group_size": 1}}, "a pair is two samples"),
         ("grpo", {"text": {"rows": 2}}, "read only where ptx is above 0"),
-        ("ppo", {"ptx": 1.0, "rollout": {"sampling": {"temperature": 0.7}}}, "at temperature 1"),
-        ("gkd", {"teacher": "sft"}, "nothing to learn"),
-        ("context_distill", {"teacher": "sft"}, "needs context"),
+        ("grpo", {"ptx": 1.0}, "ptx learns a corpus"),
+        ("grpo", {"corpus": "two_step/corpus"}, "ptx learns a corpus"),
+        ("grpo", {"reward_model": "reward/main"}, "where the reward `model` has a weight"),
+        (
+            "ppo",
+            {"ptx": 1.0, "corpus": "two_step/corpus", "rollout": {"sampling": {"temperature": 0.7}}},
+            "at temperature 1",
+        ),
+        ("gkd", {"teacher": "sft/main", "demonstrations": "two_step/chat"}, "nothing to learn"),
+        ("gkd", {"teacher": "reward/main", "demonstrations": "none"}, "learns from given answers too"),
+        ("context_distill", {"teacher": "sft/main", "demonstrations": "none"}, "needs context"),
     ):
         named = (DISTILL if algorithm in DISTILL else ONLINE)[algorithm]
+        inputs = {"start": "sft/main", "data": "two_step/prompts", "reward_model": "none"}
+        inputs |= {"corpus": "none"} if algorithm in ONLINE else {}
         with pytest.raises(ValidationError, match=because):
-            named.model.model_validate(named.row.laid({"algorithm": algorithm, **over}))
+            named.model.model_validate(named.row.laid({"algorithm": algorithm, **inputs, **over}))
 
 
 def test_what_a_row_set_for_a_formula_that_was_replaced_falls_away() -> None:

@@ -53,7 +53,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "moving_average": ("reinforce", {"advantage": "moving_average"}),
     "adaptive_kl": ("ppo", {"kl": {"target": 1e-3, "horizon": 50}}),
     "replay": ("grpo", {"rollout": {"replay": {"groups": 2, "rounds": 1}}}),
-    "ptx": ("ppo", {"ptx": 1.0}),
+    "ptx": ("ppo", {"ptx": 1.0, "corpus": "mine/corpus"}),
 }
 """Policy rows with some knobs set: what they need besides is supplied by the same run."""
 
@@ -114,12 +114,14 @@ def asked(i: int) -> list[dict[str, str]]:
 
 def settings_of(name: str) -> OnlineParams:
     """A run as params.yaml would hold it."""
+    inputs = {"start": "base/tiny", "data": "mine/prompts", "reward_model": "none"}
     if name in DISTILL:
-        over = {"algorithm": name, "teacher": "other", "own": 1.0, "rollout": ROLLOUT}
+        inputs |= {"teacher": "base/other", "demonstrations": "none"}
+        over = {"algorithm": name, **inputs, "own": 1.0, "rollout": ROLLOUT}
         over |= {"context": "Be brief."} if name == "context_distill" else {}
         return check(DISTILL[name].model, DISTILL[name].row.laid(over), where=name)
     row, over = VARIANTS.get(name, (name, {}))
-    over = merge({"algorithm": row, "rollout": ROLLOUT}, over)
+    over = merge({"algorithm": row, **inputs, "corpus": "none", "rollout": ROLLOUT}, over)
     return check(ONLINE[row].model, ONLINE[row].row.laid(over), where=name)
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.workspace import ROOT
 from tests.workspace import stage as run_stage
 
-STAGES = ("prepare", "base", "sft", "pairs", "reward", "preference", "online", "distill", "evaluate", "report")
+STAGES = sorted(file.stem for file in (ROOT / "stages").glob("[a-z]*.py"))
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -21,16 +22,21 @@ def test_every_stage_explains_itself(smoke_workspace: Path, stage: str) -> None:
 @pytest.mark.parametrize(
     ("stage", "old", "new", "expected"),
     [
-        ("sft", "epochs: 3.0", "epoch: 3.0", ["sft.epoch", "unknown key", "Did you mean 'epochs'?"]),
-        ("sft", "epochs: 3.0", "epochs: many", ["sft.epochs", "'many'", "valid number"]),
-        ("sft", "epochs: 3.0", "epochs: -1", ["sft.epochs", "-1", "greater than 0"]),
-        ("sft", "epochs: 3.0", "epochs: .nan", ["sft.epochs", "finite number"]),
-        ("sft", "epochs: 3.0", "epochs: 3.0\n  epochs: 4", ["params.yaml", "duplicate key"]),
+        ("sft main", "epochs: 3.0", "epoch: 3.0", ["sft.runs.main.epoch", "unknown key", "Did you mean 'epochs'?"]),
+        ("sft main", "epochs: 3.0", "epochs: many", ["sft.runs.main.epochs", "'many'", "valid number"]),
+        ("sft main", "epochs: 3.0", "epochs: -1", ["sft.runs.main.epochs", "-1", "greater than 0"]),
+        ("sft main", "epochs: 3.0", "epochs: .nan", ["sft.runs.main.epochs", "finite number"]),
+        ("sft main", "epochs: 3.0", "epochs: 3.0\n      epochs: 4", ["params.yaml", "duplicate key"]),
         ("online grpo", "group_size: 8", "group_size: 1", ["rollout.group_size = 1", "compares siblings", "reinforce"]),
         ("online grpo", "algorithm: grpo", "algorithm: gropo", ["gropo", "Did you mean 'grpo'?"]),
         ("online grpo", "beta: 0.02", "estimator: k1", ["k1 in the loss", "expectation 0", "k3"]),
         ("online grpo", "{correct: 1.0", "{corect: 1.0", ["unknown reward 'corect'", "Did you mean 'correct'?"]),
-        ("online grpo", "start: sft\n      kl", "start: ../sft\n      kl", ["leaves models/"]),
+        (
+            "online grpo",
+            "start: sft/main\n      data: two_step/prompts",
+            "start: ../sft\n      data: two_step/prompts",
+            ["start", "../sft"],
+        ),
         ("preference dpo", "beta: 0.1", "desirable: 2.0", ["desirable", "read only where loss is", "Remove desirable"]),
         ("online grop", "", "", ["no section 'grop'", "Did you mean 'grpo'?"]),
         ("evaluate ../../etc", "", "", ["cannot name a run"]),
@@ -53,13 +59,13 @@ def test_a_wrong_parameter_stops_the_stage_before_any_work(
 
 
 def test_a_damaged_table_is_named(own_workspace: Path) -> None:
-    table = own_workspace / "data/chat.parquet"
+    table = own_workspace / "data/two_step/chat.parquet"
     data = table.read_bytes()
     table.unlink()
     table.write_bytes(data[: len(data) // 2])
-    done = run_stage(own_workspace, "sft")
+    done = run_stage(own_workspace, "sft", "main")
     assert done.returncode == 1
-    assert "data/chat.parquet" in done.stdout and "Traceback" not in done.stdout
+    assert "data/two_step/chat.parquet" in done.stdout and "Traceback" not in done.stdout
 
 
 def _files(workspace: Path) -> dict[str, int]:

@@ -32,10 +32,10 @@ def test_the_flow_runs_what_changed_and_nothing_else(own_workspace: Path) -> Non
     assert changed.returncode == 0, changed.stdout
     found = states(changed.stdout)
     assert {name for name, state in found.items() if state == "Completed"} == {
-        "evaluate_model@base",
-        "evaluate_model@sft",
-        "evaluate_preference@dpo",
-        "evaluate_online@grpo",
+        "evaluate@base",
+        "evaluate@sft",
+        "evaluate@dpo",
+        "evaluate@grpo",
         "report",
     }, changed.stdout
 

@@ -90,6 +90,6 @@ def test_a_flow_mends_first(own_workspace: Path) -> None:
     git(own_workspace, "commit", "--quiet", "-m", "all is done")
     lock.write_bytes(b"")
     (own_workspace / ".dvc/tmp/rwlock").write_bytes(b"{")
-    done = run(own_workspace, sys.executable, "-m", "flows.pipeline", "sft")
+    done = run(own_workspace, sys.executable, "-m", "flows.pipeline", "sft@main")
     assert "set aside" in done.stdout and "rwlock was damaged" in done.stdout, done.stdout
     assert lock.read_bytes() == whole

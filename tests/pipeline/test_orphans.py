@@ -31,7 +31,7 @@ def waited_for(condition: object, seconds: float) -> bool:
 def test_a_stage_ends_when_dvc_is_killed(own_workspace: Path, shell: str) -> None:
     """dash stays between dvc and the stage; bash becomes the stage."""
     lock = (own_workspace / "dvc.lock").read_text()
-    command = [sys.executable, "-m", "dvc", "repro", "--force", "--single-item", "base"]
+    command = [sys.executable, "-m", "dvc", "repro", "--force", "--single-item", "base_scratch@tiny"]
     repro = subprocess.Popen(
         command,
         cwd=own_workspace,
@@ -39,7 +39,9 @@ def test_a_stage_ends_when_dvc_is_killed(own_workspace: Path, shell: str) -> Non
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    assert waited_for(lambda: list((own_workspace / "checkpoints/base").glob("*/step-*")), 120), "no checkpoint came"
+    assert waited_for(lambda: list((own_workspace / "checkpoints/base/tiny").glob("*/step-*")), 120), (
+        "no checkpoint came"
+    )
     stages = psutil.Process(repro.pid).children(recursive=True)
     assert stages, "no stage is running"
     os.kill(repro.pid, signal.SIGKILL)

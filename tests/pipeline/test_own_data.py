@@ -129,7 +129,7 @@ def test_an_edited_row_runs_what_reads_its_table_and_nothing_else(walked: Path) 
 def test_a_refused_row_names_the_users_file_and_line_and_blocks_only_what_needs_it(walked: Path) -> None:
     file = walked / "my/data/pairs.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines()
-    lines[5] = json.dumps({"prompt": "Same?", "chosen": "Yes", "rejected": "Yes"})
+    lines[5] = json.dumps({"prompt": "Which?", "chosen": "Yes"})
     with changed(file, ("\n".join(lines) + "\n").encode()):
         done = dvc(walked, "repro", "--keep-going")
         assert done.returncode != 0

@@ -1,85 +1,273 @@
-"""Every params file that we ship is right, and a wrong one is told without running anything."""
+"""Every params file that we ship is right, and each mistake in one is reported without running anything."""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
+from ruamel.yaml import YAML
 
 from posttrain.errors import ParamsError
-from posttrain.params import NAMED, SINGLE
-from posttrain.sections import RUNS, SECTIONS, check_params, describe_params
+from posttrain.params import GROUPS, merge
+from posttrain.sections import ALGORITHMS, MODELS, check_params, describe_params
+from posttrain.slots import slots
 from tests.workspace import ROOT
 
 FILES = [ROOT / "params.yaml", *sorted((ROOT / "recipes").glob("*.yaml"))]
+RIGHT = """
+data:
+  tasks: {two_step: {task: two_step}}
+  samples: {compared: {policy: sft/main, data: two_step/prompts, reward_model: none}}
+base: {scratch: {tiny: {data: two_step/corpus}}}
+sft: {runs: {main: {start: base/tiny, data: two_step/chat}}}
+reward: {runs: {main: {start: sft/main, data: compared/pairs, feedback: none, demonstrations: none}}}
+preference: {runs: {dpo: {algorithm: dpo, start: sft/main, data: compared/pairs}}}
+online: {runs: {a: {algorithm: grpo, start: sft/main, data: two_step/prompts, corpus: none, reward_model: none}}}
+evaluate:
+  settings: {data: two_step/prompts, reference: sft/main}
+  policies: {sft: sft/main, dpo: preference/dpo, a: online/a}
+"""
+RUNS = 7
+GKD = "algorithm: gkd, start: sft/main, teacher: online/a, data: two_step/prompts, demonstrations: two_step/chat"
 
-TRUNCATED = "online: {runs: {a: {algorithm: grpo, rollout: {sampling: {%s}}%s}}}"
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to stand in, with one file of demonstrations in `mine`."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/demos.jsonl").write_text('{"prompt": "1+1?", "completion": "2"}\n')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def change(text: str) -> None:
+    """Write params.yaml: RIGHT with `text` laid on it."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.dump(merge(yaml.load(RIGHT), yaml.load(text)), Path("params.yaml"))
+
+
+def mistakes() -> str:
+    """What `check` says of params.yaml."""
+    with pytest.raises(ParamsError) as caught:
+        check_params()
+    assert str(caught.value).startswith("params.yaml")
+    assert "?." not in str(caught.value)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_shipped_params_are_right(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copyfile(file, tmp_path / "params.yaml")
-    monkeypatch.chdir(tmp_path)
-    assert check_params() == 9
+def test_shipped_params_are_right(file: Path) -> None:
+    shutil.copyfile(file, "params.yaml")
+    assert check_params() == "params.yaml: 7 runs are right"
+
+
+def test_what_is_right_but_measured_by_nobody_is_noted() -> None:
+    change("sft: {runs: {other: {start: base/tiny, data: two_step/chat}}}")
+    runs, note = check_params().splitlines()
+    assert runs == f"params.yaml: {RUNS + 1} runs are right"
+    assert note == "note: sft/other is not evaluated; add it to evaluate.policies to measure it"
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("sft: {runs: {main: {start: base/tny}}}", "no run makes this model. Did you mean 'base/tiny'?"),
+        ("sft: {runs: {main: {start: none}}}", "no run makes this model. Known here: base/tiny, online/a,"),
+        ("sft: {runs: {main: {start: ../base}}}", "'../base': expected the model it starts from: a folder under"),
+        (
+            "sft: {runs: {main: {data: two_step/pairs}}}",
+            "sft.runs.main.data = 'two_step/pairs': expected the demonstrations: e.g. mine/chat for data/mine/chat",
+        ),
+        ("sft: {runs: {main: {data: compared/chat}}}", "no run makes this table. Known here: two_step/chat"),
+        ("preference: {runs: {dpo: {data: two_step/pairs}}}", "no run makes this table. Known here: compared/"),
+        (
+            "preference: {runs: {dpo: {data: compared/feedback}}}",
+            "dpo learns from a table of pairs. Name one, e.g. compared/pairs",
+        ),
+        (
+            "preference: {runs: {dpo: {start: reward/main}}}",
+            "preference.runs.dpo.start = 'reward/main': a reward model scores text, and writes none. Known here: base/",
+        ),
+        ("evaluate: {policies: {a: reward/main}}", "evaluate.policies.a = 'reward/main': a reward model scores text"),
+        (
+            "online: {runs: {a: {reward_model: sft/main, reward: {model: 1.0}}}}",
+            "it writes text, and scores none. Known here: base/tiny, reward/main",
+        ),
+        ("sft: {runs: {main: {start: sft/main}}}", "a run cannot start from itself. Name another model"),
+        (
+            "sft: {runs: {main: {start: sft/other}, other: {start: sft/main, data: two_step/chat}}}",
+            "runs need each other in a circle: sft.runs.main <- sft.runs.other <- sft.runs.main. Break it at",
+        ),
+        (
+            "base: {folders: {tiny: {path: mine}}}",
+            "base.folders.tiny and base.scratch.tiny would both make models/base/tiny. Rename one of them",
+        ),
+        (
+            "data: {files: {two_step: {path: mine, pairs: demos.jsonl}}}",
+            "data.files.two_step and data.tasks.two_step would both make data/two_step. Rename one of them",
+        ),
+        ("evaluate: {policies: {a: online/b}}", "evaluate.policies.a = 'online/b': no run makes this model. Did you"),
+        ("evaluate: {settings: {reference: sft/man}}", "evaluate.settings.reference = 'sft/man': no run makes this"),
+        ("evaluate: {settings: {data: two_step/prompt}}", "evaluate.settings.data = 'two_step/prompt': expected the"),
+    ],
+)
+def test_what_a_run_names_must_be_made_and_fit(text: str, words: str) -> None:
+    change(text)
+    assert words in mistakes()
+
+
+@pytest.mark.parametrize("name", ["mein läuf", "", 7, "none", "a/b", "-a", "a" * 101])
+def test_a_run_has_a_name_that_a_folder_can_have(name: str | int) -> None:
+    change(f"sft: {{runs: {{{json.dumps(name)}: {{start: base/tiny, data: two_step/chat}}}}}}")
+    assert f"sft.runs: {name!r:.100} cannot name a run. Use up to 100 letters, digits, '-' and '_'" in mistakes()
+    change(f"evaluate: {{policies: {{{json.dumps(name)}: sft/main}}}}")
+    if name != "none":  # as a label it is no input of anything
+        assert f"evaluate.policies has {name!r}: 'sft/main'. Write LABEL: MODEL" in mistakes()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("data: {files: {m: {path: mne, chat: demos.jsonl}}}", "data.files.m.path = 'mne': folder not found"),
+        ("data: {files: {m: {path: mine/demos.jsonl, chat: x}}}", "'mine/demos.jsonl': is a file, not a folder"),
+        (
+            "data: {files: {m: {path: mine, chat: demo.jsonl}}}",
+            "data.files.m.chat: mine/demo.jsonl not found. Did you mean 'demos.jsonl'?",
+        ),
+        ("data: {files: {m: {path: mine}}}", "it names no table. Give it one of: corpus, chat, prompts, pairs,"),
+        ("base: {folders: {m: {path: mine}}}", "base.folders.m.path = 'mine': it has no config.json. Give the folder"),
+        (
+            "base: {hub: {m: {name: Qwen/Qwen3-0.6B, revision: main}}}",
+            "base.hub.m.revision = 'main': expected the commit's full hash of 40 digits",
+        ),
+        (
+            f"base: {{hub: {{m: {{name: 'https://a.b/c', revision: {'a' * 40}}}}}}}",
+            "base.hub.m.name = 'https://a.b/c': not a name of the Hub. Write ORGANISATION/NAME",
+        ),
+    ],
+)
+def test_own_files_and_models_must_be_there(text: str, words: str) -> None:
+    change(text)
+    assert words in mistakes()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("online: {runs: {a: {algorithm: gpro}}}", "online.runs.a.algorithm = 'gpro' is unknown. Did you mean 'grpo'?"),
+        (
+            "online: {runs: {a: {algorithm: dpo}}}",
+            "It is an algorithm of preference.runs, or here 'online_dpo'",
+        ),
+        ("online: {runs: {a: {algorithm: gkd}}}", "It is an algorithm of distill.runs"),
+        ("preference: {runs: {dpo: {algorithm: grpo}}}", "It is an algorithm of online.runs"),
+        ("online: {runs: {b: {}}}", "online.runs.b names no algorithm. Give it an algorithm, one of: "),
+        ("online: {runs: {a: {reward: {corect: 1.0}}}}", "online.runs.a.reward: unknown reward 'corect'. Did you mean"),
+        ("online: {runs: {a: {reward: {correct: 0.0}}}}", "online.runs.a.reward: no reward has a weight other than 0"),
+        ("data: {samples: {compared: {reward: {x: 1.0}}}}", "data.samples.compared.reward: unknown reward 'x'. Known"),
+        ("online: {runs: {a: {reward: {model: 1.0}}}}", "where the reward `model` has a weight, and only there"),
+        ("online: {runs: {a: {corpus: two_step/corpus}}}", "ptx learns a corpus. Set both, or corpus: none"),
+        ("online: {runs: {a: {clip: {hi: 1.0}}}}", "online.runs.a.clip.hi: unknown key"),
+        (
+            "online: {runs: {a: {rollout: {sampling: {top_p: 0.9}}}}}",
+            "rollout.sampling: top_p = 0.9 draws from another",
+        ),
+        ("online: {runs: {a: {rollout: {sampling: {top_k: 5}}}}}", "Use top_p 1 and top_k null, or experimental: true"),
+        ("sft: {runs: {main: {optimizer: {betas: [0.9, 1.0]}}}}", "Use numbers from 0 to below 1"),
+        ("sft: {runs: {main: {epoch: 2}}}", "sft.runs.main.epoch: unknown key. Did you mean 'epochs'?"),
+        ("sft: {runs: {main: {optimizer: {lr: fast}}}}", "sft.runs.main.optimizer.lr = 'fast'"),
+        ("sft: {runs: {main: {optimizer: {learning_rate: 0.1}}}}", "sft.runs.main.optimizer.learning_rate: unknown"),
+        ("sft: {runs: {main: {batch: 16.5}}}", "sft.runs.main.batch = 16.5"),
+        ("sft: {runs: {main: {batch: true}}}", "sft.runs.main.batch = True"),
+        ("sft: {runs: {b: }}", "sft.runs.b.start: field required; sft.runs.b.data: field required"),
+        ("base: {scratch: {tiny: {batch: 0, steps: 0}}}", "base.scratch.tiny.steps = 0"),
+        ("base: {scratch: {tiny: {window: 600}}}", "window = 600 is longer than shape.context = 512"),
+        ("data: {tasks: {b: {task: twostep}}}", "data.tasks.b.task = 'twostep' is unknown. Did you mean 'two_step'?"),
+        ("data: {tasks: {b: {task: [two_step]}}}", "data.tasks.b.task = ['two_step'] is unknown. Did you mean 'two_"),
+        ("data: {tasks: {b: {}}}", "data.tasks.b names no task. Give it one of: two_step"),
+        ("evaluate: {settings: {sampling: {stop: ['']}}}", "evaluate.settings.sampling.stop: every text contains the"),
+    ],
+)
+def test_a_wrong_setting_is_named(text: str, words: str) -> None:
+    change(text)
+    assert words in mistakes()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("prepare: {source: two_step}", "section 'prepare' was removed. Use data.tasks, data.files or data.hub"),
+        ("pairs: {source: given}", "section 'pairs' was removed. Use data.samples, or data.files for comparisons"),
+        ("report: {}", "section 'report' was removed. Remove it: the report has no settings"),
+        ("sft:", "section 'sft' is empty. Remove it, or write sft: {}"),
+        ("sft: {runs: }", "sft.runs is empty. Remove it, or write runs: {}"),
+        ("sft: {runs: [main]}", "sft.runs is ['main'], not a mapping of names to settings. Remove it, or write runs"),
         ("online: {runs: {}, seed: 1}", "online.seed: unknown key. Settings belong to a run: online.runs.NAME.seed"),
-        ("sft: {optimizer: {betas: [0.9, 1.0]}}", "Use numbers from 0 to below 1"),
-        ("base: {window: 600}", "window = 600 is longer than shape.context = 512"),
+        ("sft: {run: {}}", "sft.run: unknown key. Did you mean 'runs'?"),
+        ("base: {steps: 5}", "base.steps: unknown key. A run is base.GROUP.NAME; groups are scratch, folders, hub"),
+        ("evaluate: {prompts: 5}", "evaluate.prompts: unknown key. It belongs to evaluate.settings, or to"),
+        ("evaluate: {policies: {a: sft/main}}", "evaluate has no section 'settings'"),
         ("onlin: {}", "unknown section 'onlin'. Did you mean 'online'?"),
-        ("sft: {epochs: 1.0, epoch: 2}", "sft.epoch: unknown key. Did you mean 'epochs'?"),
-        ("sft: {optimizer: {lr: fast}}", "sft.optimizer.lr = 'fast'"),
-        ("sft: {optimizer: {learning_rate: 0.1}}", "sft.optimizer.learning_rate: unknown key"),
-        ("sft: {batch: 16.5}", "sft.batch = 16.5"),
-        ("sft: {batch: true}", "sft.batch = True"),
-        ("base: {batch: 0, steps: 0}", "base.steps = 0"),
-        ("online: {runs: {a: {}}}", "online.runs.a names no algorithm"),
-        ("online: {runs: {a: {algorithm: grpo, clip: {hi: 1.0}}}}", "online.runs.a.clip.hi: unknown key"),
-        (TRUNCATED % ("top_p: 0.9", ""), "rollout.sampling: top_p = 0.9 draws from another distribution"),
-        (TRUNCATED % ("top_k: 5", ""), "Use top_p 1 and top_k null, or experimental: true"),
-        ("evaluate: {sampling: {stop: ['']}}", "evaluate.sampling.stop: every text contains the empty string"),
         ("[1, 2]", "holds no sections"),
         ("a: [", "not readable as YAML"),
         ("a: 1\na: 2", "duplicate key"),
     ],
 )
-def test_a_wrong_file_is_told(text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "params.yaml").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ParamsError) as caught:
-        check_params()
-    assert words in str(caught.value) and "params.yaml" in str(caught.value)
-    assert "?." not in str(caught.value)
+def test_a_wrong_file_is_reported(text: str, words: str) -> None:
+    Path("params.yaml").write_text(text)
+    assert words in mistakes()
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    change(
+        "{sft: {runs: {main: {start: base/tny}}}, online: {runs: {a: {algorithm: gpro}}}, "
+        "base: {folders: {m: {path: x}}}}"
+    )
+    said = mistakes()
+    assert all(words in said for words in ("'base/tny'", "'gpro'", "folder not found", "Fix these 3; nothing was run"))
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        TRUNCATED % ("top_p: 0.9", ", experimental: true"),
-        TRUNCATED.replace("grpo", "raft") % ("top_p: 0.9, top_k: 20", ""),
-        "distill: {runs: {a: {algorithm: gkd, teacher: base, rollout: {sampling: {top_k: 20}}}}}",
-        "pairs: {sampling: {top_p: 0.9, stop: ['Q:']}}",
+        "online: {runs: {a: {rollout: {sampling: {top_p: 0.9}}, experimental: true}}}",
+        "online: {runs: {a: {algorithm: raft, rollout: {sampling: {top_p: 0.9, top_k: 20}}}}}",
+        f"distill: {{runs: {{b: {{{GKD}, reward_model: none, rollout: {{sampling: {{top_k: 20}}}}}}}}}}",
+        "data: {samples: {compared: {sampling: {top_p: 0.9, stop: ['Q:']}}}}",
     ],
 )
-def test_who_does_not_learn_by_the_samplers_log_probs_may_truncate(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "params.yaml").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    assert check_params() == 1
+def test_who_does_not_learn_by_the_samplers_log_probs_may_truncate(text: str) -> None:
+    change(text)
+    assert " runs are right" in check_params()
 
 
-def test_sections_are_known_where_the_file_is_read() -> None:
-    assert set(SECTIONS) == set(SINGLE) and set(RUNS) == set(NAMED)
+def run_models() -> dict[str, list[type[BaseModel]]]:
+    """Group of params.yaml -> the types that its runs may have."""
+    found = {group: [model] for group, model in MODELS.items()}
+    return found | {group: [one.model for one in rows.values()] for group, rows in ALGORITHMS.items()}
+
+
+def test_the_inputs_of_a_run_are_dependencies_in_dvc_yaml_and_must_be_given() -> None:
+    stages = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    inputs = {
+        stage["foreach"].strip("${}"): set(re.findall(r"\$\{item\.(\w+)\}", " ".join(stage["do"]["deps"])))
+        for stage in stages.values()
+        if "foreach" in stage
+    }
+    for group, models in run_models().items():
+        for model in models:
+            required = {name for name, field in model.model_fields.items() if field.is_required()}
+            assert inputs[group] <= required, f"dvc.yaml reads more of {group} than {model.__name__} asks for"
+            assert set(slots(model)) <= inputs[group], f"dvc.yaml lacks inputs of {group}: {model.__name__}"
 
 
 def test_every_parameter_is_explained() -> None:
-    for section in (*SECTIONS, *RUNS):
+    for section in GROUPS:
         lines = [line for line in describe_params(section).splitlines() if line.startswith("  ")]
-        assert lines
+        assert lines, section
         bare = [line for line in lines if not line.split("  ", 3)[-1].strip() or line.rstrip().endswith("=")]
         assert not bare, bare

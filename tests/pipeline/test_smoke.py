@@ -14,11 +14,12 @@ import pytest
 from ruamel.yaml import YAML
 from safetensors.torch import load_file
 
+from posttrain.tables.columns import Kind
 from posttrain.tables.store import check_disjoint, read_table
 from tests.workspace import dvc, stage
 
 pytestmark = pytest.mark.xdist_group("smoke")
-POLICIES = ("base", "sft", "preference/dpo", "online/grpo")
+POLICIES = {"base": "base/tiny", "sft": "sft/main", "dpo": "preference/dpo", "grpo": "online/grpo"}
 
 
 def metrics(workspace: Path, policy: str) -> dict[str, float]:
@@ -34,15 +35,16 @@ def ran(output: str) -> set[str]:
 def test_preference_and_online_training_beat_sft_on_held_out_problems(smoke_workspace: Path) -> None:
     sft = metrics(smoke_workspace, "sft")
     assert metrics(smoke_workspace, "base")["pass_at_1"] < sft["pass_at_1_low"]
-    for policy in ("preference/dpo", "online/grpo"):
+    for policy in ("dpo", "grpo"):
         assert metrics(smoke_workspace, policy)["pass_at_1_low"] > sft["pass_at_1_high"], policy
 
 
 def test_every_table_is_checked_and_no_problem_is_in_two_splits(smoke_workspace: Path) -> None:
     data = smoke_workspace / "data"
-    tables = {kind: read_table(data / f"{kind}.parquet", kind) for kind in ("chat", "prompts", "pairs", "feedback")}
+    kinds: dict[Kind, str] = {"chat": "two_step", "prompts": "two_step", "pairs": "compared", "feedback": "compared"}
+    tables = {str(kind): read_table(data / run / f"{kind}.parquet", kind) for kind, run in kinds.items()}
     check_disjoint(tables)
-    assert read_table(data / "corpus.parquet", "corpus").height > 1000
+    assert read_table(data / "two_step/corpus.parquet", "corpus").height > 1000
     for policy in POLICIES:
         rollouts = read_table(smoke_workspace / "results" / policy / "rollouts.parquet", "rollouts")
         test_ids = set(tables["prompts"].filter(split="test")["id"])
@@ -56,19 +58,19 @@ def test_a_number_can_be_followed_back_to_its_rows(smoke_workspace: Path) -> Non
         assert mean == pytest.approx(metrics(smoke_workspace, policy)["pass_at_1"], abs=1e-4)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_models_load_with_from_pretrained(smoke_workspace: Path, policy: str) -> None:
+@pytest.mark.parametrize("folder", POLICIES.values())
+def test_models_load_with_from_pretrained(smoke_workspace: Path, folder: str) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = smoke_workspace / "models" / policy
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    saved = load_file(folder / "model.safetensors")
-    listed = json.loads((folder / "manifest.json").read_text())
+    place = smoke_workspace / "models" / folder
+    model = AutoModelForCausalLM.from_pretrained(place)
+    saved = load_file(place / "model.safetensors")
+    listed = json.loads((place / "manifest.json").read_text())
     assert set(listed) == {*saved, "config.json", "tokenizer.json", "tokenizer_config.json"}
     for name, tensor in saved.items():
         assert model.state_dict()[name].equal(tensor), name
     chat = [{"role": "user", "content": "Ann has 2 coins."}]
-    ids = AutoTokenizer.from_pretrained(folder).apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
+    ids = AutoTokenizer.from_pretrained(place).apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
     assert len(ids) > 5
 
 
@@ -82,15 +84,15 @@ def test_every_stage_records_what_made_its_results(smoke_workspace: Path) -> Non
         assert len(record["code"]) == 16 and record["platform"]
         if name != "report":
             assert record["seed"] >= 0, name
-        if name not in ("prepare", "report"):
+        if not name.startswith(("data_tasks", "report")):
             assert (record["device"], record["precision"], record["threads"]) == ("cpu", "fp32", 1), name
 
 
 def test_every_training_stage_logs_what_plots_draw(smoke_workspace: Path) -> None:
     expected = {
-        "base": {"loss", "grad_norm", "lr"},
-        "sft": {"loss"},
-        "reward": {"loss", "accuracy"},
+        "base/tiny": {"loss", "grad_norm", "lr"},
+        "sft/main": {"loss"},
+        "reward/main": {"loss", "accuracy"},
         "preference/dpo": {"loss", "accuracy", "margin"},
         "online/grpo": {"loss", "reward", "kl_k1", "kl_k2", "kl_k3", "entropy", "clip_fraction", "length"},
     }
@@ -107,7 +109,7 @@ def test_dvc_shows_metrics_params_and_plots(smoke_workspace: Path) -> None:
     shown = json.loads(_quiet(dvc(smoke_workspace, "metrics", "show", "--json")))
     files = next(iter(shown.values()))["data"]
     assert list(files) == ["report/headline.json"], "another metric would take the settings' room in `dvc exp show`"
-    assert set(files["report/headline.json"]["data"]) == {"base", "sft", "dpo", "grpo", "reward_model"}
+    assert set(files["report/headline.json"]["data"]) == {"base", "sft", "dpo", "grpo", "reward/main"}
     one = json.loads(_quiet(dvc(smoke_workspace, "metrics", "show", "--json", "results/sft/metrics.json")))
     assert next(iter(one.values()))["data"]["results/sft/metrics.json"]["data"] == metrics(smoke_workspace, "sft")
     plots = json.loads(_quiet(dvc(smoke_workspace, "plots", "show", "--json")))
@@ -127,7 +129,7 @@ def test_one_knob_reruns_its_run_and_what_follows_and_its_undo_comes_from_the_ca
     params.write_text(before.replace("kl: {beta: 0.02}", "kl: {beta: 0.05}").replace("rounds: 25", "rounds: 2"))
     assert params.read_text() != before
     changed = dvc(own_workspace, "repro")
-    assert ran(changed.stdout) == {"online@grpo", "evaluate_online@grpo", "report"}, changed.stdout
+    assert ran(changed.stdout) == {"online@grpo", "evaluate@grpo", "report"}, changed.stdout
     params.write_text(before)
     back = dvc(own_workspace, "repro")
     assert ran(back.stdout) == set(), back.stdout
@@ -136,12 +138,14 @@ def test_one_knob_reruns_its_run_and_what_follows_and_its_undo_comes_from_the_ca
 
 def test_adding_a_run_adds_its_stages(own_workspace: Path) -> None:
     params = own_workspace / "params.yaml"
-    extra = "    mine: {algorithm: dapo, start: sft, rollout: {rounds: 1, prompts: 2, minibatches: 1}}\n"
-    params.write_text(params.read_text().replace("\ndistill:", f"{extra}\ndistill:"))
+    inputs = "start: sft/main, data: two_step/prompts, corpus: none, reward_model: none"
+    extra = f"    mine: {{algorithm: dapo, {inputs}, rollout: {{rounds: 1, prompts: 2, minibatches: 1}}}}\n"
+    text = params.read_text().replace("\nevaluate:", f"{extra}\nevaluate:")
+    params.write_text(f"{text.rstrip()}\n    mine: online/mine\n")
     listed = dvc(own_workspace, "stage", "list", "--name-only").stdout.split()
-    assert {"online@mine", "evaluate_online@mine"} <= set(listed)
+    assert {"online@mine", "evaluate@mine"} <= set(listed)
     stale = json.loads(_quiet(dvc(own_workspace, "status", "--json")))
-    assert set(stale) == {"online@mine", "evaluate_online@mine", "report"}
+    assert set(stale) == {"online@mine", "evaluate@mine", "report"}
 
 
 def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(own_workspace: Path) -> None:
@@ -155,19 +159,19 @@ def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(own_workspace: Path
     from tests.workspace import environment
 
     lock = (own_workspace / "dvc.lock").read_text()
-    manifest = (own_workspace / "models/sft/manifest.json").read_text()
+    manifest = (own_workspace / "models/sft/main/manifest.json").read_text()
     process = subprocess.Popen(
-        [sys.executable, "-m", "stages.sft"], cwd=own_workspace, env=environment(), stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "stages.sft", "main"], cwd=own_workspace, env=environment(), stderr=subprocess.DEVNULL
     )
     deadline = time.monotonic() + 120
-    while not list((own_workspace / "checkpoints/sft").glob("*/step-*")):
+    while not list((own_workspace / "checkpoints/sft/main").glob("*/step-*")):
         assert process.poll() is None and time.monotonic() < deadline, "the stage ended before its first checkpoint"
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    done = stage(own_workspace, "sft")
+    done = stage(own_workspace, "sft", "main")
     assert "goes on from the checkpoint" in done.stdout
-    assert (own_workspace / "models/sft/manifest.json").read_text() == manifest
+    assert (own_workspace / "models/sft/main/manifest.json").read_text() == manifest
     again = dvc(own_workspace, "repro")
     assert ran(again.stdout) == set(), again.stdout
     assert (own_workspace / "dvc.lock").read_text() == lock

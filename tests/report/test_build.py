@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,14 +11,15 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError, ParamsError
-from posttrain.report.build import PAGE, SAMPLES, ReportParams, build_report
+from posttrain.params import read
+from posttrain.report.build import CURVES, PAGE, SAMPLES, build_report
+from posttrain.report.lineage import labels
 from posttrain.report.page import embedded
-from posttrain.report.policies import labels
 from posttrain.report.results import read_summary
 from tests.report import workspace
 from tests.workspace import ROOT, run
 
-OUTPUTS = ("headline.json", "summary.json", "samples.parquet", "report.html")
+OUTPUTS = ("headline.json", "summary.json", "samples.parquet", "curves.csv", "report.html")
 
 
 def page_data(text: str) -> dict[str, object]:
@@ -28,9 +30,9 @@ def page_data(text: str) -> dict[str, object]:
 
 
 def test_summary_has_one_object_per_policy(finished: Path) -> None:
-    build_report(ReportParams())
+    build_report()
     summary = read_summary()
-    assert list(summary) == ["base", "sft", "dpo", "grpo", "reward_model"]
+    assert list(summary) == ["base", "sft", "dpo", "grpo", "reward/main"]
     assert summary["grpo"] == {
         "pass_at_1": 0.9,
         "low": 0.85,
@@ -44,30 +46,30 @@ def test_summary_has_one_object_per_policy(finished: Path) -> None:
         "kl": 0.9,
     }
     headline = json.loads(Path("report/headline.json").read_text())
-    assert headline == {"base": 0.0, "sft": 0.3, "dpo": 0.64, "grpo": 0.9, "reward_model": 0.875}
+    assert headline == {"base": 0.0, "sft": 0.3, "dpo": 0.64, "grpo": 0.9, "reward/main": 0.875}
     assert summary["sft"]["kl"] == 0.0, "the reference is no distance from itself"
-    assert summary["reward_model"] == {"accuracy": 0.875}
+    assert summary["reward/main"] == {"accuracy": 0.875}
 
 
 def test_samples_stand_side_by_side(finished: Path) -> None:
-    build_report(ReportParams(prompts=7))
+    build_report()
     table = pl.read_parquet(SAMPLES)
-    assert table["problem"].to_list() == [f"p{n}" for n in range(7)]
-    assert table["answer"].to_list() == [str(n + 1) for n in range(7)]
+    assert table["problem"].to_list() == [f"p{n}" for n in range(30)]
+    assert table["answer"].to_list() == [str(n + 1) for n in range(30)]
     assert table["prompt"][6] == "What is 6+1? "
     assert table["sft_sampled"][6] == "sample 0 of sft to 6\n#### 7"
     assert table["sft_greedy"][6] == "likeliest 0 of sft to 6\n#### 7"
-    assert table["base_sampled_right"].to_list() == [False] * 7
-    assert table["sft_sampled_right"].to_list() == [True, False, False, True, False, False, True]
-    assert table["dpo_greedy_right"].to_list() == [True, False, True, False, True, False, True]
-    assert table["grpo_share_right"].to_list() == [0.0, *[0.5] * 6]
+    assert table["base_sampled_right"].to_list() == [False] * 30
+    assert table["sft_sampled_right"].to_list() == [True, False, False] * 10
+    assert table["dpo_greedy_right"].to_list() == [True, False] * 15
+    assert table["grpo_share_right"].to_list() == [0.0, *[0.5] * 29]
 
 
 def test_same_inputs_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     for name in ("one", "two"):
         monkeypatch.chdir(workspace.make(tmp_path / name))
-        build_report(ReportParams())
+        build_report()
         made.append([Path("report", output).read_bytes() for output in OUTPUTS])
     assert made[0] == made[1]
 
@@ -84,12 +86,12 @@ def test_the_command_works(finished: Path) -> None:
 
 
 def test_page_is_one_file_without_links(finished: Path) -> None:
-    build_report(ReportParams(title="A <b>bold</b> & title"))
+    build_report()
     text = PAGE.read_text(encoding="utf-8")
     assert "{{" not in text.replace("{{script}}", ""), "a placeholder is left"
     assert text.count("<script") == 2
     assert text.count("</script") == 2
-    assert "<title>A &lt;b&gt;bold&lt;/b&gt; &amp; title · report</title>" in text
+    assert "<title>posttrain · report</title>" in text
     assert "default-src 'none'" in text
     assert len(text.encode()) < 300_000
     for mark in ("http://", "https://", "src=", "@import", "url("):
@@ -98,7 +100,7 @@ def test_page_is_one_file_without_links(finished: Path) -> None:
 
 
 def test_page_data_holds_the_texts_as_they_are(finished: Path) -> None:
-    build_report(ReportParams())
+    build_report()
     data = page_data(PAGE.read_text(encoding="utf-8"))
     answers = [row["by"][3]["sampled"] for row in data["prompts"]]  # type: ignore[index,attr-defined]
     assert answers[: len(workspace.HOSTILE)] == list(workspace.HOSTILE)
@@ -119,61 +121,75 @@ def test_long_texts_are_cut_on_the_page_only(finished: Path) -> None:
     rows = workspace.rollouts("base")
     rows[0]["completion"] = "x" * 5000
     workspace.put_policy(finished, "base", rows)
-    build_report(ReportParams(characters=100))
+    build_report()
     assert pl.read_parquet(SAMPLES)["base_sampled"][0] == "x" * 5000
     shown = page_data(PAGE.read_text(encoding="utf-8"))["prompts"][0]["by"][0]["sampled"]  # type: ignore[index]
-    assert shown == "x" * 100 + " … (cut, 5,000 characters)"
+    assert shown == "x" * 2000 + " … (cut, 5,000 characters)"
 
 
 def test_results_of_a_removed_run_are_left_out(finished: Path) -> None:
-    shutil.copytree(finished / "results/online/grpo", finished / "results/online/old")
-    assert "old" not in build_report(ReportParams())
+    shutil.copytree(finished / "results/grpo", finished / "results/old")
+    assert build_report() == {}
+    assert "old" not in read_summary()
 
 
 def test_a_pipeline_without_runs_and_reward_model(finished: Path) -> None:
-    Path("params.yaml").write_text("preference: {runs: {}}\nonline:\nreport: {}\n")
-    Path("metrics/reward.json").unlink()
-    assert list(build_report(ReportParams())) == ["base", "sft"]
+    Path("params.yaml").write_text("evaluate: {policies: {base: base/tiny, sft: sft/main}}\n")
+    assert build_report() == {}
+    assert list(read_summary()) == ["base", "sft"]
 
 
-def test_a_run_named_like_another_keeps_its_whole_path() -> None:
-    paths = ["base", "sft", "preference/a", "online/a", "online/b", "online/sft"]
-    assert labels(paths) == {
-        "base": "base",
-        "sft": "sft",
-        "preference/a": "preference/a",
-        "online/a": "online/a",
-        "online/b": "b",
-        "online/sft": "online/sft",
+def test_a_run_is_shown_by_its_label_or_else_by_its_folder(finished: Path) -> None:
+    assert labels(read()) == {
+        "base/tiny": "base",
+        "sft/main": "sft",
+        "reward/main": "reward/main",
+        "preference/dpo": "dpo",
+        "online/grpo": "grpo",
     }
 
 
+def test_the_curves_of_all_runs_are_one_table(finished: Path) -> None:
+    build_report()
+    table = pl.read_csv(CURVES)
+    assert table.columns == ["metric", "run", "step", "value"]
+    assert table.filter(metric="reward")["run"].unique().to_list() == ["grpo"]
+    assert table.filter(metric="loss")["run"].unique(maintain_order=True).to_list() == ["base", "dpo", "grpo"]
+    assert table.filter(metric="loss", run="dpo")["value"].to_list()[:3] == [0.7, 0.69, 0.68]
+
+
+def check_left_out(label: str, error: str) -> None:
+    """The report names the error of one policy, on its page too, and shows the others."""
+    errors = build_report()
+    assert list(errors) == [label]
+    assert re.search(error, errors[label]), errors
+    assert list(read_summary()) == [name for name in ("base", "sft", "dpo", "grpo", "reward/main") if name != label]
+    assert page_data(PAGE.read_text(encoding="utf-8"))["errors"] == [{"label": label, "error": errors[label]}]
+
+
 def test_missing_results_name_the_file(finished: Path) -> None:
-    Path("results/online/grpo/metrics.json").unlink()
-    with pytest.raises(DataError, match=r"results/online/grpo/metrics\.json: there is no such file\. .*dvc repro"):
-        build_report(ReportParams())
-    assert not Path("report").exists()
+    Path("results/grpo/metrics.json").unlink()
+    check_left_out("grpo", r"^results/grpo/metrics\.json: file not found\. .*dvc repro")
 
 
 def test_metrics_without_pass_at_1_are_refused(finished: Path) -> None:
     workspace.put_json(Path("results/sft/metrics.json"), {"greedy": 0.5})
-    with pytest.raises(DataError, match="it lacks pass_at_1, pass_at_1_low, pass_at_1_high"):
-        build_report(ReportParams())
+    check_left_out("sft", "it lacks pass_at_1, pass_at_1_low, pass_at_1_high")
 
 
 def test_policies_measured_on_other_prompts_are_refused(finished: Path) -> None:
-    workspace.put_policy(finished, "online/grpo", workspace.rollouts("online/grpo", first_prompt=1))
-    with pytest.raises(DataError, match="other prompts than base"):
-        build_report(ReportParams())
+    workspace.put_policy(finished, "grpo", workspace.rollouts("grpo", first_prompt=1))
+    check_left_out("grpo", "other prompts than base")
 
 
 def test_runs_that_are_no_mapping_are_refused(finished: Path) -> None:
-    Path("params.yaml").write_text("online: {runs: [grpo]}\nreport: {}\n")
-    with pytest.raises(ParamsError, match=r"online\.runs is no mapping"):
-        build_report(ReportParams())
+    Path("params.yaml").write_text("online: {runs: [grpo]}\n")
+    with pytest.raises(ParamsError, match=r"online\.runs is \['grpo'\], not a mapping of names to settings"):
+        build_report()
+    assert not Path("report").exists()
 
 
 def test_a_broken_curve_names_the_file(finished: Path) -> None:
     Path("plots/online/grpo.csv").write_text("step,reward\n0,high\n")
     with pytest.raises(DataError, match=r"plots/online/grpo\.csv: not readable as a table of metrics"):
-        build_report(ReportParams())
+        build_report()

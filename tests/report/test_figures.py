@@ -16,7 +16,7 @@ from tests.report import workspace
 
 
 def test_a_summary_is_kept_as_rows_with_equal_keys() -> None:
-    summary = {"base": {"pass_at_1": 0.0}, "sft": {"pass_at_1": 0.3, "kl": 0.0}, "reward_model": {"accuracy": 0.9}}
+    summary = {"base": {"pass_at_1": 0.0}, "sft": {"pass_at_1": 0.3, "kl": 0.0}, "reward/main": {"accuracy": 0.9}}
     kept = to_json(summary)
     assert kept["policies"][0] == {"policy": "base", "pass_at_1": 0.0, "kl": None}, "DVC draws equal keys alone"
     assert from_json(kept) == summary
@@ -55,7 +55,7 @@ def test_sentence_tells_gain_from_none_and_loss() -> None:
             "up": figures(0.72, 0.9, 0.8, 0.5),
             "same": figures(0.31, 0.5, 0.62, 0.1),
             "down": figures(0.1, 0.5, 0.2, 0.9),
-            "reward_model": {"accuracy": 0.9},
+            "reward/main": {"accuracy": 0.9},
         }
     )
     assert text.startswith("What the gain over sft consists of: up gained 0.42, of which +0.28 (67 %) by showing")
@@ -86,16 +86,16 @@ def test_lengths_are_those_of_samples(finished: Path) -> None:
     # 30 prompts, 6 of each of the lengths 1..5 for the first sample and 2..6 for the second
     from posttrain.params import read
 
-    found = lengths(measured(read())[0])
+    found = lengths(measured(read())[0][0])
     assert found["mean"] == 3.5
     assert found["p5"] == 1
     assert found["p95"] == 6
 
 
 def test_flattened_names_nested_settings() -> None:
-    assert flattened({"kl": {"beta": 0.02}, "start": "sft", "none": None, "empty": {}}) == {
+    assert flattened({"kl": {"beta": 0.02}, "start": "sft/main", "none": None, "empty": {}}) == {
         "kl.beta": "0.02",
-        "start": "sft",
+        "start": "sft/main",
         "none": "null",
         "empty": "{}",
     }
@@ -104,11 +104,11 @@ def test_flattened_names_nested_settings() -> None:
 def test_differing_separates_what_runs_share() -> None:
     runs = {"a": {"algorithm": "grpo", "kl": {"beta": 0.1}}, "b": {"algorithm": "grpo", "lr": 1}}
     found = differing({"online": {"runs": runs}})
-    assert found["runs"] == ["a", "b"]
+    assert found["runs"] == ["online/a", "online/b"]
     assert found["differ"] == [{"key": "kl.beta", "values": ["0.1", None]}, {"key": "lr", "values": [None, "1"]}]
     assert found["alike"] == [{"key": "algorithm", "values": ["grpo", "grpo"]}]
 
 
 def test_synthetic_workspace_has_the_hostile_texts() -> None:
-    texts = {row["completion"] for row in workspace.rollouts("online/grpo")}
+    texts = {row["completion"] for row in workspace.rollouts("grpo")}
     assert set(workspace.HOSTILE) <= texts

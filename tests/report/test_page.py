@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.report.build import PAGE, ReportParams, build_report
+from posttrain.report.build import PAGE, build_report
 from tests.report import browser, workspace
 from tests.report.browser import Page
 
@@ -25,13 +25,13 @@ HOSTILE_SETTING = "<img src=x onerror=window.hacked=5>"
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of the small workspace, with a hostile title and setting as well."""
+    """The page of the small workspace, with a hostile setting as well."""
     params = workspace.PARAMS.replace("beta: 0.1", f"beta: 0.1, note: '{HOSTILE_SETTING}'")
     folder = workspace.make(tmp_path_factory.mktemp("page") / "finished", params)
     before = Path.cwd()
     os.chdir(folder)
     try:
-        build_report(ReportParams(title="</title><script>window.hacked=6</script>"))
+        build_report()
     finally:
         os.chdir(before)
     return folder / PAGE
@@ -165,7 +165,7 @@ def test_more_prompts_on_demand(page: Page) -> None:
 def test_filter_by_who_got_it_right(page: Page) -> None:
     page.choose("#who select[data-policy=sft]", "wrong")
     page.choose("#who select[data-policy=grpo]", "right")
-    expected = [n for n in range(30) if not workspace.right("sft", n, 0) and workspace.right("online/grpo", n, 0)]
+    expected = [n for n in range(30) if not workspace.right("sft", n, 0) and workspace.right("grpo", n, 0)]
     assert page.texts("#found") == [f"{len(expected)} of 30 prompts"]
     assert page.run(SHOWN) == expected[:20]
     page.click("#clear")
@@ -186,7 +186,6 @@ def test_hostile_texts_are_shown_and_do_nothing(page: Page) -> None:
     page.type("#search", "<img")
     assert page.texts("mark")[0] == "<img"
     assert HOSTILE_SETTING in page.texts("#settings-body td code")
-    assert page.texts("h1") == ["</title><script>window.hacked=6</script>"]
     assert page.run("window.hacked") is None
     assert page.run("document.images.length") == 0
     assert page.run("document.scripts.length") == 2

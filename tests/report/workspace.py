@@ -10,21 +10,23 @@ from typing import Any
 from posttrain.tables.identity import from_rows
 from posttrain.tables.store import write_table
 
-POLICIES = ("base", "sft", "preference/dpo", "online/grpo")
+POLICIES = ("base", "sft", "dpo", "grpo")
 PROMPTS, SAMPLES = 30, 2
 
 PARAMS = """
-prepare: {source: two_step}
-base: {model: scratch, steps: 40}
-sft: {epochs: 3.0}
+data: {tasks: {two_step: {task: two_step}}}
+base: {scratch: {tiny: {data: two_step/corpus, steps: 40}}}
+sft: {runs: {main: {start: base/tiny, data: two_step/chat, epochs: 3.0}}}
+reward: {runs: {main: {start: sft/main, data: compared/pairs, feedback: none, demonstrations: none}}}
 preference:
   runs:
-    dpo: {algorithm: dpo, start: sft, beta: 0.1}
+    dpo: {algorithm: dpo, start: sft/main, data: compared/pairs, beta: 0.1}
 online:
   runs:
-    grpo: {algorithm: grpo, start: sft, kl: {beta: 0.02}}
-evaluate: {prompts: 30, samples: 2}
-report: {}
+    grpo: {algorithm: grpo, start: sft/main, data: two_step/prompts, kl: {beta: 0.02}}
+evaluate:
+  settings: {data: two_step/prompts, reference: sft/main, prompts: 30, samples: 2}
+  policies: {base: base/tiny, sft: sft/main, dpo: preference/dpo, grpo: online/grpo}
 """
 
 HOSTILE = (
@@ -38,7 +40,7 @@ HOSTILE = (
 FIGURES = {
     "base": {"pass_at_1": 0.0, "low": 0.0, "high": 0.0, "working": 0.9, "right_given_working": 0.0, "kl_k1": 40.0},
     "sft": {"pass_at_1": 0.3, "low": 0.25, "high": 0.35, "working": 0.5, "right_given_working": 0.6, "kl_k1": 0.0},
-    "preference/dpo": {
+    "dpo": {
         "pass_at_1": 0.64,
         "low": 0.6,
         "high": 0.7,
@@ -46,7 +48,7 @@ FIGURES = {
         "right_given_working": 0.8,
         "kl_k1": 0.5,
     },
-    "online/grpo": {
+    "grpo": {
         "pass_at_1": 0.9,
         "low": 0.85,
         "high": 0.95,
@@ -59,13 +61,11 @@ FIGURES = {
 
 def right(policy: str, prompt: int, sample: int) -> bool:
     """Base never, SFT every third prompt, DPO every second, GRPO all but the first; a later sample is always wrong."""
-    return sample == 0 and {"base": False, "sft": prompt % 3 == 0, "preference/dpo": prompt % 2 == 0}.get(
-        policy, prompt > 0
-    )
+    return sample == 0 and {"base": False, "sft": prompt % 3 == 0, "dpo": prompt % 2 == 0}.get(policy, prompt > 0)
 
 
 def completion(policy: str, prompt: int, sample: int, *, greedy: bool) -> str:
-    if policy == "online/grpo" and prompt < len(HOSTILE):
+    if policy == "grpo" and prompt < len(HOSTILE):
         return HOSTILE[prompt]
     return f"{'likeliest' if greedy else 'sample'} {sample} of {policy} to {prompt}\n#### {prompt + 1}"
 
@@ -106,10 +106,10 @@ def make(folder: Path, params: str = PARAMS) -> Path:
     (folder / "params.yaml").write_text(params, encoding="utf-8")
     for policy in POLICIES:
         put_policy(folder, policy, rollouts(policy))
-    put_json(folder / "metrics/sft.json", {"steps": 50, "rows": 1500, "tokens": 18484, "heldout_loss": 0.31})
-    put_json(folder / "metrics/reward.json", {"steps": 9, "pairs": 858, "heldout_accuracy": 0.875})
+    put_json(folder / "metrics/sft/main.json", {"steps": 50, "rows": 1500, "tokens": 18484, "heldout_loss": 0.31})
+    put_json(folder / "metrics/reward/main.json", {"steps": 9, "pairs": 858, "heldout_accuracy": 0.875})
     put_json(folder / "metrics/online/grpo.json", {"algorithm": "grpo", "steps": 60, "reward": 0.9})
-    put_curve(folder / "plots/base.csv", {"loss": [6 / (1 + step) for step in range(40)]})
+    put_curve(folder / "plots/base/tiny.csv", {"loss": [6 / (1 + step) for step in range(40)]})
     put_curve(folder / "plots/preference/dpo.csv", {"loss": [0.7 - step / 100 for step in range(20)]})
     grpo = {
         "loss": [0.1 for _ in range(60)],

@@ -1,0 +1,106 @@
+"""The stages that make tables, run as DVC runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import posttrain
+from posttrain.tables.columns import Kind
+from posttrain.tables.sources import GIVEN
+from posttrain.tables.store import read_table
+from tests.tables.samples import assistant, user
+
+SIZES = {"n_corpus": 300, "n_corpus_heldout": 20, "n_sft": 50, "n_sft_heldout": 10, "n_rl": 60} | {
+    "n_heldout": 20,
+    "n_test": 30,
+}
+
+
+def run(folder: Path, stage: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """Run `stages.data_STAGE mine` with these settings of data.STAGE.mine."""
+    (folder / "params.yaml").write_text(json.dumps({"data": {stage: {"mine": settings}}}))
+    environment = {**os.environ, "PYTHONPATH": str(Path(posttrain.__file__).parents[1])}
+    command = [sys.executable, "-m", f"stages.data_{stage}", "mine"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def put(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(map(json.dumps, rows)))
+
+
+def test_a_task_writes_its_tables_and_a_summary(tmp_path: Path) -> None:
+    done = run(tmp_path, "tasks", task="two_step", **SIZES)
+    assert done.returncode == 0, done.stderr
+    made: tuple[Kind, ...] = ("corpus", "chat", "prompts")
+    assert {path.name for path in (tmp_path / "data/mine").iterdir()} == {f"{kind}.parquet" for kind in made}
+    for kind in made:
+        read_table(tmp_path / f"data/mine/{kind}.parquet", kind)
+    assert [line.split() for line in done.stdout.splitlines()[-4:]] == [
+        ["table", "train", "heldout", "test"],
+        ["corpus", "300", "20", "-"],
+        ["chat", "50", "10", "-"],
+        ["prompts", "60", "20", "30"],
+    ]
+
+
+@pytest.mark.parametrize("stage", ["data_tasks", "data_files", "data_hub"])
+def test_a_stage_is_lean(stage: str) -> None:
+    """Torch costs seconds at import, and these stages are to end in about three."""
+    heavy = "{'torch', 'transformers', 'datasets', 'prefect'}"
+    code = f"import sys, stages.{stage}; print(sorted({heavy} & set(sys.modules)))"
+    command = [sys.executable, "-c", code]
+    root = Path(posttrain.__file__).parents[1]
+    assert subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_stage_that_fails_writes_no_table(tmp_path: Path) -> None:
+    done = run(tmp_path, "tasks", task="two_step", **{**SIZES, "n_test": 10**6})
+    assert done.returncode != 0
+    assert "n_test = 1,000,000, but the test split has only" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_own_files_become_tables(tmp_path: Path) -> None:
+    put(tmp_path / "own/chat.jsonl", [{"messages": user(f"{n}+1?") + assistant(str(n + 1))} for n in range(100)])
+    put(tmp_path / "own/prompts.jsonl", [{"question": f"{n}+1?", "answer": n + 1} for n in range(100)])
+    put(
+        tmp_path / "own/pairs.jsonl", [{"prompt": f"{n}+1?", "chosen": str(n + 1), "rejected": "0"} for n in range(100)]
+    )
+    prompts = {"path": "prompts.jsonl", "rename": {"question": "prompt"}}
+    done = run(tmp_path, "files", path="own", chat="chat.jsonl", prompts=prompts, pairs="pairs.jsonl")
+    assert done.returncode == 0, done.stderr
+    given = [kind for kind in GIVEN if kind != "corpus"]
+    tables = {kind: read_table(tmp_path / f"data/mine/{kind}.parquet", kind) for kind in given}
+    assert {path.stem for path in (tmp_path / "data/mine").iterdir()} == set(given)
+    assert tables["prompts"].height == 100
+    assert tables["feedback"].height == 2 * tables["pairs"].height, "each answer of a pair is feedback too"
+    assert [line.split()[0] for line in done.stdout.splitlines()[-5:]] == [
+        "table",
+        "chat",
+        "prompts",
+        "pairs",
+        "feedback",
+    ]
+
+
+def test_a_problem_in_two_given_splits_is_refused(tmp_path: Path) -> None:
+    chat = [{"prompt": f"{n}?", "completion": "a"} for n in range(100)]
+    put(tmp_path / "own/chat/train.jsonl", chat)
+    put(tmp_path / "own/chat/test.jsonl", chat[:1])
+    put(tmp_path / "own/prompts/train.jsonl", chat)
+    put(tmp_path / "own/prompts/test.jsonl", chat[1:2])
+    done = run(tmp_path, "files", path="own", chat="chat", prompts="prompts")
+    assert done.returncode != 0
+    assert "must be in one split only" in done.stderr
+    assert "data/mine/chat.rejected.parquet" in done.stderr
+    assert [path.name for path in (tmp_path / "data/mine").iterdir()] == ["chat.rejected.parquet"], (
+        "no table is written"
+    )
