@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -136,7 +136,13 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         return [] if corpus is None else [corpus]
 
 
-class SampledPairRun(OnlineParams, SampledPairKnobs):
+class SampledRun(OnlineParams):
+    """A run of `online.runs` that learns from chosen samples alone."""
+
+    corpus: Literal["none"] = Field(description="none: only ptx learns a corpus")
+
+
+class SampledPairRun(SampledRun, SampledPairKnobs):
     """A preference objective on pairs of the policy's own samples."""
 
     @model_validator(mode="after")
@@ -158,7 +164,7 @@ class SampledPairRun(OnlineParams, SampledPairKnobs):
         return Selected(samples, pair_rule(self.select, self.seed))
 
 
-class SampledBestRun(OnlineParams, SampledBestKnobs):
+class SampledBestRun(SampledRun, SampledBestKnobs):
     """The likelihood of the policy's own best samples."""
 
     def objective(self) -> Objective:

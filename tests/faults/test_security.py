@@ -58,7 +58,7 @@ def server() -> Iterator[Server]:
 
 def test_every_stage_runs_where_pickle_is_forbidden(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
-    for stage in (*STAGES, "sft"):  # the second time from its checkpoint
+    for stage in (*STAGES, "sft main"):  # the second time from its checkpoint
         ended = server.run(workspace, stage, before="tests.faults.test_security:forbid_pickle")
         assert ended.status == 0, f"{stage}: {ended.output}"
     report = prepared(smoke_workspace, tmp_path / "r", "report")
@@ -67,7 +67,7 @@ def test_every_stage_runs_where_pickle_is_forbidden(server: Server, smoke_worksp
 
 def test_the_prohibition_works(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
-    ended = server.run(workspace, "sft", before="tests.faults.test_security:read_a_pickle")
+    ended = server.run(workspace, "sft main", before="tests.faults.test_security:read_a_pickle")
     assert ended.status != 0 and "a pickle was read" in ended.output
 
 
@@ -82,9 +82,9 @@ def test_no_secret_of_the_environment_is_written_down(server: Server, smoke_work
     for stage in STAGES:
         ended = server.run(workspace, stage)
         assert ended.status == 0 and CANARY not in ended.output, stage
-    given = {"change": "damage", "arguments": {"file": "data/chat.parquet", "how": "head"}}
+    given = {"change": "damage", "arguments": {"file": "data/two_step/chat.parquet", "how": "head"}}
     refused = server.run(
-        workspace, "sft", before="tests.faults.changes:apply", given=given, env={"POSTTRAIN_TRACEBACK": "1"}
+        workspace, "sft main", before="tests.faults.changes:apply", given=given, env={"POSTTRAIN_TRACEBACK": "1"}
     )
     assert refused.status == 1 and "Traceback" in refused.output and CANARY not in refused.output
     assert not found_in(workspace, CANARY)
