@@ -91,11 +91,13 @@ def _files() -> Iterator[Case]:
         "bomb": "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nsft: *b\n",
     }  # fmt: skip
     runs = {
-        "null run": "null", "run is list": "[1]", "run is text": "epochs", "duplicate key": "{epochs: 1.0, epochs: 2.0}",
-        "recursive run": "&a {objective: *a}", "binary tag": "{epochs: !!binary aGVsbG8=}", "date": "{epochs: 2026-11-21}",
+        "null run": "null", "run is list": "[1]", "run is text": "epochs", "date": "{epochs: 2026-11-21}",
+        "duplicate key": "{epochs: 1.0, epochs: 2.0}", "recursive run": "&a {objective: *a}",
+        "binary tag": "{epochs: !!binary aGVsbG8=}",
         "octal": "{batch: 0o20x}", "sexagesimal": "{batch: 1:30}", "unknown key": "{epoch: 1.0}",
         "key in capitals": "{Epochs: 1.0}", "key is number": "{1: 2}", "key is null": "{null: 2}",
-        "key is list": "{? [1, 2] : 3}", "unknown inner": "{optimizer: {l: 1}}", "key with newline": '{"epo\\nchs": 1.0}',
+        "key is list": "{? [1, 2] : 3}", "unknown inner": "{optimizer: {l: 1}}",
+        "key with newline": '{"epo\\nchs": 1.0}',
         "megabyte key": f"{{{'k' * 1_000_000}: 1}}", "megabyte value": f"{{epochs: {'9' * 1_000_000}}}",
         "many digits": f"{{batch: {'9' * 5000}}}",
     }  # fmt: skip
