@@ -40,6 +40,8 @@ READERS: dict[Kind, tuple[str, str]] = {
     "feedback": ("data/compared/feedback.parquet", "preference kto"),
     "rollouts": ("results/sft/rollouts.parquet", "report"),
 }
+AS_CHAT = ("corpus", "prompts", "pairs", "feedback")
+"""Tables of one's own: they have the settings of `chat`, which are tried there."""
 PATHS = {
     "base.folders.mine.path": "base_folders mine",
     "base.hub.theirs.name": "base_hub theirs",
@@ -136,6 +138,8 @@ def _settings() -> Iterator[Case]:
 def _leaves(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, info in model.model_fields.items():
         inner = [one for one in (info.annotation, *get_args(info.annotation)) if _is_model(one)]
+        if inner and name in AS_CHAT:
+            continue
         if inner:
             yield from _leaves(inner[0], (*above, name))
         else:

@@ -55,11 +55,11 @@ class Fuzz:
     def __init__(self, server: Server, smoke: Path, folder: Path) -> None:
         self._server, self._folder, self._number = server, folder, 0
         self._start = prepared(smoke, folder / "start")
-        for stage in ("prepare", "pairs"):
+        for stage in ("data_tasks two_step", "data_samples compared"):
             assert server.run(self._start, stage).status == 0
         self._report = prepared(smoke, folder / "report", "report")
         self._resumed = self._linked(self._start)
-        assert server.run(self._resumed, "sft").status == 0
+        assert server.run(self._resumed, "sft main").status == 0
         self._trained = {name: digest for name, digest in listing(self._resumed).items() if "models/sft" in name}
         self._whole: dict[str, dict[str, str]] = {}
 
