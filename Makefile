@@ -40,10 +40,11 @@ $(READY): pyproject.toml constraints.txt
 $(PAGE): $(READY)
 	$(BIN)/python -m posttrain.report.plots_page
 
-run: env ## the whole pipeline, then its table of results
+run: env ## the whole pipeline, then its table of results; one failed run does not stop the others
 	@$(BIN)/python -m posttrain mend
-	$(BIN)/dvc repro
-	@$(BIN)/python -m posttrain results
+	@$(BIN)/python -m posttrain check
+	$(BIN)/dvc repro --keep-going; status=$$?; $(BIN)/python -m posttrain results; \
+	  test $$status = 0 || $(BIN)/python -m posttrain report; exit $$status
 
 smoke: env ## the pipeline in small, in a scratch copy under .smoke/
 	rm -rf .smoke

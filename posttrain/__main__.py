@@ -15,11 +15,14 @@ def main() -> int:
     """Run one command; an error of ours is one clear line, without a traceback unless asked for."""
     parser = argparse.ArgumentParser(prog="python -m posttrain", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("results", help="the table of results of the last run, and what to look at next")
+    results = commands.add_parser("results", help="every policy with its figures, or why it has none; what to do next")
+    results.add_argument("--json", action="store_const", const="json", default="words", dest="form")
+    commands.add_parser("report", help="write report/report.html from what is current, also when a run has failed")
     commands.add_parser("readme", help="write the last run's results into README.md and draw its plot")
     commands.add_parser("timings", help="what the time of each stage's last run went into")
     commands.add_parser("mend", help="set right what a kill left in part of DVC's own files; nothing is lost")
-    commands.add_parser("check", help="check every section and run of params.yaml without running anything")
+    commands.add_parser("check", help="check params.yaml and what its runs name, without running anything")
+    commands.add_parser("clean", help="remove what runs that params.yaml no longer has left: outputs and lock entries")
     shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
     shown.add_argument("section", nargs="?", help="one section, e.g. online")
     algorithms = commands.add_parser("algorithms", help="every algorithm, or one with its formula and knobs")
@@ -51,9 +54,13 @@ def main() -> int:
 def _answer(arguments: argparse.Namespace) -> str:
     match arguments.command:
         case "results":
-            from posttrain.report.results import results_table
+            from posttrain.report.results import results_json, results_table
 
-            return results_table()
+            return results_json() if arguments.form == "json" else results_table()
+        case "report":
+            from posttrain.report.results import write_report
+
+            return write_report()
         case "readme":
             from posttrain.report.results import write_readme
 
@@ -72,6 +79,10 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.sections import check_params
 
             return check_params()
+        case "clean":
+            from posttrain.leftovers import remove_leftovers
+
+            return remove_leftovers()
         case "params":
             from posttrain.sections import describe_params
 

@@ -14,6 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.evaluate.policy import EvaluateParams, load_policies
+from posttrain.leftovers import leftovers
 from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.params import GROUPS, PARAMS_FILE, did_you_mean, load, read
 from posttrain.rewards.blend import check_rewards
@@ -122,9 +123,9 @@ class _Made:
             name = getattr(params, slot)
             if name == NONE and extra["optional"]:
                 continue
-            yield from self.fault(f"{where}.{slot}", name, extra["slot"], slot == "reward_model")
+            yield from self.fault(f"{where}.{slot}", name, extra["slot"], scores=slot == "reward_model")
 
-    def fault(self, where: str, name: str, kind: str, scores: bool = False) -> Iterator[str]:
+    def fault(self, where: str, name: str, kind: str, *, scores: bool = False) -> Iterator[str]:
         """What is wrong with one name, if anything is."""
         known = self.models if kind == "model" else self.tables
         if name not in known:
@@ -222,7 +223,7 @@ def _target(name: str, kind: str) -> str:
 
 
 def _notes(settings: Settings) -> list[str]:
-    """What is right and may still be a slip: models that nobody measures."""
+    """What is right and may still be a slip: models that nobody measures, and what removed runs left."""
     used = set(group_of(settings, "evaluate.policies").values())
     for stage in STAGES:
         for run in group_of(settings, stage.group).values():
@@ -234,7 +235,14 @@ def _notes(settings: Settings) -> list[str]:
         for name in group_of(settings, stage.group)
         if stage.output(name) not in used
     ]
-    return [f"note: {name} is not evaluated; add it to evaluate.policies to measure it" for name in made]
+    left = leftovers(settings)
+    return [
+        *(f"note: {name} is not evaluated; add it to evaluate.policies to measure it" for name in made),
+        *(
+            f"note: {name} is left over from an earlier params.yaml; `python -m posttrain clean` removes it"
+            for name in left
+        ),
+    ]
 
 
 def describe_params(section: str | None) -> str:

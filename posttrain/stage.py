@@ -20,7 +20,7 @@ from posttrain.errors import ParamsError, PosttrainError
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import write_record
 from posttrain.measure.timings import tell_timings
-from posttrain.workspace import drop_committed, hold_stage
+from posttrain.workspace import drop_committed, failure_path, hold_stage, write_text
 
 ORPHAN_CHECK_S = 0.5
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -41,7 +41,7 @@ def run_stage(work: Callable[[], None]) -> None:
         write_record(stage)
         tell_timings(stage)
 
-    _guarded(stage, held)
+    _guarded(stage, stage, held)
 
 
 def run_named_stage(work: Callable[[str], None]) -> None:
@@ -58,7 +58,7 @@ def run_named_stage(work: Callable[[str], None]) -> None:
         write_record(f"{stage}@{name}")
         tell_timings(f"{stage}@{name}")
 
-    _guarded(f"{stage} {arguments.run}", held)
+    _guarded(f"{stage} {arguments.run}", f"{stage}@{arguments.run}", held)
 
 
 def checked_name(name: str) -> str:
@@ -91,35 +91,48 @@ def _watched(stage: str, arguments: argparse.Namespace) -> AbstractContextManage
     return profiled(stage)
 
 
-def _guarded(name: str, work: Callable[[], None]) -> None:
-    """Run the work; an error that a person can mend is one clear line and exit code 1, without a traceback."""
+def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
+    """Run the work; an error that a person can fix is one clear line and exit code 1, without a traceback."""
     CLOCK.begin()
+    failure_path(stage).unlink(missing_ok=True)
     if "DVC_ROOT" in os.environ:
         threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
     try:
         drop_committed()
         work()
     except PosttrainError as error:
-        _fail(str(error), 1)
+        _fail(stage, str(error), 1)
     except OSError as error:
         if error.errno is None:  # not the system's refusal but a library's own error: a defect of ours
+            _keep(stage, traceback.format_exc(limit=-1))
             raise
-        _fail(f"{_place(error, name)}: {error.strerror}. {_mend(error)}", 1)
+        _fail(stage, f"{_place(error, name)}: {error.strerror}. {_mend(error)}", 1)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
+            _keep(stage, traceback.format_exc(limit=-1))
             raise
         mend = "Lower micro_tokens, or sampling.rows or the number of samples where it samples, or use a smaller model"
-        _fail(f"{name}: the memory ran out. {mend}", 1)
+        _fail(stage, f"{name}: the memory ran out. {mend}", 1)
     except KeyboardInterrupt:
-        _fail(f"{name} was interrupted. The next run goes on from the last checkpoint, where there is one", 130)
+        _fail(stage, f"{name} was interrupted. The next run resumes from the last checkpoint, where there is one", 130)
+    except Exception:
+        _keep(stage, traceback.format_exc(limit=-1))
+        raise
     # Everything is written; taking the interpreter apart with torch in it would only cost another second.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _fail(line: str, status: int) -> None:
+def _keep(stage: str, text: str) -> None:
+    """Keep the error for those who ask later why there is no result."""
+    with contextlib.suppress(OSError):  # a full disk must not hide the error itself
+        write_text(failure_path(stage), text.strip() + "\n")
+
+
+def _fail(stage: str, line: str, status: int) -> None:
     """End with one line on stderr, after the traceback where it was asked for."""
+    _keep(stage, line)
     if os.environ.get("POSTTRAIN_TRACEBACK"):
         traceback.print_exc()
     print(f"error: {line}", file=sys.stderr)

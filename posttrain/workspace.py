@@ -52,6 +52,11 @@ def checkpoint_path(name: str) -> Path:
     return Path(os.environ.get("DVC_ROOT") or ".") / "checkpoints" / name.replace("@", "/")
 
 
+def failure_path(stage: str) -> Path:
+    """Where the error of a stage's last run is kept, until it runs again."""
+    return Path(".dvc/tmp/failures") / f"{stage.replace('/', '@')}.txt"
+
+
 def leads_out(path: str | Path, root: str | Path = ".") -> bool:
     """Whether a path ends outside the workspace, or a folder of it, once its links are followed."""
     return not Path(path).resolve().is_relative_to(Path(root).resolve())

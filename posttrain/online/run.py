@@ -88,7 +88,7 @@ def _train(
     update = _update(params, modules, source.steps)
     inputs = [folder, table, *models, *params.tables(), *([reward] if reward else [])]
     log = run_training(name, params, inputs, objective, source, modules, update, WATCH)
-    save_model(modules.policy, model_path(name), folder)
+    save_model(modules.policy, model_path(name), folder, params.save_dtype)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
 
@@ -100,7 +100,7 @@ def _modules(params: OnlineParams, folder: Path, device: Device) -> Modules:
         load_policy(folder).to(device.torch),
         device,
         reference=load_policy(folder).to(device.torch) if "ref_logp" in needs or params.shaping().mixture else None,
-        critic=load_scorer(folder, params.seed).to(device.torch) if "value" in needs else None,
+        critic=load_scorer(folder).to(device.torch) if "value" in needs else None,
         old=load_policy(folder).to(device.torch) if "kl_old" in needs else None,
         temperature=params.rollout.sampling.temperature,
         micro_tokens=params.micro_tokens,

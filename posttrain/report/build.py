@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,11 @@ CURVE_POINTS = 400
 """Longer learning curves are averaged to as many points."""
 
 
-def build_report() -> dict[str, str]:
-    """Writes headline.json, summary.json, samples.parquet and report.html under report/; label -> error of the rest."""
+def build_report(not_current: Mapping[str, str]) -> dict[str, str]:
+    """Write the files under report/, without the policies that are not current; label -> why one is left out."""
     settings = read()
     with phase("load"):
-        policies, errors = measured(settings)
+        policies, errors = measured(settings, not_current)
         rewards = reward_metrics(settings)
     summary = summarize(policies, rewards)
     table = side_by_side(policies, SHOWN_PROMPTS)

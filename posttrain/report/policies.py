@@ -27,11 +27,13 @@ class Policy:
     rollouts: pl.DataFrame
 
 
-def measured(settings: Settings) -> tuple[list[Policy], dict[str, str]]:
+def measured(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[Policy], dict[str, str]]:
     """The policies as the stage `evaluate` left them, all on the same prompts; label -> error of those that are not."""
     found: list[Policy] = []
-    errors: dict[str, str] = {}
+    errors: dict[str, str] = dict(not_current)
     for label, model in policies(settings).items():
+        if label in not_current:
+            continue
         try:
             policy = _policy(label, model)
             if found and prompt_ids(policy) != prompt_ids(found[0]):

@@ -12,7 +12,8 @@ from pathlib import Path
 from posttrain.errors import DataError
 from posttrain.params import read
 from posttrain.report.lineage import flattened
-from posttrain.report.policies import read_json
+from posttrain.report.policies import measured, read_json
+from posttrain.report.state import not_current
 from posttrain.report.summary import (
     SUMMARY,
     Figures,
@@ -21,8 +22,9 @@ from posttrain.report.summary import (
     policy_figures,
     reference_of,
     reward_figures,
+    summarize,
 )
-from posttrain.stage_table import Settings, model_runs, section_of
+from posttrain.stage_table import Settings, model_runs, policies, section_of
 from posttrain.workspace import write_text
 
 README, FIGURE = Path("README.md"), Path("docs/learning.svg")
@@ -32,23 +34,57 @@ WIDTH = 100
 
 
 def results_table() -> str:
-    """Every policy with its figures, what the gain consists of, and what to look at next."""
-    summary = read_summary()
+    """Every policy with its figures, or with the reason why there are none; the gains; what to look at next."""
+    summary, errors = current_summary()
+    if not summary and not errors:
+        return "params.yaml evaluates no policy. Add one: evaluate.policies (`python -m posttrain params evaluate`)"
     rows = [_titles(summary), *_rows(summary)]
-    widths = [max(len(row[nth]) for row in rows) for nth in range(len(rows[0]))]
+    names = [row[0] for row in rows] + list(errors)
+    widths = [max(map(len, names)), *(max(len(row[nth]) for row in rows) for nth in range(1, len(rows[0])))]
     lines = []
-    for row in rows:
+    for row in rows if policy_figures(summary) else []:
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())
-    lines.insert(1, "-" * max(map(len, lines)))
+    if lines:
+        lines.insert(1, "-" * max(map(len, lines)))
+    lines += [f"{label.ljust(widths[0])}  {' '.join(error.split())}" for label, error in errors.items()]
     notes = [textwrap.fill(note, WIDTH) for note in (_reward_note(summary), gains(summary)) if note]
-    return "\n\n".join(["\n".join(lines), *notes, _next()])
+    follow = _next() if policy_figures(summary) else "Run the pipeline: dvc repro"
+    return "\n\n".join(["\n".join(lines), *notes, follow])
+
+
+def results_json() -> str:
+    """The same as plain data: one row per policy."""
+    summary, errors = current_summary()
+    rows = [{"policy": name, **one} for name, one in policy_figures(summary).items()]
+    return json.dumps([*rows, *({"policy": name, "error": error} for name, error in errors.items())], indent=2)
+
+
+def write_report() -> str:
+    """Write the page and the files next to it from what is current now; says what was left out."""
+    from posttrain.report.build import PAGE, build_report
+
+    errors = build_report(not_current(policies(read())))
+    return "\n".join([f"wrote {PAGE}", *(f"{label} is left out: {error}" for label, error in errors.items())])
+
+
+def current_summary() -> tuple[dict[str, Figures], dict[str, str]]:
+    """The figures of the policies whose results are current, and label -> reason of the others."""
+    from posttrain.report.build import reward_metrics
+
+    settings = read()
+    found, errors = measured(settings, not_current(policies(settings)))
+    return dict(summarize(found, reward_metrics(settings) if found else {})), errors
 
 
 def write_readme() -> str:
     """Put the table into README.md and the plot into docs/; says what was written."""
     from posttrain.report.figure import draw
 
+    errors = not_current(policies(read()))
+    if errors:
+        label, reason = next(iter(errors.items()))
+        raise DataError(what=f"{label}: {reason}", where="results", mend="Run the pipeline first: dvc repro")
     summary = read_summary()
     text = _readme()
     before, _, rest = text.partition(BEGIN)
@@ -69,7 +105,7 @@ def read_summary() -> dict[str, Figures]:
     """The figures that the stage `report` wrote."""
     summary = from_json(read_json(Path(SUMMARY)))
     if not policy_figures(summary):
-        raise DataError(what="holds no policy", where=SUMMARY, mend="Delete it and make it anew: dvc repro")
+        raise DataError(what="holds no policy", where=SUMMARY, mend="Run the pipeline: dvc repro")
     return summary
 
 

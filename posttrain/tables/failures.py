@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -58,10 +58,12 @@ def rejected_rows(frame: pl.DataFrame, failures: Iterable[Failure]) -> pl.DataFr
     return reasons.sort("row").join(kept, on="row", how="left", maintain_order="left")
 
 
-def sentences(frame: pl.DataFrame, failures: Iterable[Failure]) -> list[str]:
-    """At most `LISTED` failures, some of every rule, in the order of the rows."""
+def sentences(
+    frame: pl.DataFrame, failures: Iterable[Failure], place: Callable[[int], str] = "row {}".format
+) -> list[str]:
+    """At most `LISTED` failures, some of every rule, in the order of the rows; `place` names a row."""
     told = sorted(_fairly(list(failures)), key=lambda one: (one[0], list(frame.columns).index(one[1].column)))
-    return [f"row {row}, {one.column} = {shown(frame[one.column][row])}: {one.rule}" for row, one in told]
+    return [f"{place(row)}, {one.column} = {shown(frame[one.column][row])}: {one.rule}" for row, one in told]
 
 
 def shown(value: Any) -> str:
@@ -70,6 +72,17 @@ def shown(value: Any) -> str:
         value = value.to_list()
     text = repr(value[:300] if isinstance(value, str | list) else value)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
+
+
+def printable(text: str) -> str:
+    """The text with everything that a terminal would not simply show (control characters, halves) escaped."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a library's message."""
+    text = str(error).strip()
+    return printable(text.splitlines()[0][:200]) if text else type(error).__name__
 
 
 def _fairly(failures: list[Failure]) -> Iterator[tuple[int, Failure]]:

@@ -1,185 +1,229 @@
-"""Recognises the columns of TRL's data set layouts and turns them into the columns of our tables."""
+"""Turns one row of a TRL data set layout into a row of our tables, or says why it cannot be one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 
-from posttrain.errors import DataError
-from posttrain.tables.columns import COLUMNS, TURN, TURNS, Kind
+from posttrain.params import HALF
+from posttrain.tables.columns import COLUMNS, TURNS, Kind
+from posttrain.tables.failures import shown
 from posttrain.tables.identity import content_ids
 
+Row = Mapping[str, Any]
 Layout = tuple[str, ...]
+Turns = list[tuple[str, str]]
+"""Role and content of each turn."""
+
 _LABELS: Final = {"true": True, "1": True, "false": False, "0": False}
+_ROLE_OF: Final = {"completion": "assistant", "chosen": "assistant", "rejected": "assistant"}
 
-Turner = Callable[[pl.DataFrame, str], pl.DataFrame]
+
+class OddRowError(ValueError):
+    """A row that cannot become one of ours; the message says why and what to do."""
 
 
-def to_columns(frame: pl.DataFrame, kind: Kind, where: str) -> pl.DataFrame:
-    """The table's own columns but `id` and `split`, from whichever layout the frame has; others are left out."""
+class NoLayoutError(OddRowError):
+    """A row without the columns of any layout."""
+
+
+def convert(row: Row, kind: Kind) -> dict[str, Any]:
+    """The table's own columns but `id` and `split`; `problem` is None where the row does not name one."""
     for layout, turn in LAYOUTS[kind].items():
-        if set(layout) <= set(frame.columns):
-            turned = turn(frame, where)
-            named = _with_margin(_with_problem(turned, frame, kind, where), frame, kind, where)
-            return named.select(name for name in COLUMNS[kind] if name not in ("id", "split"))
-    understood = " | ".join(" + ".join(layout) for layout in LAYOUTS[kind])
-    raise DataError(
-        what=f"the columns {', '.join(frame.columns)[:300] or '(none)'} are no layout of a '{kind}' table",
-        where=where,
-        mend=f"Understood are: {understood}. Rename columns with 'rename', e.g. rename: {{question: prompt}}",
-    )
+        if all(row.get(name) is not None for name in layout):
+            turned = turn(row)
+            if "problem" in COLUMNS[kind]:
+                turned["problem"] = _scalar(row, "problem")
+            return turned
+    lacking: list[list[str]] = [[name for name in layout if row.get(name) is None] for layout in LAYOUTS[kind]]
+    least = sorted(lacking, key=len)[0]
+    raise NoLayoutError(f"{' and '.join(least)} missing or null; fill it in or drop the row")
 
 
-def turns(frame: pl.DataFrame, name: str, role: str, where: str) -> pl.Series:
-    """A column of plain texts, as one turn of `role` each, or of conversations, as they are."""
-    dtype = frame.schema[name]
-    if dtype == pl.String:
-        turn = pl.struct(pl.lit(role).alias("role"), pl.col(name).alias("content"))
-        whole = pl.when(pl.col(name).is_null()).then(None).otherwise(pl.concat_list(turn))
-        return frame.select(whole.cast(TURNS).alias(name)).to_series()
-    if isinstance(dtype, pl.List) and isinstance(dtype.inner, pl.Struct):
-        return _conversation(frame, name, dtype.inner, where)
-    mend = "Give texts, or lists of turns with 'role' and 'content'"
-    raise DataError(what=f"column '{name}' has the type {dtype}", where=where, mend=mend)
+def understood(kind: Kind) -> str:
+    """The layouts of a table, for people."""
+    return " | ".join(" + ".join(layout) for layout in LAYOUTS[kind])
 
 
-def _conversation(frame: pl.DataFrame, name: str, turn: pl.Struct, where: str) -> pl.Series:
-    fields = {field.name: field.dtype for field in turn.fields}
-    texts = [fields.get("role"), fields.get("content")]
-    if texts != [pl.String, pl.String]:
-        told = ", ".join(f"{key}: {dtype}" for key, dtype in fields.items())
-        what = f"the turns of column '{name}' have the fields {told}"
-        raise DataError(what=what, where=where, mend="Each turn needs the texts 'role' and 'content'")
-    for extra in [key for key in fields if key not in ("role", "content")]:
-        used = pl.col(name).list.eval(pl.element().struct.field(extra).is_not_null()).list.any()
-        rows = frame.select(used.fill_null(value=False)).to_series().arg_true()
-        if len(rows):
-            what = f"row {rows[0]}: a turn of column '{name}' has '{extra}', which would be lost"
-            raise DataError(what=what, where=where, mend=f"Put '{extra}' into the content, or remove it from the data")
-    pair = pl.struct(pl.element().struct.field("role"), pl.element().struct.field("content"))
-    # a null turn must stay null: a struct of two nulls would look like a turn
-    kept = pl.when(pl.element().is_null()).then(pl.lit(None, dtype=TURN)).otherwise(pair)
-    return frame.select(pl.col(name).list.eval(kept).cast(TURNS)).to_series()
+def wanted_columns(kind: Kind) -> frozenset[str]:
+    """Every column that some layout reads."""
+    return frozenset(name for layout in LAYOUTS[kind] for name in layout) | {"answer", "margin", "problem", "split"}
 
 
-def _text(frame: pl.DataFrame, where: str) -> pl.DataFrame:
-    return pl.DataFrame({"text": _string(frame, "text", where)})
+def table_of(rows: Sequence[Row], kind: Kind) -> pl.DataFrame:
+    """Converted rows as a frame, `problem` filled in with the hash of what was asked."""
+    names = [name for name in COLUMNS[kind] if name not in ("id", "split")]
+    columns = [_series(name, [row[name] for row in rows], COLUMNS[kind][name]) for name in names]
+    frame = pl.DataFrame(columns)
+    if "problem" not in names or not frame["problem"].null_count():
+        return frame
+    asked = pl.col("messages").list.head(pl.col("messages").list.len().cast(pl.Int64()).sub(1).clip(0))
+    prompt = frame.select(asked.alias("prompt") if kind == "chat" else pl.col("prompt"))
+    return frame.with_columns(pl.col("problem").fill_null(content_ids(prompt, ["prompt"])))
 
 
-def _messages(frame: pl.DataFrame, where: str) -> pl.DataFrame:
-    return pl.DataFrame({"messages": turns(frame, "messages", "user", where)})
+def _series(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
+    if dtype != TURNS:
+        return pl.Series(name, values, dtype=dtype)
+    # by Arrow, because polars takes several times as long to make structs from Python's
+    offsets = [0]
+    for turns in values:
+        offsets.append(offsets[-1] + len(turns))
+    flat = [turn for turns in values for turn in turns]
+    fields = [pa.array([turn[nth] for turn in flat], type=pa.large_string()) for nth in (0, 1)]
+    struct = pa.StructArray.from_arrays(fields, names=["role", "content"])
+    lists = pa.LargeListArray.from_arrays(pa.array(offsets, type=pa.int64()), struct)
+    return pl.Series(name, pl.from_arrow(lists))
 
 
-def _demonstration(frame: pl.DataFrame, where: str) -> pl.DataFrame:
-    both = pl.DataFrame(
-        {"prompt": turns(frame, "prompt", "user", where), "completion": turns(frame, "completion", "assistant", where)}
-    )
-    return both.select(messages=pl.concat_list("prompt", "completion"))
+def _turns(row: Row, name: str) -> Turns:
+    """A plain text as one turn, or a conversation as it is."""
+    value = row[name]
+    if isinstance(value, str):
+        return [(_ROLE_OF.get(name, "user"), _text(value, name))]
+    if isinstance(value, list):
+        return [_turn(turn, f"turn {nth} of '{name}'") for nth, turn in enumerate(value, 1)]
+    raise OddRowError(f"'{name}' is {_type(value)}; give a text, or a list of turns with 'role' and 'content'")
 
 
-def _prompt(frame: pl.DataFrame, where: str) -> pl.DataFrame:
-    empty = pl.repeat("", frame.height, dtype=pl.String(), eager=True)
-    answer = _string(frame, "answer", where) if "answer" in frame.columns else empty
-    return pl.DataFrame({"prompt": turns(frame, "prompt", "user", where), "answer": answer})
-
-
-def _preference(frame: pl.DataFrame, where: str) -> pl.DataFrame:
-    prompt = turns(frame, "prompt", "user", where)
-    answers = {name: turns(frame, name, "assistant", where) for name in ("chosen", "rejected")}
-    return pl.DataFrame({"prompt": prompt, **{name: _after(prompt, one, where) for name, one in answers.items()}})
-
-
-def _implicit_preference(frame: pl.DataFrame, where: str) -> pl.DataFrame:
-    for name in ("chosen", "rejected"):
-        if frame.schema[name] == pl.String:
-            what = f"column '{name}' holds plain texts and there is no column 'prompt'"
-            raise DataError(what=what, where=where, mend="Add the prompt, or give whole conversations with it in them")
-    chosen, rejected = (turns(frame, name, "assistant", where) for name in ("chosen", "rejected"))
-    prompt = _lead(chosen)
-    return pl.DataFrame({"prompt": prompt, "chosen": _last(chosen), "rejected": _after(prompt, rejected, where)})
-
-
-def _judged(frame: pl.DataFrame, where: str) -> pl.DataFrame:
-    prompt, completion = turns(frame, "prompt", "user", where), turns(frame, "completion", "assistant", where)
-    return pl.DataFrame(
-        {"prompt": prompt, "completion": _after(prompt, completion, where), "label": _label(frame, where)}
-    )
-
-
-def _label(frame: pl.DataFrame, where: str) -> pl.Series:
-    label = frame["label"]
-    if label.dtype == pl.String or label.dtype.is_integer():
-        lowered = label.cast(pl.String()).str.to_lowercase()
-        if lowered.drop_nulls().is_in(list(_LABELS)).all():
-            return lowered.replace_strict(_LABELS, return_dtype=pl.Boolean())
-    if label.dtype != pl.Boolean:
-        raise DataError(what=f"column 'label' has the type {label.dtype}", where=where, mend="Give true/false or 1/0")
-    return label
-
-
-def _string(frame: pl.DataFrame, name: str, where: str) -> pl.Series:
-    """A column of texts; whole numbers are written out, because readers of csv and json make numbers of them."""
-    column = frame[name]
-    if column.dtype.is_integer():
-        return column.cast(pl.String())
-    if column.dtype != pl.String:
-        raise DataError(what=f"column '{name}' has the type {column.dtype}", where=where, mend="Give texts")
-    return column
-
-
-def _lead(conversation: pl.Series) -> pl.Series:
-    """All turns but the last."""
-    frame = conversation.alias("turns").to_frame()
-    return frame.select(
-        pl.col("turns").list.slice(0, pl.col("turns").list.len().cast(pl.Int64()).sub(1).clip(0))
-    ).to_series()
-
-
-def _last(conversation: pl.Series) -> pl.Series:
-    return conversation.list.tail(1)
-
-
-def _after(prompt: pl.Series, answer: pl.Series, where: str) -> pl.Series:
-    """The answer's own turn; where the answer repeats the conversation, the turns before must be the prompt's."""
-    both = pl.DataFrame({"prompt": prompt, "answer": answer}).with_columns(lead=_lead(answer))
-    repeated = pl.col("lead").list.len() > 0
-    differ = (
-        both.select((repeated & (pl.col("lead") != pl.col("prompt"))).fill_null(value=False)).to_series().arg_true()
-    )
-    if len(differ):
-        what = (
-            f"row {differ[0]} (of {len(differ)}): '{answer.name}' has turns before its last that are not the prompt's"
+def _turn(turn: Any, where: str) -> tuple[str, str]:
+    if not isinstance(turn, dict):
+        raise OddRowError(f"{where} is {_type(turn)}; each turn needs the texts 'role' and 'content'")
+    role, content = turn.get("role"), turn.get("content")
+    if len(turn) > 2:
+        _check_extras(turn, where)
+    if isinstance(content, list):
+        content = "".join(_part(part, where) for part in content)
+    if not isinstance(role, str) or not isinstance(content, str):
+        name = "content" if isinstance(role, str) else "role"
+        raise OddRowError(
+            f"the {name} of {where} is {_type(turn.get(name))}; each turn needs the texts 'role' and 'content'"
         )
-        raise DataError(what=what, where=where, mend="Both answers must follow the same conversation")
-    return _last(answer)
+    return _text(role, where), _text(content, where)
 
 
-def _with_problem(turned: pl.DataFrame, frame: pl.DataFrame, kind: Kind, where: str) -> pl.DataFrame:
-    """With the key `problem`: the column of that name, or the hash of what was asked."""
-    if "problem" not in COLUMNS[kind]:
-        return turned
-    if "problem" in frame.columns:
-        return turned.with_columns(_string(frame, "problem", where).alias("problem"))
-    asked = _lead(turned["messages"]) if kind == "chat" else turned["prompt"]
-    return turned.with_columns(content_ids(asked.alias("prompt").to_frame(), ["prompt"]).alias("problem"))
+def _check_extras(turn: Row, where: str) -> None:
+    for extra, value in turn.items():
+        if value is not None and extra not in ("role", "content"):
+            raise OddRowError(f"{where} has {shown(extra)}, which would be lost; put it into the content or remove it")
 
 
-def _with_margin(turned: pl.DataFrame, frame: pl.DataFrame, kind: Kind, where: str) -> pl.DataFrame:
-    """With by how much the chosen answer is better: the column of that name, or 0, which is unknown."""
-    if kind != "pairs":
-        return turned
-    if "margin" not in frame.columns:
-        return turned.with_columns(margin=pl.lit(0.0))
-    if not frame.schema["margin"].is_numeric():
-        what = f"column 'margin' has the type {frame.schema['margin']}"
-        raise DataError(what=what, where=where, mend="Give numbers, or rename the column")
-    return turned.with_columns(frame["margin"].cast(pl.Float64()).alias("margin"))
+def _part(part: Any, where: str) -> str:
+    """The text of one part of a content; templates put such parts together with nothing between them."""
+    told = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
+    if set(told) != {"type", "text"} or told["type"] != "text" or not isinstance(told["text"], str):
+        raise OddRowError(f"{where} has the part {shown(part)}; only parts {{type: text, text: ...}} can be trained on")
+    return told["text"]
 
 
-LAYOUTS: Final[dict[Kind, dict[Layout, Turner]]] = {
-    "corpus": {("text",): _text},
+def _text(value: str, where: str) -> str:
+    if not value.isascii() and HALF.search(value):
+        raise OddRowError(f"{where} holds half a character (a surrogate); remove it")
+    return value
+
+
+def _scalar(row: Row, name: str) -> str | None:
+    """A text; a number or boolean as JSON writes it, unless it could be written in two ways."""
+    value = row.get(name)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _text(value, f"'{name}'")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if not isinstance(value, float):
+        raise OddRowError(f"'{name}' is {_type(value)}; give a text or a number")
+    if not math.isfinite(value) or value.is_integer():
+        raise OddRowError(f"'{name}' is the number {value}, which can be written in several ways; give it as a text")
+    return repr(value)
+
+
+def _corpus(row: Row) -> dict[str, Any]:
+    if not isinstance(row["text"], str):
+        raise OddRowError(f"'text' is {_type(row['text'])}; give a text")
+    return {"text": _text(row["text"], "'text'")}
+
+
+def _messages(row: Row) -> dict[str, Any]:
+    return {"messages": _turns(row, "messages")}
+
+
+def _demonstration(row: Row) -> dict[str, Any]:
+    return {"messages": _turns(row, "prompt") + _turns(row, "completion")}
+
+
+def _prompt(row: Row) -> dict[str, Any]:
+    return {"prompt": _turns(row, "prompt"), "answer": _scalar(row, "answer") or ""}
+
+
+def _preference(row: Row) -> dict[str, Any]:
+    prompt = _turns(row, "prompt")
+    answers = {name: _after(prompt, _turns(row, name), name) for name in ("chosen", "rejected")}
+    return {"prompt": prompt, **answers, "margin": _margin(row)}
+
+
+def _implicit_preference(row: Row) -> dict[str, Any]:
+    for name in ("chosen", "rejected"):
+        if isinstance(row[name], str):
+            raise OddRowError(f"'{name}' is a plain text and there is no 'prompt'; add the prompt")
+    chosen, rejected = _turns(row, "chosen"), _turns(row, "rejected")
+    prompt = chosen[:-1]
+    return {
+        "prompt": prompt,
+        "chosen": chosen[-1:],
+        "rejected": _after(prompt, rejected, "rejected"),
+        "margin": _margin(row),
+    }
+
+
+def _judged(row: Row) -> dict[str, Any]:
+    prompt = _turns(row, "prompt")
+    return {
+        "prompt": prompt,
+        "completion": _after(prompt, _turns(row, "completion"), "completion"),
+        "label": _label(row),
+    }
+
+
+def _after(prompt: Turns, answer: Turns, name: str) -> Turns:
+    """The answer's own turn; where the answer repeats the conversation, the turns before must be the prompt's."""
+    if len(answer) > 1 and answer[:-1] != prompt:
+        raise OddRowError(f"'{name}' has turns before its last that are not the prompt's; they must be one")
+    return answer[-1:]
+
+
+def _label(row: Row) -> bool:
+    value = row["label"]
+    text = value.lower() if isinstance(value, str) else str(value).lower() if isinstance(value, int) else ""
+    if text not in _LABELS:
+        raise OddRowError(f"'label' is {shown(value)}; give true/false or 1/0")
+    return _LABELS[text]
+
+
+def _margin(row: Row) -> float:
+    """By how much the chosen answer is better; 0 is unknown. csv has numbers as texts."""
+    value = row.get("margin")
+    try:
+        if value is None or (isinstance(value, int | float | str) and not isinstance(value, bool)):
+            return float(value or 0)
+    except (ValueError, OverflowError):
+        pass
+    raise OddRowError(f"'margin' is {shown(value)}; give a number, or rename the column")
+
+
+def _type(value: Any) -> str:
+    named = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
+    return "missing or null" if value is None else named.get(type(value), f"of the type {type(value).__name__}")
+
+
+LAYOUTS: Final[dict[Kind, dict[Layout, Callable[[Row], dict[str, Any]]]]] = {
+    "corpus": {("text",): _corpus},
     "chat": {("messages",): _messages, ("prompt", "completion"): _demonstration},
     "prompts": {("prompt",): _prompt},
     "pairs": {("prompt", "chosen", "rejected"): _preference, ("chosen", "rejected"): _implicit_preference},
@@ -187,4 +231,4 @@ LAYOUTS: Final[dict[Kind, dict[Layout, Turner]]] = {
     "rollouts": {},
     "scores": {},
 }
-"""Per table the layouts that are understood; the first whose columns are all there is taken."""
+"""Per table the layouts that are understood; a row takes the first whose columns it has all filled in."""

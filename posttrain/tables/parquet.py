@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import polars as pl
+import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from posttrain.errors import TableError
@@ -26,6 +29,11 @@ DECODE_ERRORS: Final = (
 """Everything that a damaged file makes `decode` raise."""
 
 _ROW_GROUP: Final = 65_536
+_BATCH: Final = 4096
+_WIDTH: Final = 8
+"""Bytes that every value takes once it is decoded, whatever its type, not counting a text's own."""
+_SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
+"""Encodings that store a text once and use it for many rows."""
 
 
 def decode(file: Path) -> pl.DataFrame:
@@ -37,6 +45,53 @@ def decode(file: Path) -> pl.DataFrame:
     for field in arrow.schema:
         _decode_names(field)
     return pl.DataFrame(pl.from_arrow(arrow))
+
+
+def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | None = None) -> None:
+    """Refuses a file whose columns would decode to more than `limit` bytes, a third of the free memory.
+
+    A few megabytes can stand for many gigabytes: a text that is stored once and used by every row. The footer gives
+    an exact size for all but such texts; where they may be too large they are measured, without being repeated.
+    """
+    allowed = psutil.virtual_memory().available // 3 if limit is None else limit
+    size, unsure = 0, []
+    with pq.ParquetFile(stream) as parquet:
+        footer = parquet.metadata
+        for group in range(footer.num_row_groups):
+            for nth in range(footer.num_columns):
+                chunk = footer.row_group(group).column(nth)
+                if chunk.path_in_schema.split(".")[0] in columns:
+                    size += max(chunk.total_uncompressed_size, chunk.num_values * _WIDTH)
+                    most = chunk.num_values * chunk.total_uncompressed_size
+                    if _SHARED & set(chunk.encodings) and most > allowed // footer.num_row_groups // footer.num_columns:
+                        unsure.append((group, chunk.path_in_schema, chunk.total_uncompressed_size))
+    _check_size(size, allowed)
+    for group, path, stored in unsure:
+        texts = 0
+        for length in _text_lengths(stream, group, path):
+            texts += length
+            _check_size(size + texts - stored, allowed)
+        size += max(0, texts - stored)
+
+
+def _check_size(size: int, allowed: int) -> None:
+    if size > allowed:
+        raise ValueError(
+            f"it decodes to {size / 1e9:.1f} GB or more, and at most {allowed / 1e9:.1f} GB fit the memory"
+        )
+
+
+def _text_lengths(stream: BinaryIO, group: int, path: str) -> Iterator[int]:
+    """The bytes of a column's texts, batch by batch, read as a dictionary and the places in it."""
+    with pq.ParquetFile(stream, read_dictionary=[path]) as parquet:
+        for batch in parquet.iter_batches(_BATCH, row_groups=[group], columns=[path]):
+            leaf = batch.column(0)
+            while not pa.types.is_dictionary(leaf.type) and leaf.type.num_fields:
+                leaf = leaf.flatten()[0] if pa.types.is_struct(leaf.type) else leaf.flatten()
+            if pa.types.is_dictionary(leaf.type):
+                yield pc.sum(pc.take(pc.binary_length(leaf.dictionary), leaf.indices)).as_py() or 0
+            else:
+                yield leaf.nbytes
 
 
 @phase("write")

@@ -14,9 +14,9 @@ from posttrain.errors import ParamsError
 from posttrain.measure.record import note
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, load, read
 from posttrain.tables.columns import Kind
-from posttrain.tables.given import FileTable, HubTable, load_table
 from posttrain.tables.identity import with_ids
 from posttrain.tables.two_step import TwoStepParams, two_step
+from posttrain.tables.user_data import FileTable, HubTable, load_table
 
 Tables = dict[Kind, pl.DataFrame]
 GIVEN: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
@@ -115,7 +115,14 @@ def file_tables(run: str) -> Tables:
         raise ParamsError(what=what, where=f"{where}.path = {params.path} (params.yaml)", mend=mend)
     return _loaded(
         {
-            kind: load_table(source, kind, f"{where}.{kind}", root, outside=params.outside_workspace)
+            kind: load_table(
+                source,
+                kind,
+                f"{where}.{kind}",
+                root,
+                outside_workspace=params.outside_workspace,
+                table=_rejected(run, kind),
+            )
             for kind in GIVEN
             if (source := getattr(params, kind)) is not None
         }
@@ -128,11 +135,16 @@ def hub_tables(run: str) -> Tables:
     params = load(HubRun, where)
     return _loaded(
         {
-            kind: load_table(source, kind, f"{where}.{kind}")
+            kind: load_table(source, kind, f"{where}.{kind}", table=_rejected(run, kind))
             for kind in GIVEN
             if (source := getattr(params, kind)) is not None
         }
     )
+
+
+def _rejected(run: str, kind: Kind) -> Path:
+    """The table next to whose place the rejected rows are put: outside data/, so that no output is half-written."""
+    return Path("rejected") / run / f"{kind}.parquet"
 
 
 def _loaded(tables: Tables) -> Tables:

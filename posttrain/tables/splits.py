@@ -1,10 +1,21 @@
-"""Which split a problem belongs to: a hash of its key, so that every table and every run agrees."""
+"""Which split a row belongs to: what its source says, or a hash of its problem, on which every table agrees."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import Final
 
-from posttrain.tables.columns import Split
+import polars as pl
+
+from posttrain.tables.columns import Kind, Split
+from posttrain.tables.identity import content_ids
+
+SPLIT_NAMES: Final[dict[str, Split]] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("heldout", "validation", "valid", "val", "dev", "eval"), "heldout"),
+    "test": "test",
+}
 
 
 def split_of(problem: str, *, heldout_share: float, test_share: float) -> Split:
@@ -13,3 +24,18 @@ def split_of(problem: str, *, heldout_share: float, test_share: float) -> Split:
     if u < test_share:
         return "test"
     return "heldout" if u < test_share + heldout_share else "train"
+
+
+def meaning(wanted: Mapping[Split, str], names: list[str]) -> dict[str, Split]:
+    """Our split of each of the source's names, those without one left out; `wanted` comes before the usual names."""
+    own = {name: split for split, name in wanted.items()} or {
+        name: SPLIT_NAMES[name.lower()] for name in names if name.lower() in SPLIT_NAMES
+    }
+    return {name: own[name] for name in names if name in own}
+
+
+def divided(frame: pl.DataFrame, kind: Kind, *, heldout_share: float, test_share: float) -> pl.Series:
+    """The split of every row of a frame, by the hash of its problem (in a corpus: of its text)."""
+    keys = content_ids(frame, ["text"]) if kind == "corpus" else frame["problem"]
+    shares = {"heldout_share": heldout_share, "test_share": test_share}
+    return pl.Series("split", [split_of(key, **shares) for key in keys], dtype=pl.String())

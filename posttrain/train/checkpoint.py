@@ -49,7 +49,7 @@ def fingerprint(stage: str, params: Any, inputs: list[Path]) -> str:
         files = [path] if path.is_file() else sorted(part for part in path.rglob("*") if part.is_file())
         for file in files:
             digest.update(f"{file.as_posix()}\n".encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
+            digest.update(bytes.fromhex(_digest(file)))
     return digest.hexdigest()[:16]
 
 

@@ -19,6 +19,7 @@ from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.models.forward import score_rows
+from posttrain.models.rounding import round_weights
 from posttrain.models.store import load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.params import PARAMS_FILE, load
 from posttrain.slots import NONE, model_slot, needed_model, table_of, table_slot
@@ -84,7 +85,7 @@ def train_reward(run: str) -> None:
     folder, pairs = needed_model(params.start, f"{section}.start"), table_path(params.data)
     text = ChatText(load_tokenizer(folder), str(folder))
     device = Device(params.device)
-    modules = Modules(load_scorer(folder, params.seed).to(device.torch), device, micro_tokens=params.micro_tokens)
+    modules = Modules(load_scorer(folder).to(device.torch), device, micro_tokens=params.micro_tokens)
     frame = read_table(pairs, "pairs")
     items, heldout = (
         comparisons(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(pairs))
@@ -104,11 +105,12 @@ def train_reward(run: str) -> None:
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
     run_training(name, params, inputs, objective, source, modules, update, watch)
+    round_weights(modules.policy, folder, params.save_dtype)  # what is measured is what is saved
     measured = _accuracy(modules, heldout)
     if shown:
         measured["demonstrations_score"] = float(_scores(modules, shown).mean())
         modules.policy.config.reward_shift = measured["demonstrations_score"]
-    save_model(modules.policy, model_path(name), folder)
+    save_model(modules.policy, model_path(name), folder, params.save_dtype)
     write_json(metrics_path(name), {"steps": source.steps, "pairs": len(items), **rounded(measured)})
     print(f"{name}: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {model_path(name)}")
 
@@ -138,7 +140,7 @@ def train_preference(run: str) -> None:
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
     log = run_training(name, params, [folder, table], objective, source, modules, update, watch)
-    save_model(modules.policy, model_path(name), folder)
+    save_model(modules.policy, model_path(name), folder, params.save_dtype)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in ("loss", "accuracy") if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from posttrain.algorithms.objective import Objective
 from posttrain.measure.record import note
 from posttrain.models.device import DeviceParams
+from posttrain.models.rounding import SaveDtype
 from posttrain.params import Params
 from posttrain.train import randomness
 from posttrain.train.batch import Source
@@ -31,6 +32,10 @@ class TrainingParams(Params):
     micro_tokens: int = Field(16_384, ge=64, description="most tokens in one forward pass (memory, not results)")
     checkpoint_every: int = Field(50, ge=1, description="optimizer steps between checkpoints")
     limits: LimitParams = Field(default_factory=LimitParams)
+    save_dtype: SaveDtype | None = Field(
+        None,
+        description="dtype of the saved weights; null: that of the start model's files, float32 from scratch",
+    )
 
 
 def adamw(modules: Modules, params: TrainingParams, steps: int) -> AdamW:
@@ -50,7 +55,8 @@ def run_training(
     watch: tuple[str, ...],
 ) -> MetricsLog:
     """Train under the stage's own checkpoints, which stay until DVC has recorded the results."""
-    settings = params.model_dump(mode="json", exclude={"limits", "checkpoint_every"})  # neither changes a result
+    unread = {"limits", "checkpoint_every", "save_dtype"}  # they do not change the training
+    settings = params.model_dump(mode="json", exclude=unread)
     mark = fingerprint(name, [settings, modules.device.torch.type], inputs)
     checkpoints, plot = Checkpoints(name, mark), plot_path(name)
     check_memory(modules, params.limits.memory, name)

@@ -14,6 +14,7 @@ from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import Device
+from posttrain.models.rounding import SaveDtype
 from posttrain.models.store import load_policy, load_tokenizer, new_model, save_model
 from posttrain.params import Params, load
 from posttrain.slots import model_slot, needed_model, table_slot
@@ -61,14 +62,20 @@ class ScratchRun(TrainingParams):
         return self
 
 
-class FolderRun(Params):
+class ImportParams(Params):
+    """What every model that is not trained here can be told."""
+
+    save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: as the files have them")
+
+
+class FolderRun(ImportParams):
     """One run of `base.folders`: a model that you have, in a folder."""
 
     path: str = Field(min_length=1, description="a folder with config.json, *.safetensors and a tokenizer")
     outside_workspace: bool = Field(False, description="let `path` lead out of the workspace")
 
 
-class HubRun(Params):
+class HubRun(ImportParams):
     """One run of `base.hub`: a model of the Hugging Face Hub."""
 
     name: str = Field(min_length=1, description="the Hub name, e.g. Qwen/Qwen3-0.6B")
@@ -105,20 +112,20 @@ def import_folder(run: str) -> None:
         mend = f"Copy the model into the workspace, or set base.folders.{run}.outside_workspace: true"
         where += f"{params.path} (params.yaml)"
         raise ParamsError(what="the path leads out of the workspace", where=where, mend=mend)
-    _import(run, params.path, None)
+    _import(run, params.path, None, params.save_dtype)
 
 
 def import_hub(run: str) -> None:
     """Download a model of the Hub at its commit, check it and write it to models/base/RUN."""
     params = load(HubRun, f"base.hub.{run}")
-    _import(run, params.name, params.revision)
+    _import(run, params.name, params.revision, params.save_dtype)
 
 
-def _import(run: str, source: str, revision: str | None) -> None:
+def _import(run: str, source: str, revision: str | None, save_dtype: SaveDtype | None) -> None:
     from posttrain.models.given import fetch_model
 
     name = f"base@{run}"
-    fetch_model(source, revision, model_path(name))
+    fetch_model(source, revision, model_path(name), save_dtype)
     write_json(metrics_path(name), {"source": source, **({} if revision is None else {"revision": revision})})
     print(f"base {run}: {source} checked and saved in {model_path(name)}")
 
@@ -169,7 +176,7 @@ def _fit(
     update = adamw(modules, params, source.steps)
     objective = LikelihoodObjective(knobs)
     log = run_training(name, params, inputs, objective, source, modules, update, ("loss",))
-    save_model(modules.policy, model_path(name), tokenizer)
+    save_model(modules.policy, model_path(name), tokenizer, params.save_dtype)
     tokens = sum(len(ids) for item in items for ids in item.completions)
     summary = {"train_loss": log.tail("loss", 20), "heldout_loss": _mean_loss(modules, heldout)}
     write_json(metrics_path(name), {"steps": source.steps, "rows": len(items), "tokens": tokens, **rounded(summary)})

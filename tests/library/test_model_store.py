@@ -126,7 +126,7 @@ def test_saving_twice_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None
 def test_a_scorer_starts_at_zero_and_loads_as_what_it_is(folder: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
-    scorer = load_scorer(folder, 0)
+    scorer = load_scorer(folder)
     assert not scorer.score.weight.any()
     save_model(scorer, tmp_path / "scorer", folder)
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "scorer")
@@ -183,7 +183,7 @@ def test_a_model_that_cannot_be_packed_says_at_load_that_it_is_slow(
     said = f"{tmp_path / 'bloom'}: BloomForCausalLM gives other values when it is run packed"
     told = capsys.readouterr().out
     assert told.startswith(said) and "padded rows" in told
-    assert runs_in_rows(load_scorer(tmp_path / "bloom", 0))
+    assert runs_in_rows(load_scorer(tmp_path / "bloom"))
     assert not runs_in_rows(load_model(folder))
 
 

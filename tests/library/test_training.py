@@ -133,7 +133,7 @@ def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, Modules, Sou
     told_apart = {tuple(text.prompt(asked(i))): text.prompt(told(asked(i), "Be brief.")) for i in range(5)}
     modules = Modules(
         policy, DEVICE, load_model(folder),
-        load_scorer(folder, 0) if "value" in needs else None,
+        load_scorer(folder) if "value" in needs else None,
         load_model(folder) if "kl_old" in needs else None,
         teacher,
         params.knobs(DistillKnobs).formula() if teacher is not None else None,
@@ -454,7 +454,7 @@ def test_judged_answers_of_a_prompt_are_ranked_together(folder: Path) -> None:
     ]
     (item,) = rankings(text, rows, 256, "judged")
     assert list(item.columns["rank"]) == [0.0, 1.0, 1.0], "a prompt whose answers all agree teaches nothing"
-    modules = Modules(load_scorer(folder, 0), DEVICE)
+    modules = Modules(load_scorer(folder), DEVICE)
     objective = RewardObjective(RewardKnobs(compare="ranks"))
     run_update = AdamW([(modules.policy, 1e-2)], OPTIMIZER, 40)
     source = Epochs([item], 1, 40, 0)

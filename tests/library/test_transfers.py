@@ -101,7 +101,7 @@ def modules_of(folder: Path, needs: frozenset[str], micro_tokens: int) -> Module
         load_model(folder).to(DEVICE),
         device,
         load_model(folder).to(DEVICE),
-        load_scorer(folder, 0).to(DEVICE) if "value" in needs else None,
+        load_scorer(folder).to(DEVICE) if "value" in needs else None,
         micro_tokens=micro_tokens,
     )
 

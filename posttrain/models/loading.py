@@ -1,0 +1,134 @@
+"""A model filled from its weight files by transformers' own conversion, with every fault of the files named."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from logging import CRITICAL
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from posttrain.errors import ModelError
+from posttrain.models.device import free_bytes
+from posttrain.models.probe import check_runs
+from posttrain.models.rounding import unshared
+from posttrain.models.weights import FLOATS, WEIGHTS, WeightFiles, kind
+
+BUILD_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def filled(cls: Any, config: Any, weights: WeightFiles) -> Any:
+    """The model that config describes with the weights in it, by transformers' own conversion of names and layouts."""
+    where = str(weights.folder / "config.json")
+    layers = config.get_text_config().num_hidden_layers
+    if layers > len(weights):
+        what = f"num_hidden_layers = {layers!r:.40} cannot be: there are {len(weights)} tensors"
+        raise ModelError(what=what, where=where, mend="Take the config that belongs to the weights")
+    tied = dict(outline(cls, config, where).all_tied_weights_keys)
+    _check_dtypes(cls, weights)
+    with _quiet():
+        try:
+            model, found = cls.from_pretrained(
+                None,
+                config=config,
+                state_dict={name: weights.later(name) for name in weights},
+                dtype=torch.float32,
+                attn_implementation="eager",
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                local_files_only=True,
+                trust_remote_code=False,
+            )
+        except (*BUILD_ERRORS, OSError, SafetensorError) as error:
+            what = f"the weights do not fit {cls.__name__} ({' '.join(str(error).split())[:300]})"
+            mend = "Take the weights that belong to the config"
+            raise ModelError(what=what, where=str(weights.folder), mend=mend) from error
+    _check_fit(found, weights.folder)
+    _refuse([f"{name} is not finite" for name in not_finite(model)], weights.folder)
+    apart = sorted(set(tied) - set(model.all_tied_weights_keys))
+    if apart:
+        what = f"the config ties {', '.join(apart)} to other weights, and the files give them values of their own"
+        raise ModelError(what=what, where=where, mend="Set tie_word_embeddings: false in it")
+    ready(model)
+    check_runs(model, str(weights.folder))
+    return model
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No bars and reports of transformers' loader, which reads one tensor at a time: our errors say what it found."""
+    from transformers.utils import logging
+
+    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # threads would read ahead and hold a second copy of the weights
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(CRITICAL)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _check_dtypes(cls: Any, weights: WeightFiles) -> None:
+    """Every tensor is floating point, but for masks that old files hold and the model makes itself."""
+    ignored = "|".join(cls._keys_to_ignore_on_load_unexpected or ["$^"])
+    faults = [
+        f"{name} is {kind(weights.tensor(name).dtype)}, expected floating point of 16 bits or more"
+        for name in weights
+        if weights.later(name).get_dtype() not in FLOATS and not re.search(ignored, name)
+    ]
+    _refuse(faults, weights.folder)
+
+
+def _check_fit(found: dict[str, Any], folder: Path) -> None:
+    """Say which tensors transformers found missing, foreign or misshapen."""
+    faults = [f"missing {name}" for name in sorted(found["missing_keys"])]
+    faults += [f"foreign {name}" for name in sorted(found["unexpected_keys"])]
+    faults += [
+        f"{name} has shape {list(theirs)}, expected {list(mine)}"
+        for name, theirs, mine in sorted(found["mismatched_keys"])
+    ]
+    _refuse(faults, folder)
+
+
+def _refuse(faults: list[str], folder: Path) -> None:
+    if faults:
+        shown = "; ".join(faults[:8]) + (f" and {len(faults) - 8} more" if len(faults) > 8 else "")
+        raise ModelError(what=shown, where=str(folder / WEIGHTS), mend="Save the model again with its own config")
+
+
+def not_finite(model: Any) -> list[str]:
+    """The weights that are not all numbers."""
+    return [name for name, part in unshared(model).items() if not torch.isfinite(part).all()]
+
+
+def outline(cls: Any, config: Any, where: str) -> Any:
+    """The model without memory for its tensors; refused where config makes no model or one that does not fit."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    try:
+        with torch.device("meta"):
+            found = cls(config)
+    except (*BUILD_ERRORS, StrictDataclassError) as error:
+        mend = "Take the config.json that belongs to the weights"
+        raise ModelError(what=f"the config makes no model ({error!r:.200})", where=where, mend=mend) from error
+    size, free = sum(part.numel() for part in found.parameters()) * 4.0, free_bytes(torch.device("cpu"))
+    if size > free:
+        what = f"its weights take {size / 1e9:.3g} GB in float32, and {free / 1e9:.3g} GB of memory are free"
+        raise ModelError(what=what, where=where, mend="Use a smaller model or a larger machine")
+    return found
+
+
+def ready(model: Any) -> Any:
+    """The model with our attention, for use."""
+    from posttrain.models.attention import register
+
+    model.set_attn_implementation(register())
+    return model.eval()

@@ -1,0 +1,88 @@
+"""The dtype that a model is saved in, and the layout: what training changed must not be rounded away unsaid."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from posttrain.models.weights import WeightFiles, has_weights, kind, open_weights
+
+LOST = 0.1
+"""The share of trained weights from which on it is worth a warning that rounding undoes them."""
+
+SaveDtype = Literal["float32", "bfloat16", "float16"]
+
+
+@torch.no_grad()
+def round_weights(model: Any, source: str | Path, save_dtype: SaveDtype | None = None) -> torch.dtype:
+    """Round the model in memory to the dtype that it is saved in, and warn where that undoes the training."""
+    with open_weights(Path(source)) if has_weights(Path(source)) else contextlib.nullcontext() as weights:
+        if save_dtype is not None:
+            dtype: torch.dtype = getattr(torch, save_dtype)
+        else:
+            dtype = weights.dtype() if weights is not None else torch.float32
+        if dtype != torch.float32 and weights is not None:
+            _warn_of_lost_training(model, weights, dtype)
+    for name, part in unshared(model).items():
+        part.copy_(part.to(_dtype_of(model, name, dtype)))
+    return dtype
+
+
+def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -> None:
+    """Say so if rounding gives back the start's value for many of the weights that training changed."""
+    changed = undone = 0
+    for name, part in _hub_layout(model, unshared(model)).items():
+        if name not in start or list(start.later(name).get_shape()) != list(part.shape):
+            continue
+        pieces = (torch.split(flat.flatten(), 2**24) for flat in (part.detach().cpu(), start.tensor(name)))
+        for mine, before in zip(*pieces, strict=True):
+            moved = mine != before.float()
+            changed += int(moved.sum())
+            undone += int((moved & (mine.to(dtype) == before.to(dtype))).sum())
+    if undone > LOST * changed:
+        print(
+            f"{start.folder}: saving in {kind(dtype)} rounds {undone / changed:.0%} of the weights that training "
+            "changed back to where they started. Set save_dtype: float32, or raise the learning rate",
+            file=sys.stderr,
+        )
+
+
+def _dtype_of(model: Any, name: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype that a tensor is saved in: some families keep a few in float32, whatever the others have."""
+    kept = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    if dtype == torch.float16:
+        kept |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    single = any(re.search(pattern.replace("*", ".*"), name) for pattern in kept)
+    return torch.float32 if single else dtype
+
+
+def saved_tensors(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Every tensor under the name and in the dtype that it has on disk."""
+    cast = {name: part.detach().to("cpu", _dtype_of(model, name, dtype)) for name, part in unshared(model).items()}
+    return _hub_layout(model, cast)
+
+
+def _hub_layout(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as the Hub's files have them: transformers joins experts and renames parts when it loads."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    model._weight_conversions = None  # the family's layout, whichever one the files had that were loaded
+    found: dict[str, Tensor] = revert_weight_conversion(model, tensors)
+    return found
+
+
+def unshared(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and saved buffers, each tied tensor once."""
+    seen: dict[int, str] = {}
+    kept: dict[str, Tensor] = {}
+    for name, part in model.state_dict(keep_vars=True).items():
+        if id(part) not in seen:
+            seen[id(part)] = name
+            kept[name] = part
+    return kept

@@ -1,0 +1,82 @@
+"""A given model's tokenizer made complete: what chat training needs and many base models lack."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import ModelError
+from posttrain.models.store import TOKENIZER_FILES, check_vocabulary, load_config, load_tokenizer
+
+TURN = "{{ message['role'] + '\\n' + message['content'] + eos_token + '\\n' }}"
+TEMPLATE = (
+    f"{{% for message in messages %}}{TURN}{{% endfor %}}"
+    "{% if add_generation_prompt %}{{ 'assistant\\n' }}{% endif %}"
+)
+"""Each turn is its role, its content and the end token, which content cannot contain: so no turn can be forged."""
+
+
+def complete_tokenizer(folder: Path, target: Path) -> None:
+    """Write the folder's tokenizer into `target`, with the pad token and the chat template that it may lack."""
+    target.mkdir(parents=True)
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, target / name)
+    if not (folder / "tokenizer.json").is_file():
+        _convert(folder, target)
+    added, said = _missing(folder, target)
+    if added:
+        file = target / "tokenizer_config.json"
+        config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        file.write_text(json.dumps({**config, **added}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    tokenizer = load_tokenizer(target)
+    check_vocabulary(tokenizer, folder)
+    if tokenizer(tokenizer.eos_token, add_special_tokens=False)["input_ids"] != [tokenizer.eos_token_id]:
+        what = f"its end token {tokenizer.eos_token!r} is not one token of the vocabulary"
+        raise ModelError(what=what, where=str(folder), mend="Set eos_token in tokenizer_config.json")
+    if said:
+        print(f"{folder}: {'; '.join(said)}")
+
+
+def _missing(folder: Path, target: Path) -> tuple[dict[str, Any], list[str]]:
+    """The entries of tokenizer_config.json that are missing, and what to say of them."""
+    tokenizer, added, said = load_tokenizer(target), {}, []
+    end = tokenizer.eos_token
+    if end is None:
+        found = load_config(folder).get_text_config().eos_token_id
+        first = found[0] if isinstance(found, list) and found else found
+        end = tokenizer.convert_ids_to_tokens(first) if isinstance(first, int) and 0 <= first < len(tokenizer) else None
+        if end is None:
+            mend = "Set eos_token in tokenizer_config.json to the token that ends an answer"
+            raise ModelError(what="the tokenizer has no end token", where=str(folder), mend=mend)
+        added["eos_token"] = end
+    if tokenizer.pad_token is None:
+        added["pad_token"] = end
+        said.append(f"the tokenizer has no pad token, so the end token {end} serves as one")
+    if not tokenizer.chat_template:
+        begins = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+        added["chat_template"] = ("{{ bos_token }}" if begins else "") + TEMPLATE
+        said.append(f"it has no chat template, so a turn is written as its role, a line break, its text and {end}")
+    return added, said
+
+
+def _convert(folder: Path, target: Path) -> None:
+    """Write tokenizer.json from an older layout such as vocab.json and merges.txt."""
+    from transformers import AutoTokenizer
+
+    try:
+        found = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        found.backend_tokenizer.save(str(target / "tokenizer.json"))
+    except Exception as error:  # tokenizers raises Exception itself, and has no class of its own
+        what = f"tokenizer.json is missing and cannot be made from its files ({' '.join(str(error).split())[:200]})"
+        mend = "Where its packages are installed, run AutoTokenizer.from_pretrained(...).save_pretrained(...) once"
+        raise ModelError(what=what, where=str(folder), mend=mend) from error
+    file = target / "tokenizer_config.json"
+    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    config |= found.special_tokens_map
+    if found.chat_template:
+        config["chat_template"] = found.chat_template
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,99 @@
+"""Which files a path names, and which split each belongs to; nothing outside the workspace is opened."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from posttrain.errors import DataError
+from posttrain.tables.failures import first_line, printable
+from posttrain.tables.readers import READERS, Part, file_part
+from posttrain.tables.splits import SPLIT_NAMES
+from posttrain.workspace import leads_out
+
+Parts = dict[str, list[Part]]
+"""The parts of a source by the source's own name of their split."""
+
+
+@dataclass
+class Finder:
+    """Finds the files of one source; `ignored` holds what it left aside in a folder."""
+
+    where: str
+    outside_workspace: bool
+    ignored: list[str] = field(default_factory=list)
+
+    def find(self, path: str, root: Path, names: Collection[str]) -> Parts:
+        """The files that `path` in `root` names, by split; `names` are names of splits beside the usual ones."""
+        place = root / path
+        if not self.outside_workspace and not Path(os.path.abspath(place)).is_relative_to(os.path.abspath(root)):
+            raise self._error(
+                f"{path} is not in the folder {root}", "Name a file or folder in it, or set outside_workspace: true"
+            )
+        self._check_inside(place)
+        if place.is_file():
+            files = {"train": [place]}
+        elif not place.is_dir():
+            raise self._error(f"{place} is not found", "Fix the path")
+        elif (place / "dataset_dict.json").exists():
+            splits = self._listed(place / "dataset_dict.json", "splits")
+            files = {name: self._saved(place / name) for name in splits}
+        elif (place / "state.json").exists():
+            files = {"train": self._saved(place)}
+        else:
+            files = self._by_name(place, names)
+        return {name: [self._part(file) for file in some] for name, some in files.items()}
+
+    def _by_name(self, folder: Path, names: Collection[str]) -> dict[str, list[Path]]:
+        """Files belong to the first word of their name: `train-00000-of-00002.parquet` to `train`."""
+        shown = sorted(one for one in folder.iterdir() if not one.name.startswith((".", "_")))
+        files = [one for one in shown if one.suffix.lower() in READERS and not one.is_dir()]
+        self.ignored = [printable(one.name) + "/" * one.is_dir() for one in shown if one not in files]
+        if not files:
+            raise self._error(f"the folder {folder} has no data files", f"Put files there that end in {_SUFFIXES}")
+        groups: dict[str, list[Path]] = {}
+        for file in files:
+            groups.setdefault(file.stem.split("-")[0].split(".")[0], []).append(file)
+        known = any(name in names or name.lower() in SPLIT_NAMES for name in groups)
+        return groups if known else {"train": files}
+
+    def _saved(self, folder: Path) -> list[Path]:
+        """The files of a folder that `save_to_disk` of the datasets library wrote."""
+        return [folder / name for name in self._listed(folder / "state.json", "_data_files")]
+
+    def _listed(self, file: Path, key: str) -> list[str]:
+        """The names that a file of `save_to_disk` lists under a key."""
+        self._check_inside(file)
+        try:
+            listed = json.loads(file.read_text(encoding="utf-8"))[key]
+            names = [one["filename"] if isinstance(one, dict) else one for one in listed]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise self._error(f"{file} cannot be read ({first_line(error)})", "Save the data set again") from error
+        if not names or not all(
+            isinstance(name, str) and Path(name).parts == (name,) and name != ".." for name in names
+        ):
+            raise self._error(f"{file} does not list names under '{key}'", "Save the data set again")
+        return names
+
+    def _part(self, file: Path) -> Part:
+        self._check_inside(file)
+        if not file.is_file():
+            raise self._error(f"{file} is not a file", "Fix the path")
+        if file.suffix.lower() not in READERS:
+            raise self._error(f"{file} is not a known kind of file", f"Give a file that ends in {_SUFFIXES}")
+        return file_part(file)
+
+    def _check_inside(self, place: Path) -> None:
+        if not self.outside_workspace and leads_out(place):
+            mend = "Copy the data into the workspace, or set outside_workspace: true"
+            raise self._error(f"{place} leads out of the workspace", mend)
+
+    def _error(self, what: str, mend: str) -> DataError:
+        return DataError(what=printable(what), where=self.where, mend=printable(mend))
+
+
+_SUFFIXES: Final = ", ".join(READERS)

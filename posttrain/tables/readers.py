@@ -1,0 +1,204 @@
+"""Rows of the user's own files, one by one and with their numbers: parquet, jsonl, json, csv and Arrow."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from posttrain.errors import DataError
+from posttrain.tables.failures import first_line, printable, shown
+from posttrain.tables.parquet import DECODE_ERRORS, check_decoded_size
+
+Row = dict[str, Any]
+Numbered = tuple[int, Row | str]
+"""A row's number, counted from 1, and the row, or the reason why it cannot be read."""
+
+_BATCH: Final = 4096
+_BOM: Final = b"\xef\xbb\xbf"
+_LONGEST_CELL: Final = 2**31 - 1
+_CONVERSATION: Final = re.compile(r"""\[\s*\{\s*["'](role|content)["']\s*:""")
+
+
+@dataclass
+class Columns:
+    """The columns that are wanted of a file, and those that it turned out to have."""
+
+    wanted: frozenset[str]
+    seen: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that lie together: a file, or a split of a Hub data set."""
+
+    place: str
+    read: Callable[[Columns], Iterator[Numbered]]
+
+    def rows(self, columns: Columns, where: str) -> Iterator[Numbered]:
+        """The rows with their numbers; what cannot be read at all is an error that names the file."""
+        try:
+            yield from self.read(columns)
+        except DECODE_ERRORS as error:
+            what = f"{self.place} cannot be read ({first_line(error)})"
+            raise DataError(what=what, where=where, mend="Fix the file") from error
+
+
+def file_part(file: Path) -> Part:
+    """A file as a part; its suffix must be one of `READERS`."""
+
+    def read(columns: Columns) -> Iterator[Numbered]:
+        # opened here, because libraries take names with '*' or '://' in them for patterns and addresses
+        with file.open("rb") as stream:
+            for number, row in READERS[file.suffix.lower()](stream, columns):
+                if isinstance(row, dict) and not row.keys() <= columns.seen.keys():
+                    columns.seen.update(dict.fromkeys(row))
+                yield number, row
+
+    return Part(printable(str(file)), read)
+
+
+def arrow_rows(batches: Iterable[pa.RecordBatch], columns: Columns, names: Sequence[str]) -> Iterator[Numbered]:
+    """The wanted columns of Arrow batches, which together are one part."""
+    columns.seen.update(dict.fromkeys(_unique(names)))
+    wanted = [name for name in names if name in columns.wanted]
+    number = 0
+    for batch in batches:
+        chosen = batch.select(wanted)
+        for start in range(0, chosen.num_rows, _BATCH):
+            few = chosen.slice(start, _BATCH)
+            few.validate(full=True)
+            for row in few.to_pylist():
+                number += 1
+                yield number, row
+
+
+def _read_parquet(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
+    # pyarrow, because polars does not verify checksums and panics on some damaged files
+    with pq.ParquetFile(stream, page_checksum_verification=True) as parquet:
+        names = parquet.schema_arrow.names
+        wanted = [name for name in names if name in columns.wanted]
+        check_decoded_size(stream, wanted)
+        yield from arrow_rows(parquet.iter_batches(_BATCH, columns=wanted), columns, names)
+
+
+def _read_arrow(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
+    is_file = stream.read(6) == b"ARROW1"
+    stream.seek(0)
+    if is_file:
+        reader = pa.ipc.open_file(stream)
+        batches = (reader.get_batch(nth) for nth in range(reader.num_record_batches))
+    else:
+        batches = reader = pa.ipc.open_stream(stream)
+    yield from arrow_rows(batches, columns, reader.schema.names)
+
+
+def _read_jsonl(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noqa: ARG001
+    for number, line in enumerate(stream, 1):
+        text = (line.removeprefix(_BOM) if number == 1 else line).strip()
+        if not text:
+            continue
+        try:
+            row = _parsed(text)
+        except ValueError as error:
+            yield number, f"{error}; write one JSON object per line"
+            continue
+        yield number, row if isinstance(row, dict) else "not a JSON object; write one JSON object per line"
+
+
+def _read_json(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noqa: ARG001
+    try:
+        rows = _parsed(stream.read().removeprefix(_BOM))
+    except ValueError as error:
+        hint = "; a file with one object per line must end in .jsonl" if "Extra data" in str(error) else ""
+        raise ValueError(f"{error}{hint}") from error
+    if not isinstance(rows, list):
+        raise ValueError("a .json file must hold a list of objects")  # noqa: TRY004 - one error for what cannot be read
+    for number, row in enumerate(rows, 1):
+        yield number, row if isinstance(row, dict) else "not a JSON object; give a list of objects"
+
+
+def _read_csv(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
+    csv.field_size_limit(_LONGEST_CELL)
+    reader = csv.reader(_decoded_lines(stream), strict=True)
+    try:
+        header = next(reader, [])
+        columns.seen.update(dict.fromkeys(_unique(header)))
+        ended = reader.line_num
+        for cells in reader:
+            number, ended = ended + 1, reader.line_num  # a quoted cell may go over several lines
+            if cells:
+                yield number, _csv_row(header, cells)
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: {error}") from error
+
+
+def _csv_row(header: list[str], cells: list[str]) -> Row | str:
+    if len(cells) != len(header):
+        return f"{len(cells)} cells, but the header has {len(header)}; quote cells that hold a comma"
+    if any(_CONVERSATION.match(cell) for cell in cells if cell.startswith("[")):
+        return "a conversation written as text; csv cannot hold conversations, use jsonl or parquet"
+    return {name: cell for name, cell in zip(header, cells, strict=True) if cell}
+
+
+def _decoded_lines(stream: BinaryIO) -> Iterator[str]:
+    for number, line in enumerate(stream, 1):
+        try:
+            yield (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"line {number}: {_not_utf8(error)}") from error
+
+
+def _parsed(data: bytes) -> Any:
+    """JSON as it stands: no key twice, no NaN, and an error that says where."""
+    try:
+        return _JSON.decode(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{f'line {line}: ' if line > 1 else ''}{_not_utf8(error)}") from error
+    except json.JSONDecodeError as error:
+        at = f"line {error.lineno} column" if error.lineno > 1 else "column"
+        raise ValueError(f"not valid JSON ({error.msg}, {at} {error.colno})") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _not_utf8(error: UnicodeDecodeError) -> str:
+    return f"not UTF-8 (byte 0x{error.object[error.start]:02x})"
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Row:
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        _unique([key for key, _ in pairs])
+    return row
+
+
+def _constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def _unique(names: Sequence[str]) -> Sequence[str]:
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"the name {shown(twice)} occurs twice")
+    return names
+
+
+_JSON: Final = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+
+READERS: Final[dict[str, Callable[[BinaryIO, Columns], Iterator[Numbered]]]] = {
+    ".parquet": _read_parquet,
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".arrow": _read_arrow,
+}

@@ -1,0 +1,128 @@
+"""Which split the user's rows belong to: what their source or their column `split` says, or their problem's hash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+from pydantic import Field
+
+from posttrain.errors import DataError
+from posttrain.params import Params
+from posttrain.tables.columns import SPLITS, Kind, Split
+from posttrain.tables.conversion import ORIGIN, Converted, Refused
+from posttrain.tables.failures import printable, shown
+from posttrain.tables.places import Parts
+from posttrain.tables.splits import divided, meaning
+
+Say = Callable[[str], None]
+"""Prints a line about what is done with rows."""
+
+
+class SplitOptions(Params):
+    """How rows are divided into splits."""
+
+    splits: dict[Split, str] = Field(
+        default={}, description="Our split: the source's name of it; by default names like validation"
+    )
+    heldout_share: float = Field(
+        default=0.05, ge=0, lt=0.5, description="Taken from train by hash if the source has no heldout"
+    )
+    test_share: float = Field(
+        default=0.05,
+        ge=0,
+        lt=0.5,
+        description="Taken from train by hash if the source has no test; only prompts keep these rows",
+    )
+
+
+def selected(parts: Parts, source: SplitOptions, where: str, say: Say) -> Parts:
+    """The parts of the splits that are used; rows of a single part may still name their own."""
+    if len(parts) == 1:
+        return parts
+    named = _named(list(parts), source, where)
+    unread = [name for name in parts if name not in named]
+    if unread:
+        say(f"not read: {', '.join(map(printable, unread))}; name them under 'splits' if they are splits")
+    return {name: parts[name] for name in named}
+
+
+def _named(names: list[str], source: SplitOptions, where: str) -> dict[str, Split]:
+    """Our split of each of the source's, all wanted ones and train among them."""
+    named = meaning(source.splits, names)
+    missing = next((name for name in source.splits.values() if name not in names), None)
+    if missing is not None or "train" not in named.values():
+        what = f"split '{missing}' is not found" if missing is not None else "no split is named train"
+        known = printable(", ".join(names))
+        mend = f"The source has {known}. Name them, e.g. splits: {{train: {printable(names[0])}}}"
+        raise DataError(what=what, where=where, mend=mend)
+    return named
+
+
+def own_splits(read: Converted, names: list[str], source: SplitOptions, where: str) -> pl.DataFrame:
+    """The converted rows with the split that their source or their own column `split` names."""
+    frame, given = read.frame, pl.col("given")
+    values = frame["given"].drop_nulls().unique(maintain_order=True).to_list()
+    if not values:
+        return frame.with_columns(split=pl.col("source").replace_strict(_named(names, source, where)))
+    if len(names) > 1:
+        what = (
+            f"the rows have a column 'split', and the source itself has the splits {', '.join(map(printable, names))}"
+        )
+        raise DataError(what=what, where=where, mend="Give one file, or rename the column, e.g. rename: {split: part}")
+    named = _named(values, source, where)
+    for file, line, value in (
+        frame.filter(~given.is_in(list(named)).fill_null(value=False)).select(*ORIGIN, "given").rows()
+    ):
+        known = printable(", ".join(named))
+        mend = "name it under 'splits', or rename the column if it is not a split"
+        read.refused.append(Refused(file, line, f"split = {shown(value)} is not one of {known}; {mend}"))
+    split = given.replace_strict(named, default=None, return_dtype=pl.String())
+    return frame.with_columns(split=split).drop_nulls("split")
+
+
+def divide(frame: pl.DataFrame, source: SplitOptions, kind: Kind, say: Say) -> pl.DataFrame:
+    """The rows with the splits of this kind of table: the source's own, and those that it lacks by hash from train."""
+    own = set(frame["split"])
+    if "test" in own and "test" not in SPLITS[kind]:
+        tests = frame.filter(split="test").height
+        if "heldout" in own:
+            frame = frame.filter(pl.col("split") != "test")
+            say(f"{counted(tests)} of the test split left out: a {kind} table has none")
+        else:
+            frame = frame.with_columns(pl.col("split").replace("test", "heldout"))
+            say(f"the {counted(tests)} of the test split are held out: a {kind} table has no test split")
+    train = frame.filter(split="train")
+    shares = split_shares(own, source, kind)
+    split = divided(train, kind, heldout_share=shares["heldout"], test_share=shares["test"])
+    rest = [frame.filter(split=name) for name in ("heldout", "test")]
+    whole = pl.concat([train.with_columns(split), *rest])
+    kept = whole.filter(pl.col("split").is_in(SPLITS[kind]))
+    if kept.height < whole.height:
+        left = counted(whole.height - kept.height)
+        say(f"{left} left out: their problem is in the test split of prompts (test_share {source.test_share:g})")
+    return kept
+
+
+def split_shares(own: set[str], source: SplitOptions, kind: Kind) -> dict[Split, float]:
+    """What is taken from train by hash for each split."""
+    held_out = "heldout" in own or ("test" in own and "test" not in SPLITS[kind])
+    return {
+        "heldout": 0.0 if held_out else source.heldout_share,
+        "test": 0.0 if "test" in own or kind == "corpus" else source.test_share,
+    }
+
+
+def check_splits(table: pl.DataFrame, source: SplitOptions, kind: Kind, where: str) -> None:
+    """Refuses a table without training rows, or without rows of a split that a share promises."""
+    shares = {"train": 1.0, "heldout": source.heldout_share, "test": source.test_share}
+    for split in SPLITS[kind]:
+        if shares[split] and table.filter(split=split).is_empty():
+            mend = f"Give more rows, name a split of the source, or raise {split}_share; 0 means that none is needed"
+            mend = "Lower heldout_share and test_share, or give more rows" if split == "train" else mend
+            raise DataError(what=f"none of {counted(table.height)} is in the split '{split}'", where=where, mend=mend)
+
+
+def counted(count: int) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{count:,} row{'s' * (count != 1)}"

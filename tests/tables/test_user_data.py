@@ -1,0 +1,567 @@
+"""Data sets made for TRL drop in, from every kind of file; everything else is refused by name."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import datasets
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from posttrain.errors import DataError, ParamsError, TableError
+from posttrain.params import check
+from posttrain.tables.columns import COLUMNS, Kind
+from posttrain.tables.parquet import check_decoded_size
+from posttrain.tables.readers import Columns
+from posttrain.tables.store import check_disjoint, check_table
+from posttrain.tables.user_data import FileTable, HubTable, dataset_parts, load_table
+from tests.tables.samples import assistant, user
+
+Row = dict[str, Any]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CORPUS = [{"text": f"document {n}"} for n in range(60)]
+MESSAGES = [{"messages": user(f"{n}+1?") + assistant(str(n + 1))} for n in range(60)]
+COMPLETIONS = [{"prompt": f"{n}+1?", "completion": str(n + 1)} for n in range(60)]
+PROMPTS = [{"prompt": f"{n}+1?", "answer": str(n + 1)} for n in range(60)]
+PAIRS = [{"prompt": f"{n}+1?", "chosen": str(n + 1), "rejected": "no"} for n in range(60)]
+CONVERSED = [
+    {"prompt": user(f"{n}+1?"), "chosen": assistant(str(n + 1)), "rejected": assistant("no")} for n in range(60)
+]
+IMPLICIT = [
+    {"chosen": user(f"{n}+1?") + assistant(str(n + 1)), "rejected": user(f"{n}+1?") + assistant("no")}
+    for n in range(60)
+]
+REPEATED = [{"prompt": f"{n}+1?", **row} for n, row in enumerate(IMPLICIT)]
+FEEDBACK = [{"prompt": f"{n}+1?", "completion": str(n + 1), "label": n % 2 == 0} for n in range(60)]
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def put(name: str, rows: list[Row]) -> str:
+    """The rows as a file of the kind that the name says."""
+    match Path(name).suffix:
+        case ".jsonl":
+            Path(name).write_text("\n".join(json.dumps(row) for row in rows))
+        case ".json":
+            Path(name).write_text(json.dumps(rows))
+        case ".csv":
+            pl.DataFrame(rows).write_csv(name)
+        case _:
+            pl.DataFrame(rows).write_parquet(name)
+    return name
+
+
+def load(name: str, kind: Kind, table: Path | None = None, **params: Any) -> pl.DataFrame:
+    loaded = load_table(FileTable(path=name, **params), kind, "here", table=table)
+    return check_table(loaded, kind, f"{kind}.parquet")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "parquet"])
+@pytest.mark.parametrize(
+    ("kind", "rows", "first"),
+    [
+        ("corpus", CORPUS, {"text": "document 0"}),
+        ("chat", MESSAGES, {"messages": user("0+1?") + assistant("1")}),
+        ("chat", COMPLETIONS, {"messages": user("0+1?") + assistant("1")}),
+        ("prompts", PROMPTS, {"prompt": user("0+1?"), "answer": "1"}),
+        ("prompts", [{"prompt": row["prompt"]} for row in CONVERSED], {"prompt": user("0+1?"), "answer": ""}),
+        ("pairs", PAIRS, CONVERSED[0]),
+        ("pairs", CONVERSED, CONVERSED[0]),
+        ("pairs", IMPLICIT, CONVERSED[0]),
+        ("pairs", REPEATED, CONVERSED[0]),
+        ("feedback", FEEDBACK, {"prompt": user("0+1?"), "completion": assistant("1"), "label": True}),
+        ("feedback", [{**row, "label": int(row["label"])} for row in FEEDBACK], {"label": True}),
+    ],
+)
+def test_layouts(suffix: str, kind: Kind, rows: list[Row], first: Row) -> None:
+    table = load(put(f"data.{suffix}", rows), kind, heldout_share=0.2, test_share=0.2)
+    expected = 60 if kind in ("prompts", "corpus") else 60 - table_size_lost(rows)
+    assert table.height == expected
+    row = table.row(0, named=True)
+    assert {name: row[name] for name in first} == first
+
+
+def table_size_lost(rows: list[Row]) -> int:
+    """Rows that the prompts table would call test: no other table may have them."""
+    asked = [row.get("prompt") or row.get("messages", row.get("chosen"))[:-1] for row in rows]
+    as_turns = [{"prompt": turns if isinstance(turns, list) else user(turns)} for turns in asked]
+    prompts = load(put("asked.parquet", as_turns), "prompts", heldout_share=0.2, test_share=0.2)
+    return prompts.filter(split="test").height
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"), [("corpus", CORPUS), ("chat", COMPLETIONS), ("prompts", PROMPTS), ("pairs", PAIRS)]
+)
+def test_csv_gives_what_jsonl_gives(kind: Kind, rows: list[Row]) -> None:
+    shares = {"heldout_share": 0.2, "test_share": 0.2}
+    assert load(put("a.csv", rows), kind, **shares).equals(load(put("a.jsonl", rows), kind, **shares))
+
+
+def test_csv_keeps_text_as_text_and_reads_labels() -> None:
+    rows = [{"prompt": f"{n}?", "completion": "007", "label": ["true", "False", "1", "0"][n % 4]} for n in range(60)]
+    table = load(put("a.csv", rows), "feedback", heldout_share=0.2)
+    assert set(table["completion"].list.first().struct.field("content")) == {"007"}
+    by_prompt = {row["prompt"][0]["content"]: row["label"] for row in table.iter_rows(named=True)}
+    assert all(label == (int(prompt[:-1]) % 2 == 0) for prompt, label in by_prompt.items())
+
+
+def test_extra_columns_are_left_out_and_problem_is_kept() -> None:
+    rows = [{**row, "source": "web", "problem": f"key {n // 2}"} for n, row in enumerate(PROMPTS)]
+    table = load(put("p.jsonl", rows), "prompts", heldout_share=0.2, test_share=0.2)
+    assert set(table["problem"]) == {f"key {n}" for n in range(30)}
+
+
+def test_one_data_set_for_two_tables_stays_disjoint() -> None:
+    chat, prompts = put("c.jsonl", COMPLETIONS), put("p.jsonl", PROMPTS)
+    tables = {"chat": load(chat, "chat", heldout_share=0.2), "prompts": load(prompts, "prompts", heldout_share=0.2)}
+    check_disjoint(tables)
+    assert set(tables["chat"]["problem"]) <= set(tables["prompts"]["problem"])
+
+
+def test_folder_with_splits() -> None:
+    Path("d").mkdir()
+    put("d/train-00000-of-00002.jsonl", PROMPTS[:20])
+    put("d/train-00001-of-00002.jsonl", PROMPTS[20:40])
+    put("d/validation.jsonl", PROMPTS[40:45])
+    put("d/test.jsonl", PROMPTS[45:])
+    Path("d/README.md").write_text("not data")
+    table = load("d", "prompts")
+    assert dict(table["split"].value_counts().rows()) == {"train": 40, "heldout": 5, "test": 15}
+    assert load("d", "prompts", limit=3)["split"].to_list() == ["train"] * 3 + ["heldout"] * 3 + ["test"] * 3
+
+
+def test_test_split_serves_as_heldout_where_there_is_no_other() -> None:
+    Path("d").mkdir()
+    put("d/train.jsonl", COMPLETIONS[:50])
+    put("d/test.jsonl", COMPLETIONS[50:])
+    counts = dict(load("d", "chat", test_share=0.01)["split"].value_counts().rows())
+    assert counts["heldout"] == 10
+
+
+def test_named_splits_and_renamed_columns() -> None:
+    Path("d").mkdir()
+    put("d/train.jsonl", [{"question": "never"}])
+    put("d/eval.jsonl", [{"question": f"{n}?"} for n in range(60)])
+    params = {"splits": {"train": "eval"}, "rename": {"question": "prompt"}, "heldout_share": 0.2, "test_share": 0.2}
+    assert load("d", "prompts", **params).height == 60
+
+
+def test_hub_tables_are_named_and_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        ParamsError, match="must be a commit of 40 hexadecimal digits, because a tag or branch can move"
+    ):
+        check(HubTable, {"name": "org/name", "revision": "main"}, where="hub")
+    for name in ("./folder", "/folder", "a/b/c", "https://x.y/z", ".."):
+        with pytest.raises(
+            ParamsError, match=r"not a name of the Hub such as org/name; name local data under data.files"
+        ):
+            check(HubTable, {"name": name, "revision": COMMIT}, where="hub")
+    Path("org/name").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"'org/name' is a local file or folder, not a data set of the Hub. Name local"):
+        load_table(HubTable(name="org/name", revision=COMMIT), "pairs", "here")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(DataError, match=r"here: the data set cannot be loaded \("):
+        load_table(HubTable(name="org/missing", revision=COMMIT), "pairs", "here")
+
+
+def test_rows_of_a_loaded_data_set() -> None:
+    loaded = datasets.DatasetDict({"train": datasets.Dataset.from_list([{**row, "x": [1]} for row in CONVERSED])})
+    parts = dataset_parts(loaded, "org/name")
+    columns = Columns(frozenset({"prompt", "chosen", "rejected"}))
+    rows = list(parts["train"][0].rows(columns, "here"))
+    assert rows == list(enumerate(CONVERSED, 1))
+    assert parts["train"][0].place == "org/name train"
+    assert list(columns.seen) == ["prompt", "chosen", "rejected", "x"]
+
+
+BAD_COLUMNS: list[tuple[Kind, Row, str]] = [
+    ("chat", {"question": "a", "response": "b"}, "here: the columns question, response are not a layout of a 'chat'"),
+    ("chat", {"question": "a"}, "Understood are: messages | prompt + completion. Rename columns, e.g."),
+    ("corpus", {"te\x1b[2Jxt": "a"}, "the columns te\\x1b[2Jxt are not a layout"),
+]
+
+
+@pytest.mark.parametrize(("kind", "row", "told"), BAD_COLUMNS)
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "parquet", "csv"])
+def test_files_without_a_layout(suffix: str, kind: Kind, row: Row, told: str) -> None:
+    with pytest.raises(DataError) as caught:
+        load(put(f"a.{suffix}", [row]), kind)
+    assert told in str(caught.value)
+
+
+TOOLED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [{"f": 1}]}]
+PARTS = [{"type": "text", "text": "a"}, {"type": "image", "url": "x"}]
+ODD_ROWS: list[tuple[Kind, list[Row], Row, str]] = [
+    ("pairs", CONVERSED, {"prompt": "a", "chosen": "b", "rejected": 5}, "'rejected' is a number; give a text, or a"),
+    ("pairs", CONVERSED, {"prompt": "a", "chosen": "b"}, "rejected missing or null; fill it in or drop the row"),
+    ("pairs", CONVERSED, {"chosen": "b", "rejected": "c"}, "'chosen' is a plain text and there is no 'prompt'"),
+    (
+        "pairs",
+        IMPLICIT,
+        {"chosen": user("a") + assistant("b"), "rejected": user("z") + assistant("c")},
+        "'rejected' has turns before its last that are not the prompt's",
+    ),
+    ("pairs", PAIRS, {**PAIRS[0], "margin": True}, "'margin' is True; give a number"),
+    ("chat", MESSAGES, {"messages": 5}, "'messages' is a number; give a text, or a list of turns"),
+    ("chat", MESSAGES, {"messages": ["a"]}, "turn 1 of 'messages' is a text; each turn needs the texts"),
+    ("chat", MESSAGES, {"messages": [{"from": "human", "value": "x"}]}, "the role of turn 1 of 'messages' is missing"),
+    ("chat", MESSAGES, {"messages": [{"role": "user"}]}, "the content of turn 1 of 'messages' is missing or null"),
+    ("chat", MESSAGES, {"messages": TOOLED}, "turn 2 of 'messages' has 'tool_calls', which would be lost; put it into"),
+    ("chat", MESSAGES, {"messages": [{"role": "user", "content": PARTS}]}, "turn 1 of 'messages' has the part {'type'"),
+    ("chat", MESSAGES, {"messages": user("\ud800")}, "turn 1 of 'messages' holds half a character"),
+    ("prompts", PROMPTS, {"prompt": "a", "answer": ["4"]}, "'answer' is a list; give a text or a number"),
+    ("prompts", PROMPTS, {"prompt": "a", "answer": {"x": 4}}, "'answer' is an object; give a text or a number"),
+    (
+        "prompts",
+        PROMPTS,
+        {"prompt": "a", "answer": 42.0},
+        "'answer' is the number 42.0, which can be written in several",
+    ),
+    ("feedback", FEEDBACK, {**FEEDBACK[0], "label": 3}, "'label' is 3; give true/false or 1/0"),
+    ("feedback", FEEDBACK, {**FEEDBACK[0], "label": "good"}, "'label' is 'good'; give true/false or 1/0"),
+    ("corpus", CORPUS, {"text": 1.5}, "'text' is a number; give a text"),
+]
+
+
+@pytest.mark.parametrize(("kind", "good", "odd", "told"), ODD_ROWS)
+def test_an_odd_row_is_refused_and_changes_no_other(
+    kind: Kind, good: list[Row], odd: Row, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, shares = put("a.jsonl", [*good, odd]), {"heldout_share": 0.2, "test_share": 0.2}
+    with pytest.raises(TableError) as caught:
+        load(name, kind, **shares)
+    assert str(caught.value).startswith(f"here: 1 of 61 rows break the rules of a '{kind}' table:\n  a.jsonl line 61: ")
+    assert told in str(caught.value)
+    kept = load(name, kind, bad_rows="drop", **shares)
+    assert f"here: 1 row left out as bad (bad_rows: drop), e.g. a.jsonl line 61: {told}" in capsys.readouterr().err
+    assert kept.equals(load(put("b.jsonl", good), kind, **shares))
+
+
+def test_rows_of_several_layouts_are_converted_by_their_own() -> None:
+    rows = [MESSAGES[n] if n % 2 else COMPLETIONS[n] for n in range(60)]
+    expected = load(put("a.jsonl", MESSAGES), "chat", heldout_share=0.2)
+    assert load(put("b.jsonl", rows), "chat", heldout_share=0.2).equals(expected)
+    pairs = [*CONVERSED[:30], *PAIRS[30:]]
+    assert load(put("p.jsonl", pairs), "pairs").equals(load(put("q.jsonl", PAIRS), "pairs"))
+
+
+def test_one_plain_row_among_conversations() -> None:
+    rows = [{"messages": user(f"{n}?") + assistant("a")} for n in range(299)]
+    with pytest.raises(TableError, match=r"a.jsonl line 300, messages = .*: must end with a turn of the assistant"):
+        load(put("a.jsonl", [*rows, {"messages": "plain"}]), "chat", test_share=0.0)
+
+
+def test_content_in_parts_is_joined() -> None:
+    parts = [{"type": "text", "text": "1+"}, {"type": "text", "text": "1?"}]
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": parts},
+                {"role": "assistant", "content": [{"type": "text", "text": str(n)}]},
+            ]
+        }
+        for n in range(60)
+    ]
+    for name in ("a.jsonl", "a.parquet"):
+        table = load(put(name, rows), "chat", test_share=0.0, splits={}, heldout_share=0.0)
+        assert table["messages"][0].to_list() == user("1+1?") + assistant("0")
+
+
+def test_answers_as_json_writes_them(capsys: pytest.CaptureFixture[str]) -> None:
+    values = [42, True, 0.5, "007", None, 10**30]
+    name = put("a.jsonl", [{"prompt": f"{n}?", "answer": value} for n, value in enumerate(values)])
+    table = load(name, "prompts", heldout_share=0.0, test_share=0.0)
+    assert table["answer"].to_list() == ["42", "true", "0.5", "007", "", str(10**30)]
+    assert "here: 1 row without an answer: no rule can check them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl line 2: not valid JSON (Expecting value, column"),
+        ("a.jsonl", b'{"text": "a"}\n\n{"text": "\xff"}\n', "a.jsonl line 3: not UTF-8 (byte 0xff)"),
+        ("a.jsonl", b'{"text": "a", "text": "b"}\n', "a.jsonl line 1: the name 'text' occurs twice"),
+        ("a.jsonl", b'{"text": "a", "x": NaN}\n', "a.jsonl line 1: NaN is not a number in JSON"),
+        ("a.jsonl", b'{"text": "a", "x": -Infinity}\n', "-Infinity is not a number in JSON"),
+        ("a.jsonl", b'["text"]\n', "a.jsonl line 1: not a JSON object; write one JSON object per line"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl line 1: nested too deeply"),
+        ("a.jsonl", b"", "a.jsonl has no rows. Give it rows or remove it"),
+        ("a.json", b"[1, 2", "a.json cannot be read (not valid JSON (Expecting ',' delimiter, column 6))"),
+        ("a.json", b'[{"text": "a"},\n{"text": "\xff"}]', "a.json cannot be read (line 2: not UTF-8 (byte 0xff))"),
+        ("a.json", b'{"text": "a"}\n{"text": "b"}', "a file with one object per line must end in .jsonl"),
+        ("a.json", b'{"text": "a"}', "a .json file must hold a list of objects"),
+        ("a.json", b'[{"text": "a"}, 7]', "a.json row 2: not a JSON object"),
+        ("a.csv", b"text\na\n\xff\xfe\xfd\n", "a.csv cannot be read (line 3: not UTF-8 (byte 0xff))"),
+        ("a.csv", b'text,x\n"a\nb",1\nc\n', "a.csv line 4: 1 cells, but the header has 2"),
+        ("a.csv", b'text\n"a', "a.csv cannot be read (line 2: unexpected end of data)"),
+        ("a.csv", b"text,text\na,b\n", "a.csv cannot be read (the name 'text' occurs twice)"),
+        ("a.csv", b"text\n\"[{'role': 'user'}]\"\n", "a.csv line 2: a conversation written as text; csv cannot hold"),
+        ("a.parquet", b"PAR1 nothing", "a.parquet cannot be read"),
+        ("a.arrow", b"ARROW1 nothing", "a.arrow cannot be read"),
+        ("a.txt", b"text", "a.txt is not a known kind of file. Give a file that ends in .parquet, .jsonl, .json, .csv"),
+    ],
+)
+def test_unreadable_files(name: str, content: bytes, told: str) -> None:
+    Path(name).write_bytes(content)
+    with pytest.raises((DataError, TableError)) as caught:
+        load(name, "corpus")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_byte_order_mark(name: str) -> None:
+    put(name, CORPUS)
+    expected = load(name, "corpus")
+    Path(name).write_bytes(b"\xef\xbb\xbf" + Path(name).read_bytes())
+    assert load(name, "corpus").equals(expected)
+
+
+def test_places(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"here: nowhere.jsonl is not found. Fix the path"):
+        load("nowhere.jsonl", "corpus")
+    outside = tmp_path.parent / f"{tmp_path.name}.jsonl"
+    put(str(outside), CORPUS)
+    for path in (str(outside), f"../{outside.name}"):
+        with pytest.raises(
+            DataError, match=r"is not in the folder \. Name a file or folder in it, or set outside_workspace: true"
+        ):
+            load(path, "corpus")
+        assert load_table(FileTable(path=path), "corpus", "here", outside_workspace=True).height == 60
+    Path("empty/.hidden").mkdir(parents=True)
+    put("empty/_x.jsonl", CORPUS)
+    put("empty/.y.jsonl", CORPUS)
+    Path("empty/z.jsonl.crdownload").write_text("half")
+    with pytest.raises(DataError, match=r"the folder empty has no data files. Put files there that end in .parquet"):
+        load("empty", "corpus")
+
+
+def test_links_that_lead_out_of_the_workspace(tmp_path: Path) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    outside.mkdir()
+    put(str(outside / "train.jsonl"), CORPUS)
+    datasets.Dataset.from_list(CORPUS).save_to_disk(str(outside / "saved"))
+    Path("inside").mkdir()
+    Path("inside/folder").symlink_to(outside)
+    Path("d").mkdir()
+    Path("d/train.jsonl").symlink_to(outside / "train.jsonl")
+    Path("s/train").mkdir(parents=True)
+    Path("s/dataset_dict.json").write_text('{"splits": ["train"]}')
+    for name in ("state.json", "data-00000-of-00001.arrow"):
+        Path("s/train", name).symlink_to(outside / "saved" / name)
+    for path in ("inside/folder", "inside/folder/train.jsonl", "d", "d/train.jsonl", "s", "s/train"):
+        with pytest.raises(DataError, match="leads out of the workspace"):
+            load(path, "corpus")
+        assert load_table(FileTable(path=path), "corpus", "here", outside_workspace=True).height == 60
+    with pytest.raises(DataError, match=r"\.\./d is not in the folder inside"):
+        load_table(FileTable(path="../d"), "corpus", "here", Path("inside"))
+
+
+def test_names_are_names_and_not_patterns() -> None:
+    put("x1.jsonl", [{"text": "the wrong file"}])
+    for name in ("x[1].jsonl", "x?.csv", "*.parquet", "a\x1b[2J\nb.json"):
+        put(name, CORPUS)
+        assert "the wrong file" not in set(load(name, "corpus")["text"])
+    with pytest.raises(DataError, match=r"x\[2\].jsonl is not found"):
+        load("x[2].jsonl", "corpus")
+    put("a\x1b[2J\nb.json", [{"text": 5}])
+    with pytest.raises(TableError) as caught:
+        load("a\x1b[2J\nb.json", "corpus")
+    assert "a\\x1b[2J\\nb.json row 1: 'text' is a number" in str(caught.value)
+
+
+def test_folders_of_save_to_disk() -> None:
+    splits = {"train": PROMPTS[:40], "validation": PROMPTS[40:50], "test": PROMPTS[50:]}
+    whole = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
+    whole.save_to_disk("d", num_shards={"train": 2, "validation": 1, "test": 1})
+    table = load("d", "prompts")
+    assert dict(table["split"].value_counts().rows()) == {"train": 40, "heldout": 10, "test": 10}
+    assert load("d/train", "prompts", heldout_share=0.2, test_share=0.2).height == 40
+    put("asked.jsonl", PROMPTS[:40])
+    expected = load("asked.jsonl", "prompts", heldout_share=0.2, test_share=0.2)
+    assert load("d/train", "prompts", heldout_share=0.2, test_share=0.2).equals(expected)
+    Path("d/train/state.json").write_text('{"_data_files": [{"filename": "../test/data-00000-of-00001.arrow"}]}')
+    with pytest.raises(DataError, match=r"state.json does not list names under '_data_files'"):
+        load("d", "prompts")
+
+
+def test_arrow_files_of_both_formats() -> None:
+    arrow = pa.Table.from_pylist(CONVERSED)
+    with pa.OSFile("stream.arrow", "wb") as sink, pa.ipc.new_stream(sink, arrow.schema) as writer:
+        writer.write_table(arrow, max_chunksize=7)
+    with pa.OSFile("file.arrow", "wb") as sink, pa.ipc.new_file(sink, arrow.schema) as writer:
+        writer.write_table(arrow, max_chunksize=7)
+    expected = load(put("a.jsonl", CONVERSED), "pairs")
+    assert load("stream.arrow", "pairs").equals(expected)
+    assert load("file.arrow", "pairs").equals(expected)
+
+
+def test_split_column() -> None:
+    names = ["train", "Training", "validation", "dev", "test"]
+    rows = [{**row, "split": names[n % 5]} for n, row in enumerate(PROMPTS)]
+    for suffix in ("jsonl", "parquet", "csv"):
+        table = load(put(f"a.{suffix}", rows), "prompts")
+        assert dict(table["split"].value_counts().rows()) == {"train": 24, "heldout": 24, "test": 12}
+        by_prompt = {row["prompt"][0]["content"]: row["split"] for row in table.iter_rows(named=True)}
+        assert by_prompt["4+1?"] == "test"
+    own = [{**row, "fold": "ab"[n % 2]} for n, row in enumerate(PROMPTS)]
+    params = {"rename": {"fold": "split"}, "splits": {"train": "a", "test": "b"}, "heldout_share": 0.2}
+    counts = dict(load(put("b.jsonl", own), "prompts", **params)["split"].value_counts().rows())
+    assert counts["test"] == 30
+    assert counts["train"] + counts["heldout"] == 30
+    assert load("a.jsonl", "prompts", limit=2).height == 10
+
+
+def test_split_columns_that_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{**row, "split": "train"} for row in PROMPTS]
+    for value, told in (("math", "split = 'math' is not one of train"), (None, "split = None"), (3, "'split' is 3")):
+        odd = {"prompt": "odd", "answer": "1", "split": value}
+        with pytest.raises(TableError) as caught:
+            load(put("a.jsonl", [*rows, odd]), "prompts")
+        assert f"here: 1 of 61 rows break the rules of a 'prompts' table:\n  a.jsonl line 61: {told}" in str(
+            caught.value
+        )
+        assert load("a.jsonl", "prompts", bad_rows="drop", rename={}).height == 60
+        assert "here: 1 row left out as bad" in capsys.readouterr().err
+    Path("d").mkdir()
+    put("d/train.jsonl", rows[:40])
+    put("d/test.jsonl", rows[40:])
+    with pytest.raises(
+        DataError, match="the rows have a column 'split', and the source itself has the splits test, tr"
+    ):
+        load("d", "prompts")
+    assert load("d", "prompts", rename={"split": "part"}).filter(split="test").height == 20
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({"rename": {"txt": "text"}}, "a.jsonl has no column 'txt' to rename. Did you mean 'text'?"),
+        ({"rename": {"other": "text"}}, "'rename' turns 'other' into 'text', which a.jsonl already has"),
+        ({"splits": {"train": "trian"}}, "split 'trian' is not found. The source has train. Name them, e.g. splits:"),
+        ({"splits": {"test": "train"}}, "no split is named train"),
+    ],
+)
+def test_params_that_do_not_fit_the_data(params: Row, told: str) -> None:
+    with pytest.raises(DataError) as caught:
+        load(put("a.jsonl", [{"text": f"{n}", "other": "x"} for n in range(60)]), "corpus", **params)
+    assert told in str(caught.value)
+
+
+def test_bad_rows_stop_or_are_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [*PROMPTS, PROMPTS[3], {"prompt": " ", "answer": "x"}, {"prompt": None, "answer": "y"}]
+    name, shares = put("a.jsonl", rows), {"heldout_share": 0.2, "test_share": 0.2}
+    with pytest.raises(TableError) as caught:
+        load(name, "prompts", table=Path("data/mine/prompts.parquet"), **shares)
+    told = str(caught.value)
+    assert "here: 4 of 63 rows break the rules of a 'prompts' table:\n" in told
+    assert "a.jsonl line 4, id = " in told
+    assert "a.jsonl line 61, id = " in told
+    assert "must be unique" in told
+    assert "a.jsonl line 62, prompt = [{'role': 'user', 'content': ' '}]: each content must not be blank" in told
+    assert "a.jsonl line 63: prompt missing or null; fill it in or drop the row" in told
+    assert told.endswith("set bad_rows: drop; data/mine/prompts.rejected.parquet lists them all")
+    rejected = pl.read_parquet("data/mine/prompts.rejected.parquet")
+    assert rejected.columns == ["file", "line", "reason", *COLUMNS["prompts"]]
+    assert sorted(rejected.select("file", "line").rows()) == [("a.jsonl", line) for line in (4, 61, 62, 63)]
+    capsys.readouterr()
+    kept = load(name, "prompts", bad_rows="drop", **shares)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "here: 1 row left out: duplicates of earlier rows (bad_rows: drop)"
+    assert lines[1].startswith("here: 2 rows left out as bad (bad_rows: drop), e.g. a.jsonl line 63: prompt missing")
+    counts = [kept.filter(split=split).height for split in ("train", "heldout", "test")]
+    train, heldout, test = counts
+    told = f"here: 63 rows: {train} train, {heldout} held out (heldout_share 0.2), {test} test (test_share 0.2)"
+    assert lines[2:] == [told]
+    assert kept.equals(load(put("b.jsonl", PROMPTS), "prompts", **shares))
+
+
+def test_no_row_disappears_without_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    name = put("a.jsonl", COMPLETIONS)
+    asked = load(put("p.jsonl", PROMPTS), "prompts", heldout_share=0.2, test_share=0.2)
+    capsys.readouterr()
+    table = load(name, "chat", heldout_share=0.2, test_share=0.2)
+    lost, heldout = asked.filter(split="test").height, table.filter(split="heldout").height
+    assert set(table["problem"]) == set(asked.filter(pl.col("split") != "test")["problem"])
+    assert capsys.readouterr().err.splitlines() == [
+        f"here: {lost} rows left out: their problem is in the test split of prompts (test_share 0.2)",
+        f"here: 60 rows: {60 - lost - heldout} train, {heldout} held out (heldout_share 0.2)",
+    ]
+    assert load(name, "chat", heldout_share=0.0, test_share=0.0)["split"].to_list() == ["train"] * 60
+    assert capsys.readouterr().err == "here: 60 rows: 60 train, 0 held out\n"
+    with pytest.raises(
+        DataError, match=r"none of 1 row is in the split 'heldout'. Give more rows, name a split of the"
+    ):
+        load(put("one.jsonl", COMPLETIONS[:1]), "chat", test_share=0.0)
+    Path("d/more").mkdir(parents=True)
+    for part, rows in {"train": COMPLETIONS[:40], "dev": COMPLETIONS[40:50], "test": COMPLETIONS[50:]}.items():
+        put(f"d/{part}.jsonl", rows)
+    put("d/other.jsonl", COMPLETIONS)
+    Path("d/README.md").write_text("not data")
+    capsys.readouterr()
+    load("d", "chat", test_share=0.0, limit=8)
+    assert capsys.readouterr().err.splitlines() == [
+        "here: not read: README.md, more/",
+        "here: not read: other; name them under 'splits' if they are splits",
+        "here: read only the first 8 rows of each split (limit)",
+        "here: 8 rows of the test split left out: a chat table has none",
+        "here: 24 rows: 8 train, 8 held out",
+    ]
+
+
+def test_several_assistant_turns_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    longer = {"messages": user("a") + assistant("b") + user("c") + assistant("d")}
+    load(put("a.jsonl", [*MESSAGES, longer]), "chat", test_share=0.0)
+    assert "here: 1 row with several assistant turns: only the last of each is trained" in capsys.readouterr().err
+
+
+def test_the_size_of_what_a_parquet_file_decodes_to() -> None:
+    text, rows = "a" * 500_000, 400
+    bomb = pa.table({"messages": [user(text) + assistant("b")] * rows, "other": ["x"] * rows})
+    pq.write_table(bomb, "bomb.parquet")
+    assert Path("bomb.parquet").stat().st_size < 1_000_000
+    with Path("bomb.parquet").open("rb") as stream:
+        with pytest.raises(ValueError, match=r"it decodes to 0\.2 GB or more, and at most 0\.1 GB fit the memory"):
+            check_decoded_size(stream, ["messages"], limit=100_000_000)
+        check_decoded_size(stream, ["messages"], limit=210_000_000)
+        check_decoded_size(stream, ["other"], limit=1_000_000)
+    nulls = pa.table({"answer": pa.nulls(2_000_000, pa.string())})
+    pq.write_table(nulls, "nulls.parquet")
+    assert Path("nulls.parquet").stat().st_size < 10_000
+    with Path("nulls.parquet").open("rb") as stream, pytest.raises(ValueError, match="it decodes to"):
+        check_decoded_size(stream, ["answer"], limit=10_000_000)
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({}, "table.path: field required"),
+        ({"path": ""}, "table.path"),
+        ({"path": "a", "splits": {"dev": "x"}}, "table.splits.dev"),
+        ({"path": "a", "heldout": 0.1}, "table.heldout: unknown key. Did you mean 'heldout_share'?"),
+        ({"path": "a", "test_share": 0.5}, "table.test_share = 0.5"),
+    ],
+)
+def test_wrong_params(section: Row, told: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        check(FileTable, section, where="table")
+    assert told in str(caught.value)
+
+
+def test_many_rows_take_seconds() -> None:
+    """An eighth of a million plain rows in well under the time that a million may take; the machine may be noisy."""
+    with Path("a.jsonl").open("w") as stream:
+        stream.writelines(
+            json.dumps({"prompt": f"What is {n}+1?", "completion": str(n + 1)}) + "\n" for n in range(125_000)
+        )
+    began = time.process_time()
+    load("a.jsonl", "chat")
+    assert time.process_time() - began < 10
