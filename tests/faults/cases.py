@@ -13,7 +13,7 @@ from posttrain.evaluate.policy import EvaluateParams
 from posttrain.sections import ALGORITHMS, MODELS
 from posttrain.tables.columns import COLUMNS, TURNS, Kind
 from posttrain.tables.sources import TASKS
-from tests.faults.tried import ALGORITHM_RUNS, rows
+from tests.faults.tried import ALGORITHM_RUNS, place_of, rows
 
 TYPED: dict[str, tuple[type[BaseModel], str]] = {
     "data.tasks.two_step": (TASKS["two_step"].params, "data_tasks two_step"),
@@ -176,11 +176,11 @@ def _paths() -> Iterator[Case]:
     """Paths in parameters that lead out of the workspace, and data that is given badly."""
     for outside in ("/tmp", "..", "../../../../etc", "models/../..", "~"):
         for place, stage in PATHS.items():
-            given = {"path": place.split("."), "value": f"'{outside}'"}
-            yield Case("paths", f"{place} = {outside}", stage, "setting", given, "params.yaml")
+            given, group = {"path": place.split("."), "value": f"'{outside}'"}, ".".join(place.split(".")[:2])
+            yield Case("paths", f"{place} = {outside}", stage, "setting", given, group)
     for name, content in GIVEN.items():
         given = {"file": f"given/{name}", "content": content, **LATIN.get(name, {})}
-        yield Case("given data", name, "data_files mine", "given", given, f"given/{name}")
+        yield Case("given data", name, "data_files mine", "given", given, place_of(name))
 
 
 def _tables() -> Iterator[Case]:

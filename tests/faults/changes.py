@@ -36,11 +36,13 @@ def apply(change: str, arguments: dict[str, Any]) -> None:
 
 
 def listing(workspace: Path) -> dict[str, str]:
-    """Every file but locks and the rejected rows that lie beside an error, with its digest."""
+    """Every file but locks, and what an error leaves by design: rejected rows and its own text, with its digest."""
     found = {}
     for path in sorted(workspace.rglob("*")):
         name = str(path.relative_to(workspace))
-        if path.name in (SNAPSHOT, "held") or "/.held" in name or name.endswith(".rejected.parquet"):
+        if path.name in (SNAPSHOT, "held") or "/.held" in name or name.startswith(".dvc/tmp/failures/"):
+            continue
+        if name.endswith(".rejected.parquet"):
             continue
         if path.is_file() and not path.is_symlink():
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()

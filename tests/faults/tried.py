@@ -169,6 +169,12 @@ GIVEN = (
     "{name: an/example}",
 )
 
+WHOLE = (
+    *("columns.jsonl", "nulls.jsonl", "one.jsonl", "empty key.jsonl", "wide.csv", "semicolon.csv"),
+    "one problem.jsonl",
+)
+"""Files in which no row is at fault, but the table that they make."""
+
 RESULTS = {
     "results/sft/metrics.json": (
         *(f'{{"pass_at_1": {value}, "pass_at_1_low": 1, "pass_at_1_high": 1}}'
@@ -200,6 +206,11 @@ LINKS = (
 """(link, parameter, value, stage)"""
 
 ARGUMENTS = ("reward", "nothing", "../x", "sft/../base", "", ".", "a/b/c", "sft/", "/tmp", "sft\nx", "ünïcode")
+
+
+def place_of(file: str) -> str:
+    """What an error about given data names: the file, or the parameter of the table."""
+    return "data.files.mine.chat" if file in WHOLE else f"given/{file}"
 
 
 def rows() -> Iterator[Row]:
@@ -247,7 +258,7 @@ def _models() -> Iterator[Row]:
 def _data() -> Iterator[Row]:
     for name, content in LINES.items():
         change = {"file": f"given/{name}", "content": content}
-        yield "given data", name, "data_files mine", "given", change, f"given/{name}"
+        yield "given data", name, "data_files mine", "given", change, place_of(name)
     for value in GIVEN:
         yield "given data", value, "data_files mine", "given_as", {"chat": value}, "data.files.mine"
     for stage in ("online grpo", "data_samples compared"):
