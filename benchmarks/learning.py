@@ -22,6 +22,8 @@ from benchmarks.learning_trials import RATES, SEEDS, Trial, final_trials, search
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "smoke.yaml"
 WORKERS = 2
+NEEDED = ("data_samples@compared", "reward@main", "evaluate@base", "evaluate@sft")
+"""The stages that trials start from, with what they need."""
 REWARDS: dict[str, dict[str, Any]] = {
     "pairs": {},
     "pairs, margins": {"margins": "column"},
@@ -36,7 +38,7 @@ def prepare(place: Path) -> None:
     if not pipeline.is_dir():
         subprocess.run([sys.executable, "-m", "tests.workspace", str(pipeline), str(RECIPE)], check=True, cwd=ROOT)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    command = [sys.executable, "-m", "dvc", "repro", "pairs", "reward", "evaluate_model@base", "evaluate_model@sft"]
+    command = [sys.executable, "-m", "dvc", "repro", *NEEDED]
     subprocess.run(command, check=True, cwd=pipeline, env={**os.environ, "PATH": path})
     for part in range(WORKERS):
         folder = place / f"worker{part}"
@@ -60,22 +62,29 @@ def work(place: Path, trials: Sequence[Trial], part: int) -> None:
 def attempt(trial: Trial) -> dict[str, Any]:
     """One run and its measure, or why it failed."""
     from posttrain.errors import PosttrainError
-    from posttrain.evaluate.policy import EvaluateParams, evaluate, summary
+    from posttrain.evaluate.policy import evaluate, summary
     from posttrain.online.run import train_distill, train_online
     from posttrain.train.preferences import train_preference
 
     section, started = trial.subject.section, time.monotonic()
-    Path("params.yaml").write_text(json.dumps({section: {"runs": {trial.run: trial.settings}}}), encoding="utf-8")
     trains = {"online": train_online, "preference": train_preference, "distill": train_distill}
-    name = f"{section}/{trial.run}"
+    settings = {"data": "two_step/prompts", "reference": "sft/main", "split": trial.split, "prompts": 120, "samples": 8}
+    evaluated = {"settings": settings, "policies": {trial.run: f"{section}/{trial.run}"}}
+    write_params({section: {"runs": {trial.run: trial.settings}}, "evaluate": evaluated})
     try:
         trains[section](trial.run)
-        metrics = evaluate(name, EvaluateParams(split=trial.split, prompts=120, samples=8))
+        metrics = evaluate(trial.run)
     except PosttrainError as error:
         print(f"{trial.subject.label} {trial.rate:g} {trial.seed}: {error}", flush=True)
         return {"failed": str(error)}
-    print(f"{trial.rate:g} {time.monotonic() - started:.0f} s, {summary(name, metrics)}", flush=True)
-    return {"metrics": metrics, "right": per_prompt(Path("results") / name), **watched(name)}
+    print(f"{trial.rate:g} {time.monotonic() - started:.0f} s, {summary(trial.run, metrics)}", flush=True)
+    right = per_prompt(Path("results") / trial.run)
+    return {"metrics": metrics, "right": right, **watched(f"{section}/{trial.run}")}
+
+
+def write_params(params: dict[str, Any]) -> None:
+    """params.yaml of this worker's folder, which is YAML and JSON at once."""
+    Path("params.yaml").write_text(json.dumps(params), encoding="utf-8")
 
 
 def cached(place: Path, trial: Trial) -> Path:
@@ -115,17 +124,20 @@ def watched(name: str) -> dict[str, float]:
 
 def rewards(place: Path) -> None:
     """The reward model by each objective and seed: its held-out accuracy."""
-    from posttrain.train.preferences import RewardParams, train_reward
+    from posttrain.train.preferences import train_reward
 
     file = place / "rewards.json"
     measured: dict[str, list[float]] = {}
     os.environ["DVC_ROOT"] = str(place / "worker0")
     os.chdir(place / "worker0")
+    inputs = {"start": "sft/main", "data": "compared/pairs", "demonstrations": "none"}
     for label, objective in REWARDS.items():
+        feedback = "compared/feedback" if objective.get("compare") == "ranks" else "none"
         for seed in SEEDS:
-            given = {"epochs": 2.0, "optimizer": {"lr": 1e-3}, "seed": seed, "objective": objective}
-            train_reward(RewardParams.model_validate(given))
-            summary = json.loads(Path("metrics/reward.json").read_text(encoding="utf-8"))
+            shared = {**inputs, "feedback": feedback, "epochs": 2.0, "optimizer": {"lr": 1e-3}}
+            write_params({"reward": {"runs": {"trial": {**shared, "seed": seed, "objective": objective}}}})
+            train_reward("trial")
+            summary = json.loads(Path("metrics/reward/trial.json").read_text(encoding="utf-8"))
             measured.setdefault(label, []).append(summary["heldout_accuracy"])
     file.write_text(json.dumps(measured), encoding="utf-8")
 

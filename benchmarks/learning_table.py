@@ -43,7 +43,9 @@ TEACHER = (
 
 def write_page(place: Path, page: Path, subjects: Sequence[Subject]) -> None:
     """Write the page; trials without a result are named, not left out."""
-    starts = {name: np.array(per_prompt(place / "pipeline" / "results" / name)) for name in ("base", "sft")}
+    labels = {"base/tiny": "base", "sft/main": "sft"}
+    results = place / "pipeline" / "results"
+    starts = {model: np.array(per_prompt(results / label)) for model, label in labels.items()}
     lines = [HEAD, _machine(), ""]
     for section, title in TITLES.items():
         lines += [f"## {title}", ""]

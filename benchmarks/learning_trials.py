@@ -11,7 +11,7 @@ from typing import Any
 
 from posttrain.algorithms.distill_rows import DISTILL_ROWS
 from posttrain.algorithms.policy import POLICY_ROWS
-from posttrain.algorithms.preference import PREFERENCE_ROWS
+from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
 from posttrain.params import merge
 
@@ -19,16 +19,24 @@ RATES = Path(__file__).with_name("learning_rates.json")
 """What the search chose; `python -m benchmarks.learning --search` writes it."""
 SEARCH_SEED, SEEDS = 0, (1, 2, 3)
 
+FEEDBACK = tuple(name for name, row in PREFERENCE_ROWS.items() if "label" in PreferenceObjective(row.settings()).needs)
+"""Rows that learn from judged answers instead of comparisons."""
 SHARED: dict[str, dict[str, Any]] = {
     "online": {
-        "start": "sft",
+        "start": "sft/main",
+        "data": "two_step/prompts",
+        "corpus": "none",
+        "reward_model": "none",
         "reward": {"correct": 1.0, "format": 0.2},
         "rollout": {"rounds": 25, "prompts": 8, "group_size": 8, "minibatches": 2},
         "optimizer": {"schedule": "linear"},
     },
-    "preference": {"start": "sft", "epochs": 1.0, "optimizer": {"schedule": "linear"}},
+    "preference": {"start": "sft/main", "data": "compared/pairs", "epochs": 1.0, "optimizer": {"schedule": "linear"}},
     "distill": {
-        "start": "sft",
+        "start": "sft/main",
+        "data": "two_step/prompts",
+        "demonstrations": "two_step/chat",
+        "reward_model": "none",
         "rollout": {"rounds": 25, "prompts": 8, "group_size": 8, "minibatches": 2},
         "optimizer": {"schedule": "linear"},
     },
@@ -61,6 +69,8 @@ class Subject:
         """The run as params.yaml would hold it."""
         tuned = {"trpo": {"delta": rate}} if self.algorithm == "trpo" else {"optimizer": {"lr": rate}}
         own = merge(merge(SHARED[self.section], tuned), self.knobs)
+        if self.algorithm in FEEDBACK:
+            own["data"] = "compared/feedback"
         return {"algorithm": self.algorithm, "seed": seed, **own}
 
 
@@ -74,7 +84,7 @@ OWN: dict[str, dict[str, Any]] = {
 VARIANTS: tuple[Subject, ...] = (
     Subject("online", "reinforce, moving average", "reinforce", {"advantage": "moving_average"}),
     Subject("online", "ppo, adaptive KL", "ppo", {"kl": {"target": 2.0, "horizon": 200}}),
-    Subject("online", "ppo, ptx", "ppo", {"ptx": 0.5}),
+    Subject("online", "ppo, ptx", "ppo", {"ptx": 0.5, "corpus": "two_step/corpus"}),
     Subject("online", "grpo, two epochs", "grpo", {"rollout": {"epochs": 2}}),
     Subject("online", "grpo, replay", "grpo", {"rollout": {"replay": {"groups": 4, "rounds": 2}}}),
 )
@@ -85,7 +95,7 @@ def subjects() -> list[Subject]:
     found = [Subject("online", name, name) for name in POLICY_ROWS]
     found += [*VARIANTS, *(Subject("online", name, name) for name in SAMPLED_ROWS)]
     found += [Subject("preference", name, name, OWN.get(name, {})) for name in PREFERENCE_ROWS]
-    found += [Subject("preference", "orpo from base", "orpo", {"start": "base", "epochs": 6.0})]
+    found += [Subject("preference", "orpo from base", "orpo", {"start": "base/tiny", "epochs": 6.0})]
     return found + [Subject("distill", name, name) for name in DISTILL_ROWS if name != "context_distill"]
 
 

@@ -192,8 +192,6 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
     if failure["type"] == "extra_forbidden":
         known = _fields_at(model, [str(part) for part in path[:-1]])
         return f"{dotted}: unknown key. {did_you_mean(str(path[-1]), known)}".rstrip()
-    if failure["type"] == "string_pattern_mismatch" and (expected := _description(model, path)):
-        return f"{dotted} = {_shown(failure['input'])}: expected {expected}"
     message = str(failure["msg"]).removeprefix("Value error, ")
     message = message[0].lower() + message[1:] if message[:2] != message[:2].upper() else message
     if failure["type"] == "string_pattern_mismatch":
@@ -201,16 +199,6 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
     if failure["type"] in ("missing", "value_error"):
         return f"{dotted}: {message}"
     return f"{dotted} = {_shown(failure['input'])}: {message}"
-
-
-def _description(model: type[BaseModel], path: Sequence[Any]) -> str | None:
-    """What the field at `path` says of itself."""
-    found: type[BaseModel] | None = model
-    for part in path[:-1]:
-        field = found.model_fields.get(str(part)) if found else None
-        found = next(iter(_models_in(field.annotation)), None) if field else None
-    field = found.model_fields.get(str(path[-1])) if found and path else None
-    return field.description if field else None
 
 
 def _shown(value: Any) -> str:

@@ -28,7 +28,7 @@ from benchmarks.speed.page import write_page
 from benchmarks.speed.run import RESULTS, ROOT
 from tests.workspace import environment
 
-STAGES = ("stage sft", "stage online grpo")
+STAGES = ("stage sft main", "stage online grpo")
 SERVER_STARTS = 3
 """The first makes the database."""
 TABLE_TURNS = 3

@@ -44,7 +44,7 @@ def _rollouts(numbers: pl.DataFrame) -> pl.DataFrame:
     return numbers.select(
         prompt_id=pl.format("{}", owner),
         problem=pl.format("{} + 17", owner),
-        policy=pl.lit("online/grpo"),
+        policy=pl.lit("grpo"),
         sample=sample,
         greedy=pl.lit(value=False),
         prompt=prompt,

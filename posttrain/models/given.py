@@ -1,8 +1,7 @@
-"""Models that are not trained here: a local folder or a Hub name, taken as they are."""
+"""Models that are not trained here: a folder, or a model of the Hub at its commit, as it is."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -31,12 +30,10 @@ FILES = [
 
 def fetch_model(name: str, revision: str | None, target: Path, save_dtype: SaveDtype | None = None) -> None:
     """Check the model and its tokenizer, and write them into `target` in their own dtype, with a manifest."""
-    folder = Path(name)
+    folder = Path(name) if revision is None else _from_hub(name, revision)
     if not folder.is_dir():
-        folder = _from_hub(name, revision)
-    elif revision is not None:
-        mend = "Remove revision, or give a Hub name"
-        raise ModelError(what="is a local folder, which has no revision", where=f"base.model = {name}", mend=mend)
+        mend = "Give the folder of a model in base.folders; a model of the Hub belongs in base.hub, with its commit"
+        raise ModelError(what="folder not found", where=name, mend=mend)
     model = load_policy(folder)
     load_ends(folder)
     with tempfile.TemporaryDirectory(prefix="posttrain-") as scratch:
@@ -48,14 +45,7 @@ def fetch_model(name: str, revision: str | None, target: Path, save_dtype: SaveD
         save_model(model, target, folder, save_dtype, files=files)
 
 
-def _from_hub(name: str, revision: str | None) -> Path:
-    if revision is None or not re.fullmatch("[0-9a-f]{40}", revision):
-        said = "it has none" if revision is None else f"'{revision}' may move to another commit"
-        raise ModelError(
-            what=f"is no local folder, and a Hub model needs its commit so that the run can be repeated: {said}",
-            where=f"base.model = {name} (params.yaml)",
-            mend="Set base.revision to the commit's 40 hexadecimal digits, or give the path of a folder",
-        )
+def _from_hub(name: str, revision: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -63,6 +53,6 @@ def _from_hub(name: str, revision: str | None) -> Path:
         found = snapshot_download(name, revision=revision, allow_patterns=FILES, ignore_patterns="*/*")
     except (HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        mend = "Check the name and the connection, or download it and give the folder's path"
-        raise ModelError(what=f"cannot be fetched ({reason})", where=name, mend=mend) from error
+        mend = "Check the name and the connection, or download it and name its folder in base.folders"
+        raise ModelError(what=f"cannot be fetched ({reason})", where=f"base.hub: {name}", mend=mend) from error
     return Path(found)

@@ -32,7 +32,7 @@ from posttrain.rollout.room import check_room
 from posttrain.slots import model_of, model_slot, needed_model, table_slot
 from posttrain.tables.columns import Kind
 from posttrain.tables.identity import with_ids
-from posttrain.tables.store import check_disjoint, check_table, read_table, write_table
+from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables
 from posttrain.text.chat import ChatText
 from posttrain.workspace import metrics_path, rounded, table_path, write_json
 
@@ -65,8 +65,7 @@ def make_pairs(run: str) -> None:
     for kind, frame in tables.items():
         check_table(frame, kind, folder / f"{kind}.parquet")
         check_disjoint({kind: frame})
-    for kind, frame in tables.items():
-        write_table(frame, folder / f"{kind}.parquet", kind)
+    write_tables(tables, folder)
     counts = {f"pairs_{split}": pairs.filter(split=split).height for split in ("train", "heldout")}
     write_json(metrics_path(f"data/{run}"), {**counts, "feedback": unpaired.height, **rounded(summary)})
     print(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import polars as pl
 
 from posttrain.measure.phases import phase
 from posttrain.tables.columns import Kind
 from posttrain.tables.sources import Tables
-from posttrain.tables.store import check_disjoint, check_table, write_table
+from posttrain.tables.store import check_disjoint, check_table, write_tables
 from posttrain.workspace import table_path
 
 
@@ -20,8 +21,7 @@ def prepare(run: str, make: Callable[[str], Tables]) -> None:
         for kind, frame in tables.items():
             check_table(frame, kind, table_path(f"{run}/{kind}"))
         check_disjoint({str(kind): frame for kind, frame in tables.items()})
-    for kind, frame in tables.items():
-        write_table(frame, table_path(f"{run}/{kind}"), kind)
+    write_tables(tables, Path("data") / run)
     print(summary(tables))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -37,6 +38,20 @@ def read_table(path: Place, kind: Kind) -> pl.DataFrame:
 def write_table(frame: pl.DataFrame, path: Place, kind: Kind) -> None:
     """Checks the table and puts it at `path`, whole or not at all."""
     write_parquet(check_table(frame, kind, path), path)
+
+
+@phase("write")
+def write_tables(tables: Mapping[Kind, pl.DataFrame], folder: Path) -> None:
+    """Put checked tables at folder/KIND.parquet; the folder appears whole or not at all."""
+    fresh = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        for kind, frame in tables.items():
+            write_parquet(frame, fresh / f"{kind}.parquet")
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.replace(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def check_table(frame: pl.DataFrame, kind: Kind, path: Place) -> pl.DataFrame:

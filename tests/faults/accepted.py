@@ -6,7 +6,7 @@ ACCEPTED: tuple[tuple[str, str], ...] = (
     (r"table content: .* reversed$", "the order of its rows is no rule of a table"),
     (r"table content: .* forged$", "special tokens in text stay text: they are read as their characters"),
     (
-        r"table content: data/(pairs|feedback|prompts)\.parquet split one_split$",
+        r"table content: data/\w+/(pairs|feedback|prompts)\.parquet split one_split$",
         "the stage reads the training rows only",
     ),
     (

@@ -9,19 +9,51 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from posttrain.sections import RUNS, SECTIONS
+from posttrain.evaluate.policy import EvaluateParams
+from posttrain.sections import ALGORITHMS, MODELS
 from posttrain.tables.columns import COLUMNS, TURNS, Kind
-from tests.faults.tried import RUN_OF, rows
+from posttrain.tables.sources import TASKS
+from tests.faults.tried import ALGORITHM_RUNS, place_of, rows
 
-STAGE_OF = {"evaluate": "evaluate sft"}
+TYPED: dict[str, tuple[type[BaseModel], str]] = {
+    "data.tasks.two_step": (TASKS["two_step"].params, "data_tasks two_step"),
+    "data.files.mine": (MODELS["data.files"], "data_files mine"),
+    "data.hub.theirs": (MODELS["data.hub"], "data_hub theirs"),
+    "data.samples.compared": (MODELS["data.samples"], "data_samples compared"),
+    "base.scratch.tiny": (MODELS["base.scratch"], "base_scratch tiny"),
+    "base.folders.mine": (MODELS["base.folders"], "base_folders mine"),
+    "base.hub.theirs": (MODELS["base.hub"], "base_hub theirs"),
+    "sft.runs.main": (MODELS["sft.runs"], "sft main"),
+    "reward.runs.main": (MODELS["reward.runs"], "reward main"),
+    **{
+        f"{family}.runs.{run}": (ALGORITHMS[f"{family}.runs"][run].model, f"{family} {run}")
+        for family, run in ALGORITHM_RUNS.items()
+    },
+    "evaluate.settings": (EvaluateParams, "evaluate sft"),
+}
+"""What of faults.yaml is typed -> (its type, the stage that reads it)."""
 READERS: dict[Kind, tuple[str, str]] = {
-    "corpus": ("data/corpus.parquet", "base"),
-    "chat": ("data/chat.parquet", "sft"),
-    "prompts": ("data/prompts.parquet", "online grpo"),
-    "pairs": ("data/pairs.parquet", "preference dpo"),
-    "feedback": ("data/feedback.parquet", "preference kto"),
+    "corpus": ("data/two_step/corpus.parquet", "base_scratch tiny"),
+    "chat": ("data/two_step/chat.parquet", "sft main"),
+    "prompts": ("data/two_step/prompts.parquet", "online grpo"),
+    "pairs": ("data/compared/pairs.parquet", "preference dpo"),
+    "feedback": ("data/compared/feedback.parquet", "preference kto"),
     "rollouts": ("results/sft/rollouts.parquet", "report"),
 }
+AS_CHAT = ("corpus", "prompts", "pairs", "feedback")
+"""Tables of one's own: they have the settings of `chat`, which are tried there."""
+PATHS = {
+    "base.folders.mine.path": "base_folders mine",
+    "base.hub.theirs.name": "base_hub theirs",
+    "data.files.mine.path": "data_files mine",
+    "data.files.mine.chat.path": "data_files mine",
+    "data.hub.theirs.chat.name": "data_hub theirs",
+    "online.runs.grpo.start": "online grpo",
+    "online.runs.grpo.data": "online grpo",
+    "evaluate.settings.reference": "evaluate grpo",
+    "evaluate.policies.grpo": "evaluate grpo",
+}
+"""The parameters that name a place -> the stage that reads it."""
 BYTES = ("gone", "folder", "loop", "empty", "noise", "head", "tail", "footer", "doubled", "padded")
 TRIED = 4
 ODD = ("zonk", "[1]", "{a: 1}", ".nan", "-1", "1.0e+300")
@@ -49,35 +81,42 @@ def _files() -> Iterator[Case]:
     """params.yaml as a file."""
     texts = {
         "empty": "", "blank": " \n\n", "comment only": "# nothing\n", "null": "null\n", "list": "- sft\n- base\n",
-        "number": "7\n", "text": "hello\n", "unclosed": "sft: {epochs: 1\n", "tab": "sft:\n\tepochs: 1\n",
+        "number": "7\n", "text": "hello\n", "unclosed": "sft: {runs: {}\n", "tab": "sft:\n\truns: 1\n",
         "two documents": "sft: {}\n---\nbase: {}\n", "duplicate section": "sft: {}\nsft: {}\n",
-        "duplicate key": "sft: {epochs: 1.0, epochs: 2.0}\n", "no alias": "sft: *nothing\n",
-        "recursive": "sft: &a {objective: *a}\n", "python tag": "sft: !!python/object/apply:os.system ['true']\n",
-        "unknown tag": "sft: !zonk {}\n", "binary tag": "sft: {epochs: !!binary aGVsbG8=}\n",
-        "set tag": "sft: !!set {a, b}\n", "date": "sft: {epochs: 2026-11-21}\n", "merge of nothing": "sft: {<<: 7}\n",
-        "deep": "sft: " + "[" * 3000 + "\n", "octal": "sft: {batch: 0o20x}\n", "sexagesimal": "sft: {batch: 1:30}\n",
-        "section is list": "sft: [1]\n", "section is text": "sft: epochs\n", "section is number": "sft: 3\n",
-        "unknown key": "sft: {epoch: 1.0}\n", "key in capitals": "sft: {Epochs: 1.0}\n",
-        "key is number": "sft: {1: 2}\n",
-        "key is null": "sft: {null: 2}\n", "key is list": "sft: {? [1, 2] : 3}\n",
-        "unknown inner": "sft: {optimizer: {l: 1}}\n",
-        "key with newline": 'sft: {"epo\\nchs": 1.0}\n', "megabyte key": f"sft: {{{'k' * 1_000_000}: 1}}\n",
-        "megabyte value": f"sft: {{epochs: {'9' * 1_000_000}}}\n", "many digits": f"sft: {{batch: {'9' * 5000}}}\n",
-        "no section": "base: {}\n", "bomb": "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nsft: *b\n",
+        "no alias": "sft: *nothing\n", "recursive": "sft: &a {runs: *a}\n",
+        "python tag": "sft: !!python/object/apply:os.system ['true']\n", "unknown tag": "sft: !zonk {}\n",
+        "set tag": "sft: !!set {a, b}\n", "merge of nothing": "sft: {<<: 7}\n", "deep": "sft: " + "[" * 3000 + "\n",
+        "section is list": "sft: [1]\n", "section is text": "sft: runs\n", "section is number": "sft: 3\n",
+        "setting of no run": "sft: {epochs: 1.0}\n", "old form": "sft: {epochs: 1.0}\nprepare: {source: two_step}\n",
+        "unknown section": "sfft: {}\n", "no section": "base: {}\n", "no run": "sft: {runs: {}}\n",
+        "runs are null": "sft: {runs: null}\n", "runs are a list": "sft: {runs: [main]}\n",
+        "bomb": "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nsft: *b\n",
     }  # fmt: skip
+    runs = {
+        "null run": "null", "run is list": "[1]", "run is text": "epochs", "date": "{epochs: 2026-11-21}",
+        "duplicate key": "{epochs: 1.0, epochs: 2.0}", "recursive run": "&a {objective: *a}",
+        "binary tag": "{epochs: !!binary aGVsbG8=}",
+        "octal": "{batch: 0o20x}", "sexagesimal": "{batch: 1:30}", "unknown key": "{epoch: 1.0}",
+        "key in capitals": "{Epochs: 1.0}", "key is number": "{1: 2}", "key is null": "{null: 2}",
+        "key is list": "{? [1, 2] : 3}", "unknown inner": "{optimizer: {l: 1}}",
+        "key with newline": '{"epo\\nchs": 1.0}',
+        "megabyte key": f"{{{'k' * 1_000_000}: 1}}", "megabyte value": f"{{epochs: {'9' * 1_000_000}}}",
+        "many digits": f"{{batch: {'9' * 5000}}}",
+    }  # fmt: skip
+    texts |= {name: f"sft: {{runs: {{main: {content}}}}}\n" for name, content in runs.items()}
     for name, content in texts.items():
-        yield Case("params.yaml", name, "sft", "text", {"file": "params.yaml", "content": content}, "params.yaml")
+        yield Case("params.yaml", name, "sft main", "text", {"file": "params.yaml", "content": content}, "params.yaml")
     for name, encoding in (("utf-16", "utf-16"), ("utf-32", "utf-32")):
         given = {"file": "params.yaml", "content": "sft: {}\n", "encoding": encoding}
-        yield Case("params.yaml", name, "sft", "text", given, "params.yaml")
+        yield Case("params.yaml", name, "sft main", "text", given, "params.yaml")
     for name, content in (
         ("no UTF-8", [115, 102, 116, 58, 32, 255, 254]),
         ("nul", [115, 58, 0]),
         ("bell", [115, 58, 7]),
     ):
-        yield Case("params.yaml", name, "sft", "raw", {"file": "params.yaml", "content": content}, "params.yaml")
+        yield Case("params.yaml", name, "sft main", "raw", {"file": "params.yaml", "content": content}, "params.yaml")
     for how in ("gone", "folder", "loop", "noise"):
-        yield Case("params.yaml", how, "sft", "damage", {"file": "params.yaml", "how": how}, "params.yaml")
+        yield Case("params.yaml", how, "sft main", "damage", {"file": "params.yaml", "how": how}, "params.yaml")
     for name in ("../sft", "a/../b", "", " ", "a b", "-x", ".hidden", "ü", "x" * 300, "grpo;true", "nothing"):
         yield Case(
             "params.yaml", f"run '{name[:12]}'", f"online\0{name}", "nothing", {}, "" if name == "-x" else "params.yaml"
@@ -86,16 +125,12 @@ def _files() -> Iterator[Case]:
 
 def _settings() -> Iterator[Case]:
     """Every parameter of every section with values of a wrong type or range."""
-    models = {**SECTIONS, **{family: RUNS[family][run].model for family, run in RUN_OF.items()}}
-    for section, model in models.items():
-        run = RUN_OF.get(section)
-        stage = STAGE_OF.get(section) or (f"{section} {run}" if run else section)
-        root = [section, "runs", run] if run else [section]
+    for section, (model, stage) in TYPED.items():
         for number, (path, annotation) in enumerate(_leaves(model)):
             values = _wrong(annotation)
             # each parameter with some of the values, so that neighbours of one type are tried with different ones
             for value in (values * 2)[number % len(values) :][: min(TRIED, len(values))]:
-                place = [*root, *path]
+                place = [*section.split("."), *path]
                 given = {"path": place, "value": value}
                 yield Case("parameters", f"{'.'.join(place)} = {value}", stage, "setting", given, "params.yaml")
 
@@ -103,7 +138,9 @@ def _settings() -> Iterator[Case]:
 def _leaves(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, info in model.model_fields.items():
         inner = [one for one in (info.annotation, *get_args(info.annotation)) if _is_model(one)]
-        if inner and name not in ("given",):
+        if inner and name in AS_CHAT:
+            continue
+        if inner:
             yield from _leaves(inner[0], (*above, name))
         else:
             yield (*above, name), info.annotation
@@ -138,25 +175,12 @@ def _wrong(annotation: Any) -> list[str]:
 def _paths() -> Iterator[Case]:
     """Paths in parameters that lead out of the workspace, and data that is given badly."""
     for outside in ("/tmp", "..", "../../../../etc", "models/../..", "~"):
-        yield Case("paths", f"base.model = {outside}", "base", "setting", {"path": ["base", "model"], "value": outside})
-        for key in ("start",):
-            path = ["online", "runs", "grpo", key]
-            yield Case("paths", f"online.{key} = {outside}", "online grpo", "setting", {"path": path, "value": outside})
-        place = {"path": ["evaluate", "reference"], "value": outside}
-        yield Case("paths", f"evaluate.reference = {outside}", "evaluate online/grpo", "setting", place)
-        for kind in ("path", "hub"):
-            given = f"{{chat: {{{kind}: '{outside}'}}, prompts: {{path: data/prompts.parquet}}}}"
-            value = f"{{source: given, given: {given}}}"
-            yield Case(
-                "paths",
-                f"prepare.given.{kind} = {outside}",
-                "prepare",
-                "setting",
-                {"path": ["prepare"], "value": value},
-            )
+        for place, stage in PATHS.items():
+            given, group = {"path": place.split("."), "value": f"'{outside}'"}, ".".join(place.split(".")[:2])
+            yield Case("paths", f"{place} = {outside}", stage, "setting", given, group)
     for name, content in GIVEN.items():
         given = {"file": f"given/{name}", "content": content, **LATIN.get(name, {})}
-        yield Case("given data", name, "prepare", "given", given, f"given/{name}")
+        yield Case("given data", name, "data_files mine", "given", given, place_of(name))
 
 
 def _tables() -> Iterator[Case]:
@@ -200,7 +224,7 @@ def _spoilt(kind: Kind) -> Iterator[tuple[str, str]]:
 
 
 def _models() -> Iterator[Case]:
-    folder, stage = "models/base", "sft"
+    folder, stage = "models/base/tiny", "sft main"
     for name in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "manifest.json"):
         for how, seed in (
             *((one, 0) for one in BYTES if one not in ("head", "tail", "footer")),
@@ -229,7 +253,7 @@ def _models() -> Iterator[Case]:
         yield Case(
             "model folders", f"config without {key}", stage, "model", {"folder": folder, "how": "without", "key": key}
         )
-    index = '{"weight_map": {"model.norm.weight": "../sft/model.safetensors"}}'
+    index = '{"weight_map": {"model.norm.weight": "../../sft/main/model.safetensors"}}'
     given = {"file": f"{folder}/model.safetensors.index.json", "content": index}
     yield Case("model folders", "index that leaves the folder", stage, "text", given, folder)
     for number, content in enumerate(
@@ -238,7 +262,7 @@ def _models() -> Iterator[Case]:
         given = {"file": f"{folder}/model.safetensors.index.json", "content": content}
         yield Case("model folders", f"index {number}", stage, "text", given, folder)
     for content in ("[]", "{", '{"eos_token_id": "x"}', '{"eos_token_id": [-1]}', '{"eos_token_id": 1000000}'):
-        file = "models/sft/generation_config.json"
+        file = "models/sft/main/generation_config.json"
         given = {"file": file, "content": content}
         yield Case("model folders", f"generation config {content}", "evaluate sft", "text", given, file)
     given = {"first": f"{folder}/config.json", "second": f"{folder}/tokenizer.json"}
@@ -263,7 +287,7 @@ CONFIGS = {
 
 
 def _checkpoints() -> Iterator[Case]:
-    stage = "sft resumed"
+    stage = "sft main resumed"
     for name in ("tensors.safetensors", "state.json", "sums.json"):
         for how, seed in (
             ("gone", 0),

@@ -15,7 +15,7 @@ from tests.faults.kills import digests, outputs, prepared
 from tests.faults.processes import Ended, Server
 from tests.workspace import environment
 
-STAGE = "sft"
+STAGE = "sft main"
 FILES = ("tensors.safetensors", "state.json", "sums.json")
 HOWS = ("flip", "cut", "empty", "gone", "noise")
 TMPFS = 'mount -t tmpfs -o "size=$1" tmpfs checkpoints && shift && exec "$@"'
@@ -77,7 +77,7 @@ def foreign(bench: Bench, seed: int) -> bool:
     workspace, other = bench.copy(), bench.copy()
     place = checkpoints_of(workspace)[0].parent
     params = other / "params.yaml"
-    params.write_text(params.read_text().replace("sft: {epochs: 0.25", f"sft: {{seed: {seed + 1}, epochs: 0.25"))
+    params.write_text(params.read_text().replace("epochs: 0.25", f"seed: {seed + 1}, epochs: 0.25"))
     shutil.rmtree(other / "checkpoints")
     assert bench.server.run(other, bench.stage).status == 0
     shutil.rmtree(place)
@@ -113,7 +113,7 @@ def full_tmpfs(bench: Bench, seed: int) -> bool:
     shutil.rmtree(workspace / "checkpoints")
     (workspace / "checkpoints").mkdir()
     size = random.Random(seed).randrange(100_000, 2_000_000)
-    command = ["unshare", "--mount", "sh", "-c", TMPFS, "sh", str(size), sys.executable, "-m", "stages.sft"]
+    command = ["unshare", "--mount", "sh", "-c", TMPFS, "sh", str(size), sys.executable, "-m", "stages.sft", "main"]
     env = environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     done = subprocess.run(command, cwd=workspace, env=env, capture_output=True, text=True, check=False)
     ended = Ended(done.returncode, done.stdout + done.stderr, 0.0, None)
@@ -130,7 +130,7 @@ def two_at_once(bench: Bench, seed: int) -> bool:
     """A second process of a stage that runs already is told by whom, and disturbs nothing."""
     workspace = bench.copy()
     holder = "import sys, time; sys.argv = ['the first']; from pathlib import Path; from posttrain.workspace import "
-    holder += "hold_stage; hold_stage('sft'); print('held', flush=True); time.sleep(600)"
+    holder += "hold_stage; hold_stage('sft@main'); print('held', flush=True); time.sleep(600)"
     root = str(Path(__file__).resolve().parents[2])
     with subprocess.Popen(
         [sys.executable, "-c", holder], cwd=workspace, env=environment() | {"PYTHONPATH": root}, stdout=subprocess.PIPE
@@ -139,7 +139,7 @@ def two_at_once(bench: Bench, seed: int) -> bool:
         first.stdout.readline()
         before = digests(workspace)
         second = bench.server.run(workspace, bench.stage)
-        told = _told(second, f"process {first.pid} (the first) is at work on the stage sft")
+        told = _told(second, f"process {first.pid} (the first) is at work on the stage sft@main")
         told = told and digests(workspace) == before
         first.kill()
     return told and bench.recovers(workspace)

@@ -31,12 +31,16 @@ RUNS = {
     "distill": ("gkd",),
 }
 STAGES = (
-    *("prepare", "base", "sft", "pairs", "reward"),
+    *("data_tasks two_step", "base_scratch tiny", "sft main", "data_samples compared", "reward main"),
     *(f"{family} {run}" for family, runs in RUNS.items() for run in runs),
     *("evaluate sft", "report"),
 )
-UNCHECKPOINTED = ("prepare", "pairs", "evaluate", "report")
-BEFORE = {"base": "prepare", "online ptx": "prepare", "reward": "pairs", "preference": "pairs"}
+UNCHECKPOINTED = ("data_tasks", "data_samples", "evaluate", "report")
+BEFORE = {
+    "base_scratch": "data_tasks two_step",
+    "reward": "data_samples compared",
+    "preference": "data_samples compared",
+}
 """The stage that makes a smaller table for another one to begin with."""
 CUTS = 8
 """Most kills of one life, so that many lives end and are compared."""
@@ -83,11 +87,10 @@ def outputs(stage: str) -> list[str]:
     """The stage's outputs by dvc.yaml, its metrics and plots among them."""
     stages: dict[str, Any] = YAML(typ="safe", pure=True).load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]
     name, _, run = stage.partition(" ")
-    entry = stages["evaluate_model" if name == "evaluate" else name]
-    entry = entry.get("do", entry)
+    entry = stages[name].get("do", stages[name])
     listed = [*entry.get("outs", []), *entry.get("metrics", []), *entry.get("plots", [])]
     paths = [one if isinstance(one, str) else next(iter(one)) for one in listed]
-    return [path.replace("${key}", run).replace("${item}", run) for path in paths]
+    return [path.replace("${key}", run) for path in paths]
 
 
 def torture(server: Server, workspace: Path, stage: str, kills: int, seed: int) -> Tally:

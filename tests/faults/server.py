@@ -18,14 +18,16 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-STAGES = ("prepare", "base", "sft", "pairs", "reward", "preference", "online", "distill", "evaluate", "report")
+from posttrain.stage_table import STAGES
+
+NAMES = (*(stage.name for stage in STAGES), "report")
 WRITES = os.O_WRONLY | os.O_RDWR
 FILE_EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree", "shutil.copyfile")
 
 
 def load() -> None:
     """Import what the stages import, without running anything: a fork must find no thread at work."""
-    for name in STAGES:
+    for name in NAMES:
         importlib.import_module(f"stages.{name}")
     import transformers
 

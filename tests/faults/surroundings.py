@@ -13,7 +13,10 @@ from typing import Any
 from tests.faults.kills import digests, prepared
 from tests.faults.processes import Server
 
-STAGES = ("pairs", "reward", "preference dpo", "online ppo", "evaluate sft", "prepare", "base", "sft")
+STAGES = (
+    *("data_samples compared", "reward main", "preference dpo", "online ppo", "evaluate sft"),
+    *("data_tasks two_step", "base_scratch tiny", "sft main"),
+)
 """Those that need a trained policy come first: the base and the SFT model of the fault tests have learned nothing."""
 YEAR_S = 366 * 86_400
 
@@ -80,15 +83,15 @@ def started(place: Path, where: Surroundings) -> Iterator[Server]:
 
 
 def change(names: list[str], threads: int) -> None:
-    """In the stage's process: what no environment variable can change, and the parameter `threads` of every section."""
+    """In the stage's process: what no environment variable can change, and the parameter `threads` of every run."""
     for name in names:
         CHANGES[name]()
     if threads != 1:
         from tests.faults.changes import setting
 
-        runs = (["preference", "runs", "dpo"], ["online", "runs", "ppo"])
-        for path in (["base"], ["sft"], ["pairs"], ["reward"], *runs, ["evaluate"]):
-            setting([*path, "device"], f"{{threads: {threads}}}")
+        runs = ("base.scratch.tiny", "sft.runs.main", "data.samples.compared", "reward.runs.main")
+        for run in (*runs, "preference.runs.dpo", "online.runs.ppo", "evaluate.settings"):
+            setting([*run.split("."), "device"], f"{{threads: {threads}}}")
 
 
 def later() -> None:

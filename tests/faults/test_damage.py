@@ -47,7 +47,7 @@ def test_checkpoints_stay_until_dvc_has_recorded_the_outputs(bench: Bench) -> No
 def test_older_checkpoints_go_when_a_run_with_other_inputs_saves(bench: Bench) -> None:
     workspace = bench.copy()
     params = workspace / "params.yaml"
-    params.write_text(params.read_text().replace("sft: {epochs: 0.25", "sft: {epochs: 0.26"))
+    params.write_text(params.read_text().replace("epochs: 0.25", "epochs: 0.26"))
     assert bench.server.run(workspace, bench.stage).status == 0
     assert len({folder.parent for folder in checkpoints_of(workspace)}) == 1
     assert all((workspace / out).exists() for out in outputs(bench.stage))

@@ -16,15 +16,14 @@ from tests.faults.processes import Ended, Server
 
 pytestmark = pytest.mark.xdist_group("faults")
 SMALL = '"rollout": {"rounds": 40, "prompts": 4, "group_size": 4, "minibatches": 1}'
-RUNAWAY = (
-    '{"algorithm": "grpo", "start": "sft", "kl": {"beta": 0.0001}, "optimizer": {"lr": 0.02, "schedule": "constant"}'
+RUN = (
+    '{"algorithm": "grpo", "start": "sft/main", "data": "two_step/prompts", "corpus": "none", "reward_model": "none", '
 )
-COLLAPSE = (
-    '{"algorithm": "grpo", "start": "sft", "limits": {"kl": null}, '
-    '"optimizer": {"lr": 0.9, "schedule": "linear", "clip": 1.0e9}'
-)
+RUNAWAY = f'{RUN}"kl": {{"beta": 0.0001}}, "optimizer": {{"lr": 0.02, "schedule": "constant"}}'
+COLLAPSE = f'{RUN}"limits": {{"kl": null}}, "optimizer": {{"lr": 0.9, "schedule": "linear", "clip": 1.0e9}}'
 EXPLOSION = (
-    '{"epochs": 5.0, "checkpoint_every": 1, "optimizer": {"lr": 0.9, "warmup": 0.9, "clip": 1.0e9}, '
+    '{"start": "base/tiny", "data": "two_step/chat", "epochs": 5.0, "checkpoint_every": 1, '
+    '"optimizer": {"lr": 0.9, "warmup": 0.9, "clip": 1.0e9}, '
     '"limits": {"gradient": 2.0, "steps": 2}}'
 )
 
@@ -50,7 +49,7 @@ def run_with(server: Server, workspace: Path, stage: str, path: list[str], value
             f'{COLLAPSE}, {SMALL}, "checkpoint_every": 1}}',
             "entropy has collapsed",
         ),
-        ("sft", ["sft"], EXPLOSION, "the gradient explodes"),
+        ("sft main", ["sft", "runs", "main"], EXPLOSION, "the gradient explodes"),
     ],
     ids=["kl", "entropy", "gradient"],
 )
@@ -82,14 +81,14 @@ def test_a_limit_that_is_off_lets_the_run_go_on_from_the_kept_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("path", "value"),
-    [(["sft", "micro_tokens"], "900000000"), (["sft", "limits"], '{"memory": 1.0e-9}')],
+    ("key", "value"),
+    [("micro_tokens", "900000000"), ("limits", '{"memory": 1.0e-9}')],
 )
 def test_a_run_that_will_not_fit_is_refused_before_it_begins(
-    server: Server, smoke_workspace: Path, tmp_path: Path, path: list[str], value: str
+    server: Server, smoke_workspace: Path, tmp_path: Path, key: str, value: str
 ) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
-    ended = run_with(server, workspace, "sft", path, value)
+    ended = run_with(server, workspace, "sft main", ["sft", "runs", "main", key], value)
     assert ended.status == 1 and "GB more memory" in ended.output and "micro_tokens" in ended.output, ended.output
     assert not checkpoints_of(workspace)
 
@@ -101,7 +100,8 @@ def little_memory(more: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "short"), [("evaluate sft", "prompts: 20, samples: 2"), ("pairs", "prompts: 30, heldout_prompts: 10")]
+    ("stage", "short"),
+    [("evaluate sft", "prompts: 20, samples: 2"), ("data_samples compared", "prompts: 30, heldout_prompts: 10")],
 )
 def test_a_stage_that_runs_out_of_memory_says_which_knobs_lower_it(
     server: Server, smoke_workspace: Path, tmp_path: Path, stage: str, short: str

@@ -12,7 +12,7 @@ from tests.faults.kills import STAGES, UNCHECKPOINTED, Tally, prepared, torture
 from tests.faults.processes import Server
 
 pytestmark = pytest.mark.xdist_group("faults")
-QUICK = ("sft", "preference sdpo", "online adaptive_kl", "online ppo")
+QUICK = ("sft main", "preference sdpo", "online adaptive_kl", "online ppo")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_twenty_kills(server: Server, smoke_workspace: Path, tmp_path: Path, sta
 
 
 def test_dvc_killed_while_it_commits_has_lost_nothing(smoke_workspace: Path, tmp_path: Path) -> None:
-    tally = dvc_kills.torture_dvc(smoke_workspace, tmp_path, "sft", [dvc_kills.COMMIT], seed=1)
+    tally = dvc_kills.torture_dvc(smoke_workspace, tmp_path, "sft@main", [dvc_kills.COMMIT], seed=1)
     assert not tally.faults, "\n".join(tally.faults)
     assert tally.killed == 1
 

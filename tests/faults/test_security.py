@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.changes import ROWS
 from tests.faults.kills import prepared
 from tests.faults.processes import Server
 from tests.faults.surroundings import STAGES
@@ -58,7 +59,7 @@ def server() -> Iterator[Server]:
 
 def test_every_stage_runs_where_pickle_is_forbidden(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
-    for stage in (*STAGES, "sft"):  # the second time from its checkpoint
+    for stage in (*STAGES, "sft main"):  # the second time from its checkpoint
         ended = server.run(workspace, stage, before="tests.faults.test_security:forbid_pickle")
         assert ended.status == 0, f"{stage}: {ended.output}"
     report = prepared(smoke_workspace, tmp_path / "r", "report")
@@ -67,7 +68,7 @@ def test_every_stage_runs_where_pickle_is_forbidden(server: Server, smoke_worksp
 
 def test_the_prohibition_works(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
-    ended = server.run(workspace, "sft", before="tests.faults.test_security:read_a_pickle")
+    ended = server.run(workspace, "sft main", before="tests.faults.test_security:read_a_pickle")
     assert ended.status != 0 and "a pickle was read" in ended.output
 
 
@@ -82,9 +83,9 @@ def test_no_secret_of_the_environment_is_written_down(server: Server, smoke_work
     for stage in STAGES:
         ended = server.run(workspace, stage)
         assert ended.status == 0 and CANARY not in ended.output, stage
-    given = {"change": "damage", "arguments": {"file": "data/chat.parquet", "how": "head"}}
+    given = {"change": "damage", "arguments": {"file": "data/two_step/chat.parquet", "how": "head"}}
     refused = server.run(
-        workspace, "sft", before="tests.faults.changes:apply", given=given, env={"POSTTRAIN_TRACEBACK": "1"}
+        workspace, "sft main", before="tests.faults.changes:apply", given=given, env={"POSTTRAIN_TRACEBACK": "1"}
     )
     assert refused.status == 1 and "Traceback" in refused.output and CANARY not in refused.output
     assert not found_in(workspace, CANARY)
@@ -99,35 +100,32 @@ def test_no_secret_gets_into_what_dvc_writes(own_workspace: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("section", "value", "words"),
+    ("place", "value", "stage", "words"),
     [
-        ("base", "{model: ../other}", "leads out of the workspace"),
-        ("base", "{model: linked}", "leads out of the workspace"),
-        (
-            "prepare",
-            "{source: given, given: {chat: {path: ../other}, prompts: {path: x}}}",
-            "leads out of the workspace",
-        ),
-        (
-            "prepare",
-            "{source: given, given: {chat: {hub: ../other}, prompts: {path: x}}}",
-            "leads out of the workspace",
-        ),
-        ("evaluate", "{reference: ../../other}", "evaluate.reference"),
-        ("evaluate", "{reference: x@..@..@other}", "evaluate.reference"),
-        ("online grpo", "{runs: {grpo: {algorithm: grpo, start: x@..@..@..@other}}}", "leaves models/"),
+        ("base.folders.mine.path", "../other", "base_folders mine", "leads out of the workspace"),
+        ("base.folders.mine.path", "linked", "base_folders mine", "leads out of the workspace"),
+        ("base.hub.theirs.name", "../other", "base_hub theirs", "base.hub: ../other: cannot be fetched"),
+        ("data.files.mine.path", "../other", "data_files mine", "leads out of the workspace"),
+        ("data.files.mine.chat.path", "../../other", "data_files mine", "data.files.mine"),
+        ("data.hub.theirs.chat.name", "../other", "data_hub theirs", "data.hub.theirs.chat.name"),
+        ("evaluate.settings.reference", "../../other", "evaluate sft", "evaluate.settings.reference"),
+        ("evaluate.settings.reference", "x@..@..@other", "evaluate sft", "evaluate.settings.reference"),
+        ("evaluate.policies.sft", "../../other", "evaluate sft", "evaluate.policies"),
+        ("online.runs.grpo.start", "x@..@..@..@other", "online grpo", "online.runs.grpo.start"),
+        ("online.runs.grpo.data", "../../other/prompts", "online grpo", "online.runs.grpo.data"),
     ],
 )
 def test_no_path_leads_out_of_the_workspace(
-    server: Server, smoke_workspace: Path, tmp_path: Path, section: str, value: str, words: str
+    server: Server, smoke_workspace: Path, tmp_path: Path, place: str, value: str, stage: str, words: str
 ) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
     (tmp_path / "other").mkdir()
+    (tmp_path / "other/rows.jsonl").write_text(ROWS)
     (workspace / "linked").symlink_to(tmp_path / "other")
-    stage = "evaluate sft" if section == "evaluate" else section
-    given = {"change": "setting", "arguments": {"path": [section.split(maxsplit=1)[0]], "value": value}}
+    given = {"change": "setting", "arguments": {"path": place.split("."), "value": value}}
     ended = server.run(workspace, stage, before="tests.faults.changes:apply", given=given)
     assert ended.status == 1 and words in ended.output, ended.output
+    assert "Traceback" not in ended.output, ended.output
 
 
 @pytest.mark.parametrize(("place", "path", "value", "stage"), LINKS)
@@ -142,10 +140,10 @@ def test_no_link_leads_out_of_the_workspace(
 
 def test_a_folder_outside_is_taken_where_it_is_allowed(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
-    (workspace / "models/sft").rename(tmp_path / "model")
-    value = f"{{model: {tmp_path / 'model'}, outside_workspace: true}}"
-    given = {"change": "setting", "arguments": {"path": ["base"], "value": value}}
-    ended = server.run(workspace, "base", before="tests.faults.changes:apply", given=given)
+    (workspace / "models/sft/main").rename(tmp_path / "model")
+    value = f"{{path: {tmp_path / 'model'}, outside_workspace: true}}"
+    given = {"change": "setting", "arguments": {"path": ["base", "folders", "mine"], "value": value}}
+    ended = server.run(workspace, "base_folders mine", before="tests.faults.changes:apply", given=given)
     assert ended.status == 0, ended.output
 
 

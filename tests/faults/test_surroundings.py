@@ -31,5 +31,5 @@ def test_another_number_of_threads_repeats_itself(plain: dict[str, str], smoke_w
     """What is promised: the parameter `device.threads` decides, not the machine; the tables do not depend on it."""
     one, two = (made(smoke_workspace, tmp_path / name, PLAIN, threads=2) for name in ("one", "two"))
     assert one == two
-    tables = ("data/corpus.parquet", "data/chat.parquet", "data/prompts.parquet")
+    tables = [f"data/two_step/{kind}.parquet" for kind in ("corpus", "chat", "prompts")]
     assert {name: one[name] for name in tables} == {name: plain[name] for name in tables}

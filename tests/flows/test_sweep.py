@@ -19,9 +19,17 @@ from tests.flows.project import Project, clean_env
 from tests.workspace import ROOT
 
 BETA = "online.runs.a.kl.beta"
-PARAMS = (
-    "online:\n  runs:\n    a: {algorithm: grpo, start: sft, kl: {beta: 0.02}}  # a comment\nevaluate: {samples: 2}\n"
-)
+PARAMS = """
+data: {tasks: {two_step: {task: two_step}}}
+base: {scratch: {tiny: {data: two_step/corpus}}}
+online:
+  runs:
+    a:  # a comment
+      {algorithm: grpo, start: base/tiny, data: two_step/prompts, corpus: none, reward_model: none, kl: {beta: 0.02}}
+evaluate:
+  settings: {data: two_step/prompts, reference: base/tiny, samples: 2}
+  policies: {a: online/a}
+"""
 # Beta 0.02 gets nine of ten prompts right and 0.5 three; with the file SLOW seed 2 takes for ever.
 STEP = """
 import os, pathlib, time
@@ -33,7 +41,7 @@ if pathlib.Path(os.environ["SLOW"]).exists() and run["seed"] == 2:
 name = f"seed{run.get('seed', 0)}"
 put_run(pathlib.Path(), name, 0.9 if run["kl"]["beta"] < 0.1 else 0.3)
 os.replace(f"plots/online/{name}.csv", "plots/online/a.csv")
-os.renames(f"results/online/{name}/rollouts.parquet", "results/online/a/rollouts.parquet")
+os.renames(f"results/{name}/rollouts.parquet", "results/a/rollouts.parquet")
 """
 DVC_YAML = f"""
 stages:
@@ -41,7 +49,7 @@ stages:
     cmd: {sys.executable} step.py
     params: [online.runs.a]
     deps: [step.py]
-    outs: [results/online/a/rollouts.parquet, plots/online/a.csv]
+    outs: [results/a/rollouts.parquet, plots/online/a.csv]
 """
 
 
@@ -158,28 +166,30 @@ def test_ctrl_c_ends_everything(small: Project) -> None:
 
 
 def test_a_grid_times_seeds() -> None:
-    found = trials("s", Sweep(grid={"online.runs.a.kl.beta": [0.1, 0.2], "sft.epochs": [1.0]}, seeds=[1, 2]))
+    found = trials("s", Sweep(grid={"online.runs.a.kl.beta": [0.1, 0.2], "sft.runs.b.epochs": [1.0]}, seeds=[1, 2]))
     assert [one.overrides for one in found] == [
-        {"online.runs.a.kl.beta": beta, "sft.epochs": 1.0, "online.runs.a.seed": seed, "sft.seed": seed}
+        {"online.runs.a.kl.beta": beta, "sft.runs.b.epochs": 1.0, "online.runs.a.seed": seed, "sft.runs.b.seed": seed}
         for beta in (0.1, 0.2)
         for seed in (1, 2)
     ]
     assert len({one.name for one in found}) == 4
     assert all(one.name.startswith("s-beta0.") for one in found)
-    again = trials("s", Sweep(grid={"sft.epochs": [1.0], "online.runs.a.kl.beta": [0.2]}, seeds=[2]))
+    again = trials("s", Sweep(grid={"sft.runs.b.epochs": [1.0], "online.runs.a.kl.beta": [0.2]}, seeds=[2]))
     assert again[0].name.rpartition("-")[2] == found[3].name.rpartition("-")[2], "the same settings are the same work"
 
 
 def test_listed_settings_and_random_draws() -> None:
-    over = {"sft.optimizer.lr": Range(low=1e-4, high=1e-2), "sft.batch": [8, 16]}
+    over = {"sft.runs.b.optimizer.lr": Range(low=1e-4, high=1e-2), "sft.runs.b.batch": [8, 16]}
     drawn = {"draws": 5, "seed": 3, "over": over}
-    one, two = (trials("s", Sweep.model_validate({"random": drawn, "settings": [{"sft.epochs": 2.0}]})) for _ in "ab")
+    one, two = (
+        trials("s", Sweep.model_validate({"random": drawn, "settings": [{"sft.runs.b.epochs": 2.0}]})) for _ in "ab"
+    )
     assert one == two, "the same seed draws the same"
-    assert one[0].overrides == {"sft.epochs": 2.0}
+    assert one[0].overrides == {"sft.runs.b.epochs": 2.0}
     assert len(one) == 6
-    assert all(1e-4 <= trial.overrides["sft.optimizer.lr"] <= 1e-2 for trial in one[1:])
-    assert {trial.overrides["sft.batch"] for trial in one[1:]} <= {8, 16}
-    assert len({trial.overrides["sft.optimizer.lr"] for trial in one[1:]}) == 5
+    assert all(1e-4 <= trial.overrides["sft.runs.b.optimizer.lr"] <= 1e-2 for trial in one[1:])
+    assert {trial.overrides["sft.runs.b.batch"] for trial in one[1:]} <= {8, 16}
+    assert len({trial.overrides["sft.runs.b.optimizer.lr"] for trial in one[1:]}) == 5
 
 
 @pytest.mark.parametrize(
@@ -187,7 +197,7 @@ def test_listed_settings_and_random_draws() -> None:
     [
         ({"online.runs.a.kl.bta": 0.1}, r"online.runs.a.kl.bta: unknown key. Did you mean 'beta'\?"),
         ({"online.runs.b.kl.beta": 0.1}, "'online.runs.b.kl.beta' is no setting of a run of params.yaml"),
-        ({"evalate.samples": 2}, r"unknown section 'evalate'. Did you mean 'evaluate'\?"),
+        ({"evalate.settings.samples": 2}, r"unknown section 'evalate'. Did you mean 'evaluate'\?"),
         ({"online.runs.a.rollout.group_size": 1}, "every advantage would be 0"),
         ({"online.runs.a.kl.beta": "much"}, "online.runs.a.kl.beta = 'much'"),
     ],

@@ -188,7 +188,7 @@ def test_a_model_that_cannot_be_packed_says_at_load_that_it_is_slow(
 
 
 def test_a_hub_name_without_its_commit_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="needs its commit"):
+    with pytest.raises(ModelError, match=r"belongs in base\.hub, with its commit"):
         fetch_model("somebody/something", None, tmp_path / "base")
 
 
