@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.errors import DataError
+from posttrain.measure.record import record_path, write_record
 from posttrain.models.store import load_tokenizer
 from posttrain.text.chat import ChatText
+from posttrain.text.templates import PROCESS, RenderError, render
+from posttrain.workspace import finite_json
 from tests.library.models import tiny_folder
 
 SPECIALS = ["<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"]
@@ -83,3 +90,143 @@ def test_a_tokenizer_without_a_template_is_refused(text: ChatText, tmp_path: Pat
     tokenizer.chat_template = None
     with pytest.raises(DataError, match="no chat template"):
         ChatText(tokenizer)
+
+
+CHATML = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
+OPENED = CHATML + "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+SYSTEM, USER, ANSWER = turn("system", "Be kind."), turn("user", "1+1"), turn("assistant", "#### 2")
+
+TEMPLATES = {
+    "chatml": OPENED,
+    "whitespace": "{%- for m in messages %}\n  {{- m.role }}: {{ m.content | trim }}\n{% endfor %}\n",
+    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}",
+    "break": "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m | tojson }}{% endfor %}",
+    "json": "{{ messages | tojson(indent=2) }}{{ {'b': '<é>', 'a': none} | tojson(sort_keys=true) }}",
+    "namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+    "dict": "{{ dict(a=1) }}{{ dict.fromkeys([1, 2], 'x') }}",
+    "specials": "{{ bos_token }}{{ eos_token }}{{ tools is none }}{{ documents is none }}{{ nothing is defined }}",
+    "macro": "{% macro say(m) %}[{{ m.content }}]{% endmacro %}{% for m in messages %}{{ say(m) }}{% endfor %}",
+}
+
+
+def with_template(text: ChatText, template: Any, today: datetime.date = datetime.date(2024, 7, 26)) -> ChatText:
+    tokenizer = load_tokenizer(text.tokenizer.name_or_path)
+    tokenizer.chat_template = template
+    return ChatText(tokenizer, "models/own", today=today)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("generation", [False, True])
+def test_a_template_is_rendered_as_transformers_renders_it(text: ChatText, name: str, generation: bool) -> None:
+    messages = [SYSTEM, USER, turn("assistant", "  <b>\ud83d\u0000 'é' \n"), turn("user", "\u2028")]
+    tokenizer, template = text.tokenizer, TEMPLATES[name]
+    theirs = tokenizer.apply_chat_template(
+        messages, chat_template=template, tokenize=False, add_generation_prompt=generation
+    )
+    specials = tokenizer.special_tokens_map
+    assert render(template, messages, generation=generation, specials=specials, date="2024-07-26").text == theirs
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ 'x' * 2000000000 }}", "more than 512 MiB"),
+        ("{{ 'x' | center(2000000000) }}", "more than 512 MiB"),
+        ("{{ '%2000000000d' % 1 }}", "more than 512 MiB"),
+        ("{% for a in range(1100) %}{{ 'x' * 1000 }}{% endfor %}", "writes 1,100,000 characters"),
+        ("{% for a in range(999999999) %}{% endfor %}", "OverflowError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{{ " + "(" * 100_000, "Error"),
+        ("{% for", "unexpected 'end of template'"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{{ namespace(__class__=1) }}", "SecurityError"),
+        ("{{ messages[7].content }}", "no element 7"),
+        ("{{ 1 / 0 }}", "division"),
+    ],
+)
+def test_a_template_that_breaks_a_limit_is_refused(text: ChatText, template: str, reason: str) -> None:
+    with pytest.raises(DataError, match=f"models/own: the chat template fails on .* user turns.*{reason}"):
+        with_template(text, template).prompt([USER])
+    assert with_template(text, OPENED).prompt([USER]) == text.prompt([USER]), "the next conversation is rendered"
+
+
+@pytest.mark.slow
+def test_a_template_that_never_ends_is_refused(text: ChatText) -> None:
+    endless = (
+        "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% for c in r %}{% endfor %}{% endfor %}{% endfor %}"
+    )
+    with pytest.raises(DataError, match="longer than 10 s"):
+        with_template(text, endless).prompt([USER])
+    assert with_template(text, OPENED).prompt([USER]) == text.prompt([USER])
+
+
+def test_a_killed_template_process_is_started_again() -> None:
+    ask = {"generation": True, "specials": {}, "date": "2024-07-26"}
+    assert render("a", [], **ask).text == "a"
+    PROCESS.start().kill()
+    PROCESS.start().wait()
+    assert render("b", [], **ask).text == "b"
+    with pytest.raises(RenderError, match="no system"):
+        render("{{ raise_exception('no system') }}", [], **ask)
+
+
+def test_the_template_process_ends_with_its_parent() -> None:
+    code = (
+        "import os\nfrom posttrain.text.templates import PROCESS\n"
+        "print(PROCESS.start().pid, flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    for _ in range(100):
+        if not Path(f"/proc/{int(done.stdout)}").exists():
+            return
+        subprocess.run(["sleep", "0.1"], check=True)
+    pytest.fail("the child is still there after ten seconds")
+
+
+def test_a_template_that_asks_for_the_date_gets_the_fixed_one(
+    text: ChatText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("posttrain.measure.record._NOTED", {})
+    text.prompt([USER])
+    write_record("plain")
+    llama = "{%- if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}none{% endif %}" + OPENED
+    one, other = with_template(text, llama), with_template(text, llama, datetime.date(2025, 1, 2))
+    assert one.decode(one.prompt([USER])).startswith("26 Jul 2024")
+    assert "date" not in finite_json(record_path("plain"))
+    assert other.decode(other.prompt([USER])).startswith("02 Jan 2025")
+    write_record("dated")
+    assert finite_json(record_path("dated"))["date"] == "2025-01-02"
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        (CHATML, r"ignores add_generation_prompt .* of system, user turns.*Let it write '<\|assistant\|>'"),
+        (OPENED.replace("messages", "messages if m['role'] != 'system'"), r"leaves out turn 1 \(system\)"),
+        (OPENED.replace("messages", "messages | reverse"), "changes the order"),
+        ("{{ raise_exception('System role not supported') }}", "system, user.* turns.*System role not supported"),
+    ],
+)
+def test_a_template_that_does_not_take_the_turns_is_refused(text: ChatText, template: str, problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        with_template(text, template).prompt([SYSTEM, USER])
+    with pytest.raises(DataError, match=problem):
+        with_template(text, template).exchange([SYSTEM, USER], [ANSWER])
+
+
+def test_a_template_without_a_header_needs_no_generation_prompt(text: ChatText) -> None:
+    mistral = (
+        "{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }} [/INST]"
+        "{% else %} {{ m['content'] }}<|end|>{% endif %}{% endfor %}"
+    )
+    one = with_template(text, mistral).exchange([USER], [ANSWER])
+    assert text.decode(one.prompt) == "[INST] 1+1 [/INST]"
+    assert text.decode(one.completion) == " #### 2"
+
+
+def test_the_default_of_several_templates_is_used(text: ChatText) -> None:
+    several = with_template(text, {"default": OPENED, "tool_use": "{{ 1 / 0 }}"})
+    assert several.prompt([USER]) == text.prompt([USER])
+    with pytest.raises(DataError, match="several chat templates"):
+        with_template(text, {"tool_use": OPENED})
