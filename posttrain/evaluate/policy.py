@@ -29,7 +29,7 @@ from posttrain.rollout.room import check_room
 from posttrain.tables.columns import Split
 from posttrain.tables.identity import with_ids
 from posttrain.tables.store import read_table, write_table
-from posttrain.text.chat import ChatText
+from posttrain.text.chat import DATE, ChatText, TemplateDate
 from posttrain.text.layout import micro_batches, pack
 from posttrain.workspace import MODEL_NAME, named_model_path, rounded, write_json
 
@@ -45,6 +45,7 @@ class EvaluateParams(Params):
     seed: int = Field(20_261_121, ge=0, description="the samples' random numbers; a seed that no training uses")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
+    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
     reference: str = Field("sft", pattern=MODEL_NAME, description="the model that KL is measured against")
 
 
@@ -63,7 +64,7 @@ def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
     device = Device(params.device)
     note(seed=params.seed)
     folder, reference = named_model_path(name, "evaluate"), named_model_path(params.reference, "evaluate.reference")
-    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder), params.date)
     model = load_policy(folder).to(device.torch)
     rows = read_table(PROMPTS, "prompts").filter(split=params.split).head(params.prompts).rows(named=True)
     if len(rows) < 2:
@@ -74,7 +75,7 @@ def evaluate(name: str, params: EvaluateParams) -> dict[str, float]:
         raise DataError(what=what, where=str(PROMPTS), mend=mend)
     if not any(row["answer"] for row in rows):
         print("evaluate: no prompt has an answer, so pass@1 and greedy are 0 whatever is written", file=sys.stderr)
-    encoded = [text.prompt(row["prompt"]) for row in rows]
+    encoded = text.prompts([row["prompt"] for row in rows])
     names = [row["id"] for row in rows]
     check_room(model, encoded, len(rows) * params.samples, params.sampling, "evaluate")
     progress = Progress(f"evaluate {name}", 2 * len(rows), "prompt")

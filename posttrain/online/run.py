@@ -45,7 +45,7 @@ def train_distill(run: str) -> None:
     section = f"distill.runs.{run}"
     params: DistillRun = load_run(section, DISTILL)
     folder, teacher = start_path(params.start, section), start_path(params.teacher, section, "teacher")
-    text = ChatText(load_tokenizer(folder), str(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), today=params.date)
     if text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
         what = f"{section}.teacher = '{params.teacher}' has another tokenizer than '{params.start}'"
         mend = "A distribution over tokens can be learned from a teacher of the same tokenizer only"
@@ -66,7 +66,7 @@ def train_distill(run: str) -> None:
 def _train(
     name: str, section: str, params: OnlineParams, folder: Path, modules: Modules, models: Sequence[Path]
 ) -> None:
-    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder), params.date)
     objective, reward, prompts = params.objective(), model_path("reward"), _prompts(text)
     if not isinstance(params, DistillRun):  # which only watches it
         check_answers(params.reward, (one.answer for one in prompts), str(PROMPTS))
@@ -117,7 +117,8 @@ def _update(params: OnlineParams, modules: Modules, steps: int) -> Update:
 @phase("load")
 def _prompts(text: ChatText) -> list[Prompt]:
     frame = read_table(PROMPTS, "prompts").filter(split="train")
-    return [Prompt(row["id"], text.prompt(row["prompt"]), row["answer"]) for row in frame.iter_rows(named=True)]
+    encoded = text.prompts(frame["prompt"].to_list())
+    return [Prompt(*one) for one in zip(frame["id"], encoded, frame["answer"], strict=True)]
 
 
 @phase("load")
@@ -125,7 +126,8 @@ def _with_context(text: ChatText, context: str) -> Mapping[tuple[int, ...], list
     """What the teacher sees for each prompt of the student's: a system turn more."""
     asked = read_table(PROMPTS, "prompts").filter(split="train")["prompt"].to_list()
     asked += [turns[:-1] for turns in read_table(CHAT, "chat").filter(split="train")["messages"].to_list()]
-    return {tuple(text.prompt(turns)): text.prompt(told(turns, context)) for turns in asked}
+    plain, framed = text.prompts(asked), text.prompts([told(turns, context) for turns in asked])
+    return {tuple(ids): seen for ids, seen in zip(plain, framed, strict=True)}
 
 
 def told(turns: Sequence[Message], context: str) -> list[Message]:

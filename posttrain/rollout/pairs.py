@@ -32,7 +32,7 @@ from posttrain.rollout.room import check_room
 from posttrain.tables.given import GivenParams, load_feedback, load_pairs
 from posttrain.tables.identity import with_ids
 from posttrain.tables.store import check_disjoint, read_table, write_table
-from posttrain.text.chat import ChatText
+from posttrain.text.chat import DATE, ChatText, TemplateDate
 from posttrain.workspace import metrics_path, model_path, rounded, write_json
 
 PROMPTS, PAIRS, FEEDBACK = Path("data/prompts.parquet"), Path("data/pairs.parquet"), Path("data/feedback.parquet")
@@ -62,6 +62,7 @@ class PairsParams(Params):
     reward: dict[str, float] = Field({"correct": 1.0, "format": 0.2}, description="what the annotator values")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
+    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
 
 
 def make_pairs(params: PairsParams) -> None:
@@ -88,7 +89,7 @@ def _sampled(params: PairsParams) -> tuple[pl.DataFrame, pl.DataFrame, dict[str,
     device = Device(params.device)
     note(seed=params.seed)
     folder = model_path("sft")
-    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder), params.date)
     model = load_policy(folder).to(device.torch)
     frame = read_table(PROMPTS, "prompts")
     wanted = {"train": params.prompts, "heldout": params.heldout_prompts}
@@ -96,7 +97,7 @@ def _sampled(params: PairsParams) -> tuple[pl.DataFrame, pl.DataFrame, dict[str,
     check_answers(params.reward, (row["answer"] for row in rows), str(PROMPTS))
     reward = make_blend(params.reward, "pairs", model_path("reward"), device)
     progress = Progress("pairs: sampling", len(rows), "prompt")
-    encoded = [text.prompt(row["prompt"]) for row in rows]
+    encoded = text.prompts([row["prompt"] for row in rows])
     check_room(model, encoded, len(rows) * params.samples, params.sampling, "pairs")
     with phase("generate"):
         drawn = sample(

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator
 from posttrain.errors import DataError
 from posttrain.measure.record import note
 from posttrain.text.stops import Stops
-from posttrain.text.templates import PROCESS, RenderError, render
+from posttrain.text.templates import PROCESS, Asked, RenderError, Template
 
 Message = Mapping[str, str]
 DATE = date(2024, 7, 26)
@@ -45,7 +45,7 @@ class ChatText:
     def __init__(self, tokenizer: Any, where: str = "tokenizer", ends: Sequence[int] = (), today: date = DATE) -> None:
         """`ends`: tokens that end a completion beside the tokenizer's own (models/ends.py: `load_ends`)."""
         self.tokenizer = tokenizer
-        self._where, self._today = where, today.isoformat()
+        self._where = where
         self._specials = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
         if tokenizer.eos_token_id is None:
             raise DataError(what="the tokenizer has no end token", where=where, mend="Set eos_token in its config")
@@ -56,29 +56,41 @@ class ChatText:
         if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
             what = f"the tokenizer has several chat templates ({', '.join(tokenizer.chat_template)}) and no default"
             raise DataError(what=what, where=where, mend="Name one of them 'default'")
-        self._template = tokenizer.get_chat_template()
+        self._template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today.isoformat())
         self._checked: set[tuple[str, ...]] = set()
         self.stop: int = tokenizer.eos_token_id
         self.stops = Stops((self.stop, *(end for end in ends if end != self.stop)), self._text)
         PROCESS.start()  # while the model is loaded
 
+    def prompts(self, conversations: Sequence[Sequence[Message]]) -> list[list[int]]:
+        """The ids that the model is asked to continue, of each conversation."""
+        rendered = self._rendered([(messages, True) for messages in conversations])
+        for messages in conversations:
+            self._check([*messages, _ANSWER])
+        return [self._pieces(*one) for one in rendered]
+
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The ids that the model is asked to continue."""
-        text, spans = self._rendered(messages, generation=True)
-        self._check([*messages, _ANSWER])
-        return self._pieces(text, spans)
+        """The same for one conversation."""
+        return self.prompts([messages])[0]
+
+    def exchanges(self, pairs: Sequence[tuple[Sequence[Message], Sequence[Message]]]) -> list[Encoded]:
+        """Prompts and their answers (one assistant turn each); an answer ends with the stop token."""
+        whole = [[*prompt, *answer] for prompt, answer in pairs]
+        opened = self._rendered([(prompt, True) for prompt, _ in pairs])
+        closed = self._rendered([(messages, False) for messages in whole])
+        encoded = []
+        for messages, (head, asked), (text, spans) in zip(whole, opened, closed, strict=True):
+            self._check(messages)
+            if not text.startswith(head):
+                mend = "Use a template that only adds text at the end"
+                raise self._refusal("changes earlier text when a turn is added to", messages, mend)
+            completion = self._pieces(text, spans, skip=len(head))
+            encoded.append(Encoded(self._pieces(head, asked), self._until_stop(completion)))
+        return encoded
 
     def exchange(self, prompt: Sequence[Message], answer: Sequence[Message]) -> Encoded:
-        """A prompt and its answer (one assistant turn); the answer ends with the stop token."""
-        whole = [*prompt, *answer]
-        (head, asked), (text, spans) = self._rendered(prompt, generation=True), self._rendered(whole, generation=False)
-        self._check(whole)
-        if not text.startswith(head):
-            raise self._refusal(
-                "changes earlier text when a turn is added to", whole, "Use a template that only adds text at the end"
-            )
-        completion = self._pieces(text, spans, skip=len(head))
-        return Encoded(self._pieces(head, asked), self._until_stop(completion))
+        """The same for one conversation."""
+        return self.exchanges([(prompt, answer)])[0]
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
         """Documents of plain text as ids, markup in them included as text."""
@@ -121,12 +133,19 @@ class ChatText:
         ids: list[int] = self.tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"]
         return ids
 
-    def _rendered(self, messages: Sequence[Message], *, generation: bool) -> tuple[str, list[tuple[int, int]]]:
-        """The template's text and where each content that looks like markup lies in it."""
-        text = self._render(messages, messages, generation=generation)
-        if not any(special in turn["content"] for turn in messages for special in self._specials):
-            return text, []
-        frame = self._render(_marked(messages), messages, generation=generation)
+    def _rendered(self, asked: Sequence[Asked]) -> list[tuple[str, list[tuple[int, int]]]]:
+        """The template's text of each conversation, and where contents that look like markup lie in it."""
+        texts = self._render(asked, asked)
+        odd = [i for i, (messages, _) in enumerate(asked) if self._looks_like_markup(messages)]
+        shown = [asked[i] for i in odd]
+        frames = dict(zip(odd, self._render([(_marked(turns), opened) for turns, opened in shown], shown), strict=True))
+        return [self._filled(frames[i], asked[i][0]) if i in frames else (text, []) for i, text in enumerate(texts)]
+
+    def _looks_like_markup(self, messages: Sequence[Message]) -> bool:
+        return any(special in turn["content"] for turn in messages for special in self._specials)
+
+    def _filled(self, frame: str, messages: Sequence[Message]) -> tuple[str, list[tuple[int, int]]]:
+        """The text of the marked conversation with the contents in their places, and those places."""
         filled, spans, at = "", [], 0
         for i, (turn, place) in enumerate(zip(messages, self._places(frame, messages), strict=True)):
             filled += frame[at:place]
@@ -135,17 +154,18 @@ class ChatText:
             at = place + len(_MARK.format(i))
         return filled + frame[at:], spans
 
-    def _render(self, turns: Sequence[Message], messages: Sequence[Message], *, generation: bool) -> str:
-        """The turns by the template; `messages` are what an error shows."""
-        specials = self.tokenizer.special_tokens_map
+    def _render(self, asked: Sequence[Asked], shown: Sequence[Asked]) -> list[str]:
+        """The conversations by the template; an error shows the one in the same place of `shown`."""
+        texts: list[str] = []
         try:
-            found = render(self._template, turns, generation=generation, specials=specials, date=self._today)
+            for found in self._template.render(asked):
+                texts.append(found.text)
+                if found.dated:
+                    note(date=self._template.date)
         except RenderError as error:
             mend = "Change the conversation, or the template"
-            raise self._refusal("fails on", messages, mend, f": {error}") from error
-        if found.dated:
-            note(date=self._today)
-        return found.text
+            raise self._refusal("fails on", shown[len(texts)][0], mend, f": {error}") from error
+        return texts
 
     def _check(self, messages: Sequence[Message]) -> None:
         """Refuse a template that loses or moves turns, or opens no answer; once for each sequence of roles."""
@@ -153,10 +173,11 @@ class ChatText:
         if roles in self._checked:
             return
         marked = _marked(messages)
-        frame = self._render(marked, messages, generation=False)
+        frame = self._render([(marked, False)], [(messages, False)])[0]
         start = self._places(frame, messages)[-1]
         if len(messages) > 1:
-            closed, opened = (self._render(marked[:-1], messages, generation=asked) for asked in (False, True))
+            before = (marked[:-1], False), (marked[:-1], True)
+            closed, opened = self._render(before, [(messages, False)] * 2)
             header = frame[len(closed) : start]
             if closed == opened and frame.startswith(closed) and header.strip():
                 mend = f"Let it write {header!r} after the last turn where add_generation_prompt is true"

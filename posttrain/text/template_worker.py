@@ -1,7 +1,8 @@
 """The process that renders chat templates under limits of time, memory and length: a template is foreign code.
 
-It reads one JSON object per line and answers each with one line, {"text", "dated"} or {"error"}. It is started as a
-file, so it imports nothing of the library. Its jinja environment is that of transformers.
+It reads lines of JSON, each a template and conversations, and answers each with a line: {"text", "dated"} or {"error"}
+for every conversation. It is started as a file and imports nothing of the library. Its jinja environment is that of
+transformers.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import jinja2
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-SECONDS: Final = 10.0
+SECONDS: Final = 5.0
 """Processor time for one conversation; most take less than a millisecond."""
 MEMORY: Final = 512 * 2**20
-LONGEST: Final = 1_000_000
+LONGEST: Final = 100_000
 """Characters of markup that a template may add to a conversation."""
 FAILURES: Final = (
     jinja2.TemplateError,
@@ -39,7 +40,7 @@ FAILURES: Final = (
 class Generation(Extension):
     """`{% generation %}` blocks, which mark what is learned, are rendered like the text around them."""
 
-    tags = {"generation"}  # noqa: RUF012: as jinja declares it
+    tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         """The block's body in place of the block."""
@@ -113,10 +114,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle, whose end is ours
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        answer = json.dumps(render(**json.loads(line)))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        print(answer, flush=True)
+        request = json.loads(line)
+        answers = []
+        for values in request["conversations"]:
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            answers.append(render(request["template"], request["date"], {**request["specials"], **values}))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps(answers), flush=True)
 
 
 def _raise(message: str) -> None:

@@ -71,7 +71,7 @@ PREFERENCE: dict[str, Algorithm] = {name: Algorithm(row, PreferenceRun) for name
 def train_reward(params: RewardParams) -> None:
     """Train a scalar head and its backbone on the comparisons."""
     folder = model_path("sft")
-    text = ChatText(load_tokenizer(folder), str(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), today=params.date)
     device = Device(params.device)
     modules = Modules(load_scorer(folder, params.seed).to(device.torch), device, micro_tokens=params.micro_tokens)
     frame = read_table(PAIRS, "pairs")
@@ -102,7 +102,7 @@ def train_preference(run: str) -> None:
     """Train the start model as one run of `preference.runs` says."""
     params: PreferenceRun = load_run(f"preference.runs.{run}", PREFERENCE)
     name, folder = f"preference@{run}", start_path(params.start, f"preference.runs.{run}")
-    text = ChatText(load_tokenizer(folder), str(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), today=params.date)
     device = Device(params.device)
     objective = PreferenceObjective(PreferenceKnobs(**params.model_dump(include=_set_knobs(params))))
     reference = load_policy(folder).to(device.torch) if "ref_logp" in objective.needs else None

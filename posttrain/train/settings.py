@@ -10,6 +10,7 @@ from posttrain.algorithms.objective import Objective
 from posttrain.measure.record import note
 from posttrain.models.device import DeviceParams
 from posttrain.params import Params
+from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
 from posttrain.train.batch import Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
@@ -31,6 +32,7 @@ class TrainingParams(Params):
     micro_tokens: int = Field(16_384, ge=64, description="most tokens in one forward pass (memory, not results)")
     checkpoint_every: int = Field(50, ge=1, description="optimizer steps between checkpoints")
     limits: LimitParams = Field(default_factory=LimitParams)
+    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
 
 
 def adamw(modules: Modules, params: TrainingParams, steps: int) -> AdamW:

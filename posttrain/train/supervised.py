@@ -115,7 +115,7 @@ def _from_scratch(params: BaseParams, scratch: Path) -> None:
 def finetune(params: SftParams) -> None:
     """Train the base model on the demonstrations."""
     folder = model_path("base")
-    text = ChatText(load_tokenizer(folder), str(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), today=params.date)
     model = load_policy(folder)
     frame = read_table(CHAT, "chat")
     items, heldout = (

@@ -16,7 +16,7 @@ from posttrain.errors import DataError
 from posttrain.measure.record import record_path, write_record
 from posttrain.models.store import load_tokenizer
 from posttrain.text.chat import ChatText
-from posttrain.text.templates import PROCESS, RenderError, render
+from posttrain.text.templates import PROCESS, RenderError, Template
 from posttrain.workspace import finite_json
 from tests.library.models import tiny_folder
 
@@ -123,8 +123,8 @@ def test_a_template_is_rendered_as_transformers_renders_it(text: ChatText, name:
     theirs = tokenizer.apply_chat_template(
         messages, chat_template=template, tokenize=False, add_generation_prompt=generation
     )
-    specials = tokenizer.special_tokens_map
-    assert render(template, messages, generation=generation, specials=specials, date="2024-07-26").text == theirs
+    one = Template(template, tokenizer.special_tokens_map, "2024-07-26")
+    assert [found.text for found in one.render([(messages, generation)])] == [theirs]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_template_is_rendered_as_transformers_renders_it(text: ChatText, name:
         ("{{ 'x' * 2000000000 }}", "more than 512 MiB"),
         ("{{ 'x' | center(2000000000) }}", "more than 512 MiB"),
         ("{{ '%2000000000d' % 1 }}", "more than 512 MiB"),
-        ("{% for a in range(1100) %}{{ 'x' * 1000 }}{% endfor %}", "writes 1,100,000 characters"),
+        ("{% for a in range(110) %}{{ 'x' * 1000 }}{% endfor %}", "writes 110,000 characters"),
         ("{% for a in range(999999999) %}{% endfor %}", "OverflowError"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
         ("{{ " + "(" * 100_000, "Error"),
@@ -150,24 +150,37 @@ def test_a_template_that_breaks_a_limit_is_refused(text: ChatText, template: str
     assert with_template(text, OPENED).prompt([USER]) == text.prompt([USER]), "the next conversation is rendered"
 
 
-@pytest.mark.slow
-def test_a_template_that_never_ends_is_refused(text: ChatText) -> None:
-    endless = (
-        "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% for c in r %}{% endfor %}{% endfor %}{% endfor %}"
-    )
-    with pytest.raises(DataError, match="longer than 10 s"):
-        with_template(text, endless).prompt([USER])
-    assert with_template(text, OPENED).prompt([USER]) == text.prompt([USER])
-
-
 def test_a_killed_template_process_is_started_again() -> None:
-    ask = {"generation": True, "specials": {}, "date": "2024-07-26"}
-    assert render("a", [], **ask).text == "a"
-    PROCESS.start().kill()
-    PROCESS.start().wait()
-    assert render("b", [], **ask).text == "b"
+    def rendered(source: str) -> list[str]:
+        return [one.text for one in Template(source, {}, "2024-07-26").render([([], True)])]
+
+    assert rendered("a") == ["a"]
+    child = PROCESS.start()
+    child.kill()
+    child.wait()
+    assert rendered("b") == ["b"]
     with pytest.raises(RenderError, match="no system"):
-        render("{{ raise_exception('no system') }}", [], **ask)
+        rendered("{{ raise_exception('no system') }}")
+
+
+def test_many_conversations_are_rendered_in_their_order_and_the_failing_one_is_named(text: ChatText) -> None:
+    asked = [([turn("user", f"{n}" * (1 + n % 7 * 3000))], n % 2 == 0) for n in range(600)]
+    some = Template(OPENED, {}, "2024-07-26").render(asked)
+    assert [one.text for one in some] == [
+        f"<|user|>{turns[0]['content']}<|end|>{'<|assistant|>' * opened}" for turns, opened in asked
+    ]
+    failing = "{% if '299' in messages[0].content %}{{ 1 / 0 }}{% endif %}" + OPENED
+    with pytest.raises(DataError, match="which begins '299"):
+        with_template(text, failing).prompts([[turn("user", f"{n}")] for n in range(300)])
+
+
+@pytest.mark.slow
+def test_a_template_that_never_ends_is_refused_and_the_conversation_named(text: ChatText) -> None:
+    endless = "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}"
+    failing = "{% if messages[0].content == '9' %}" + endless + "{% endif %}" + OPENED
+    with pytest.raises(DataError, match="which begins '9': it takes longer than 5 s"):
+        with_template(text, failing).prompts([[turn("user", f"{n}")] for n in range(20)])
+    assert with_template(text, OPENED).prompt([USER]) == text.prompt([USER]), "the next conversation is rendered"
 
 
 def test_the_template_process_ends_with_its_parent() -> None:
