@@ -17,6 +17,7 @@ from posttrain.errors import DataError
 from posttrain.params import PARAMS_FILE, read_yaml
 from posttrain.report.curves import Column, read_curve
 from posttrain.report.lineage import flattened
+from posttrain.rewards.verifiable import final_answer
 from posttrain.tables.store import read_table
 from posttrain.workspace import plot_path
 
@@ -37,6 +38,8 @@ class Measured:
     scores_P: Floats
     curve: Mapping[str, Column]
     seconds: float | None
+    parsed: bool
+    """Whether any completion has an answer that could be read and compared; without one the scores say nothing."""
 
     @property
     def own(self) -> dict[str, str]:
@@ -64,6 +67,7 @@ def read_measured(folder: Path, name: str, policy: str, score: Score) -> Measure
         scores_P=scores["reward"].cast(pl.Float64).to_numpy(),
         curve=read_curve(plot) if plot.is_file() else {},
         seconds=_seconds(name, policy),
+        parsed=any(answer and final_answer(text) is not None for answer, text in chosen["answer", "completion"].rows()),
     )
 
 

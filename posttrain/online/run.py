@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posttrain.algorithms.policy_knobs import GROUPED
 from posttrain.algorithms.supervised import DistillKnobs
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
@@ -13,8 +14,9 @@ from posttrain.models.device import Device
 from posttrain.models.ends import load_ends
 from posttrain.models.store import load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.online.rollouts import Prompt, Rollouts
-from posttrain.online.runs import CHAT, DISTILL, ONLINE, DistillRun, OnlineParams, PolicyRun
+from posttrain.online.runs import CHAT, DISTILL, ONLINE, DistillRun, OnlineParams, PolicyRun, SampledPairRun
 from posttrain.online.trpo import Trpo
+from posttrain.online.watch import Watch
 from posttrain.params import PARAMS_FILE
 from posttrain.rewards.blend import check_answers, make_blend
 from posttrain.rollout.room import check_room
@@ -69,9 +71,11 @@ def _train(
     text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder), params.date)
     objective, reward, prompts = params.objective(), model_path("reward"), _prompts(text)
     if not isinstance(params, DistillRun):  # which only watches it
-        check_answers(params.reward, (one.answer for one in prompts), str(PROMPTS))
+        usable = check_answers(params.reward, {one.id: one.answer for one in prompts}, str(PROMPTS))
+        prompts = [one for one in prompts if one.id in usable]
     size = params.rollout.prompts * params.rollout.group_size
     check_room(modules.policy, [one.ids for one in prompts], size, params.rollout.sampling, f"{section}.rollout")
+    watch = _watch(params, section)
     samples = Rollouts(
         prompts,
         make_blend(params.reward, section, reward, modules.device),
@@ -81,14 +85,24 @@ def _train(
         text=text,
         seed=params.seed,
         shaping=params.shaping(),
+        watch=watch,
     )
     source = params.source(samples, text)
     update = _update(params, modules, source.steps)
     inputs = [folder, PROMPTS, *models, *params.tables(), *([reward] if "model" in params.reward else [])]
     log = run_training(name, params, inputs, objective, source, modules, update, WATCH)
+    watch.close()
     save_model(modules.policy, model_path(name), folder)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
+
+
+def _watch(params: OnlineParams, section: str) -> Watch:
+    """Distillation learns nothing from its rewards; only what compares a group needs rewards that differ in it."""
+    if isinstance(params, DistillRun):
+        return Watch(section, {}, compares=False)
+    grouped = isinstance(params, PolicyRun) and params.advantage in GROUPED
+    return Watch(section, params.reward, compares=grouped or isinstance(params, SampledPairRun))
 
 
 def _modules(params: OnlineParams, folder: Path, device: Device) -> Modules:

@@ -25,13 +25,14 @@ from posttrain.models.ends import load_ends
 from posttrain.models.store import load_policy, load_tokenizer
 from posttrain.params import Params
 from posttrain.progress import Progress
-from posttrain.rewards.blend import check_answers, make_blend
+from posttrain.rewards.blend import check_answers, check_completions, make_blend
 from posttrain.rewards.verifiable import Sampled
 from posttrain.rollout.engine import SamplingParams, sample
 from posttrain.rollout.room import check_room
+from posttrain.tables.columns import Kind
 from posttrain.tables.given import GivenParams, load_feedback, load_pairs
 from posttrain.tables.identity import with_ids
-from posttrain.tables.store import check_disjoint, read_table, write_table
+from posttrain.tables.store import check_disjoint, check_table, read_table, write_table
 from posttrain.text.chat import DATE, ChatText, TemplateDate
 from posttrain.workspace import metrics_path, model_path, rounded, write_json
 
@@ -74,10 +75,12 @@ def make_pairs(params: PairsParams) -> None:
         summary: dict[str, float] = {}
     else:
         pairs, unpaired, summary = _sampled(params)
-    check_disjoint({"pairs": pairs})
-    check_disjoint({"feedback": unpaired})
-    write_table(pairs, PAIRS, "pairs")
-    write_table(unpaired, FEEDBACK, "feedback")
+    tables: dict[Path, tuple[pl.DataFrame, Kind]] = {PAIRS: (pairs, "pairs"), FEEDBACK: (unpaired, "feedback")}
+    for path, (frame, kind) in tables.items():
+        check_table(frame, kind, path)
+        check_disjoint({kind: frame})
+    for path, (frame, kind) in tables.items():  # none is replaced where the other is refused
+        write_table(frame, path, kind)
     counts = {f"pairs_{split}": pairs.filter(split=split).height for split in ("train", "heldout")}
     write_json(metrics_path("pairs"), {**counts, "feedback": unpaired.height, **rounded(summary)})
     print(
@@ -93,8 +96,10 @@ def _sampled(params: PairsParams) -> tuple[pl.DataFrame, pl.DataFrame, dict[str,
     model = load_policy(folder).to(device.torch)
     frame = read_table(PROMPTS, "prompts")
     wanted = {"train": params.prompts, "heldout": params.heldout_prompts}
+    asked = frame.filter(pl.col("split").is_in(list(wanted)))
+    usable = check_answers(params.reward, dict(asked.select("id", "answer").iter_rows()), str(PROMPTS))
+    frame = frame.filter(pl.col("id").is_in(list(usable)))
     rows = [row for split, n in wanted.items() for row in frame.filter(split=split).head(n).iter_rows(named=True)]
-    check_answers(params.reward, (row["answer"] for row in rows), str(PROMPTS))
     reward = make_blend(params.reward, "pairs", model_path("reward"), device)
     progress = Progress("pairs: sampling", len(rows), "prompt")
     encoded = text.prompts([row["prompt"] for row in rows])
@@ -110,6 +115,7 @@ def _sampled(params: PairsParams) -> tuple[pl.DataFrame, pl.DataFrame, dict[str,
     samples = [
         Sampled(encoded[i], drawn.ids[k], texts[k], rows[i]["answer"], drawn.truncated[k]) for k, i in enumerate(owners)
     ]
+    check_completions(params.reward, samples, "pairs")
     return _labelled(params, rows, samples, reward(samples)[0])
 
 
