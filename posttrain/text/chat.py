@@ -19,16 +19,23 @@ from posttrain.text.stops import Stops
 from posttrain.text.templates import PROCESS, Asked, RenderError, Template
 
 Message = Mapping[str, str]
-DATE = date(2024, 7, 26)
+DATE = "2024-07-26"
 """What a template that asks for today's date gets: the same ids every day."""
 _MARK = "\ue000{}\ue001"
 """A placeholder from Unicode's private use area that stands for content while the template is rendered."""
 _ANSWER: Message = {"role": "assistant", "content": ""}
 
-TemplateDate = Annotated[
-    date, BeforeValidator(lambda value: date.fromisoformat(value) if isinstance(value, str) else value)
-]
-"""A date, or ISO text such as 2024-07-26."""
+
+def _iso(value: Any) -> Any:
+    if isinstance(value, date):
+        raise ValueError(f'DVC does not read dates of YAML. Put it in quotes: "{value}"')  # noqa: TRY004
+    if isinstance(value, str):
+        date.fromisoformat(value)
+    return value
+
+
+TemplateDate = Annotated[str, BeforeValidator(_iso)]
+"""A date such as "2024-07-26"."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Encoded:
 class ChatText:
     """A tokenizer and its chat template."""
 
-    def __init__(self, tokenizer: Any, where: str = "tokenizer", ends: Sequence[int] = (), today: date = DATE) -> None:
+    def __init__(self, tokenizer: Any, where: str = "tokenizer", ends: Sequence[int] = (), today: str = DATE) -> None:
         """`ends`: tokens that end a completion beside the tokenizer's own (models/ends.py: `load_ends`)."""
         self.tokenizer = tokenizer
         self._where = where
@@ -56,7 +63,7 @@ class ChatText:
         if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
             what = f"the tokenizer has several chat templates ({', '.join(tokenizer.chat_template)}) and no default"
             raise DataError(what=what, where=where, mend="Name one of them 'default'")
-        self._template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today.isoformat())
+        self._template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today)
         self._checked: set[tuple[str, ...]] = set()
         self.stop: int = tokenizer.eos_token_id
         self.stops = Stops((self.stop, *(end for end in ends if end != self.stop)), self._text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.errors import DataError
+from posttrain.errors import DataError, ParamsError
 from posttrain.measure.record import record_path, write_record
 from posttrain.models.store import load_tokenizer
-from posttrain.text.chat import ChatText
+from posttrain.params import Params, load
+from posttrain.text.chat import DATE, ChatText, TemplateDate
 from posttrain.text.templates import PROCESS, RenderError, Template
 from posttrain.workspace import finite_json
 from tests.library.models import tiny_folder
@@ -109,7 +109,7 @@ TEMPLATES = {
 }
 
 
-def with_template(text: ChatText, template: Any, today: datetime.date = datetime.date(2024, 7, 26)) -> ChatText:
+def with_template(text: ChatText, template: Any, today: str = DATE) -> ChatText:
     tokenizer = load_tokenizer(text.tokenizer.name_or_path)
     tokenizer.chat_template = template
     return ChatText(tokenizer, "models/own", today=today)
@@ -204,12 +204,33 @@ def test_a_template_that_asks_for_the_date_gets_the_fixed_one(
     text.prompt([USER])
     write_record("plain")
     llama = "{%- if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}none{% endif %}" + OPENED
-    one, other = with_template(text, llama), with_template(text, llama, datetime.date(2025, 1, 2))
+    one, other = with_template(text, llama), with_template(text, llama, "2025-01-02")
     assert one.decode(one.prompt([USER])).startswith("26 Jul 2024")
     assert "date" not in finite_json(record_path("plain"))
     assert other.decode(other.prompt([USER])).startswith("02 Jan 2025")
     write_record("dated")
     assert finite_json(record_path("dated"))["date"] == "2025-01-02"
+
+
+class Dated(Params):
+    date: TemplateDate = DATE
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("2024-07-27", r'DVC does not read dates of YAML\. Put it in quotes: "2024-07-27"'),
+        ('"2024-13-01"', "month must be in 1..12"),
+        ("7", "valid string"),
+    ],
+)
+def test_a_date_is_iso_text(tmp_path: Path, written: str, reason: str) -> None:
+    file = tmp_path / "params.yaml"
+    file.write_text(f"sft: {{date: {written}}}")
+    with pytest.raises(ParamsError, match=reason):
+        load(Dated, "sft", path=file)
+    file.write_text('sft: {date: "2024-07-27"}')
+    assert load(Dated, "sft", path=file).date == "2024-07-27"
 
 
 @pytest.mark.parametrize(
