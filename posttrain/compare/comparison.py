@@ -70,7 +70,9 @@ def compare(found: Sequence[Measured], against: str | None = None) -> Comparison
     held_out = [_within_1(pair) for pair in _judged(pairs, lambda one, two: difference(scored[one], scored[two]))]
     at = [at_equal(settings, budget) for budget in BUDGETS]
     training = [Training(one, [] if one.why_not else _judged(pairs, one.difference)) for one in at]
-    return Comparison(len(found[0].prompts), means, held_out, training, [*notes, *_unequal(means)])
+    return Comparison(
+        len(found[0].prompts), means, held_out, training, [*notes, *_unmeasured(settings), *_unequal(means)]
+    )
 
 
 def verdict(pair: Pair, labels: Sequence[str]) -> str:
@@ -120,6 +122,12 @@ def _spent(setting: Setting, budget: Budget) -> float | None:
     amounts = [used(one, budget) for one in setting.trained]
     known = [float(amount[-1]) for amount in amounts if amount is not None]
     return sum(known) / len(known) if known and len(known) == len(amounts) else None
+
+
+def _unmeasured(settings: Sequence[Setting]) -> list[str]:
+    """A warning for each setting whose score is 0 because nothing could be read, which does not make it equal."""
+    unread = [setting.label for setting in settings if not any(one.parsed for one in setting.trained)]
+    return [f"{label}: not measured, as no completion has an answer that can be read" for label in unread]
 
 
 def _unequal(means: Sequence[Mean]) -> list[str]:

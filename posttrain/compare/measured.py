@@ -17,6 +17,7 @@ from posttrain.errors import DataError
 from posttrain.params import PARAMS_FILE, read_yaml
 from posttrain.report.curves import Column, read_curve
 from posttrain.report.lineage import flattened
+from posttrain.rewards.verifiable import final_answer
 from posttrain.stage_table import policies, section_of, stage_of
 from posttrain.tables.store import read_table
 from posttrain.workspace import plot_path
@@ -42,6 +43,8 @@ class Measured:
     seconds: float | None
     section: str
     """Where the settings of the run that made the model are in params.yaml."""
+    parsed: bool
+    """Whether any completion has an answer that could be read and compared; without one the scores say nothing."""
 
     @property
     def own(self) -> dict[str, str]:
@@ -71,6 +74,7 @@ def read_measured(folder: Path, name: str, policy: str, score: Score) -> Measure
         curve=read_curve(plot) if plot.is_file() else {},
         seconds=_seconds(name, stage_of(settings, model)),
         section=section_of(settings, model),
+        parsed=any(answer and final_answer(text) is not None for answer, text in chosen["answer", "completion"].rows()),
     )
 
 

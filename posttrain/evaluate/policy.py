@@ -24,16 +24,19 @@ from posttrain.models.forward import score_tokens
 from posttrain.models.store import load_policy, load_tokenizer
 from posttrain.params import PARAMS_FILE, Params, at, did_you_mean, load, read
 from posttrain.progress import Progress
-from posttrain.rewards.verifiable import Sampled, correct, well_formed
+from posttrain.rewards.blend import check_answers
+from posttrain.rewards.verifiable import Sampled, correct, final_answer, well_formed
 from posttrain.rollout.engine import Samples, SamplingParams, greedy, sample
 from posttrain.rollout.room import check_room
 from posttrain.slots import MODEL, NONE, PART, model_of, model_slot, needed_model, table_slot
 from posttrain.tables.columns import Split
 from posttrain.tables.identity import with_ids
 from posttrain.tables.store import read_table, write_table
-from posttrain.text.chat import ChatText
+from posttrain.text.chat import DATE, ChatText, TemplateDate
 from posttrain.text.layout import micro_batches, pack
 from posttrain.workspace import rounded, table_path, write_json
+
+NOT_MEASURED = "pass@1 is not measured, as no completion has an answer that can be read and compared"
 
 
 class EvaluateParams(Params):
@@ -47,6 +50,7 @@ class EvaluateParams(Params):
     seed: int = Field(20_261_121, ge=0, description="the samples' random numbers; a seed that no training uses")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
+    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Judged:
     texts: list[str]
     right: list[float]
     formed: list[float]
+    parsed: list[bool]
+    """Whether there is a final answer, and one to compare it with."""
 
 
 def load_policies() -> dict[str, str]:
@@ -81,32 +87,32 @@ def evaluate(name: str) -> dict[str, float]:
     if name not in policies:
         mend = did_you_mean(name, list(policies))
         raise ParamsError(what=f"evaluate.policies has no '{name}'", where=PARAMS_FILE, mend=mend)
-    device, prompts = Device(params.device), table_path(params.data)
+    device = Device(params.device)
     note(seed=params.seed)
     folder = needed_model(policies[name], f"evaluate.policies.{name}")
     reference = model_of(params.reference, "evaluate.settings.reference")
-    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder), params.date)
     model = load_policy(folder).to(device.torch)
-    rows = read_table(prompts, "prompts").filter(split=params.split).head(params.prompts).rows(named=True)
-    if len(rows) < 2:
-        what, mend = (
-            f"{len(rows)} prompts are in the split {params.split}",
-            "Two at least are needed to measure anything",
-        )
-        raise DataError(what=what, where=str(prompts), mend=mend)
-    if not any(row["answer"] for row in rows):
-        print("evaluate: no prompt has an answer, so pass@1 and greedy are 0 whatever is written", file=sys.stderr)
-    encoded = [text.prompt(row["prompt"]) for row in rows]
+    rows = _rows(params)
+    encoded = text.prompts([row["prompt"] for row in rows])
     names = [row["id"] for row in rows]
     check_room(model, encoded, len(rows) * params.samples, params.sampling, "evaluate")
-    progress = Progress(f"evaluate {name}", 2 * len(rows), "prompt")
-    shared = {"params": params.sampling, "stop": text.stops, "device": device, "advance": progress.advance}
+    progress = Progress(f"evaluate {name}", len(rows) * (params.samples + 1), "completion")
+    shared = {"params": params.sampling, "stop": text.stops, "device": device}
     with phase("generate"):
-        drawn = sample(model, encoded, names, n=params.samples, seed=params.seed, **shared)  # type: ignore[arg-type]
-        likeliest = greedy(model, encoded, **shared)  # type: ignore[arg-type]
+        drawn = sample(
+            model, encoded, names, n=params.samples, seed=params.seed,
+            advance=lambda prompts: progress.advance(prompts * params.samples), **shared,  # type: ignore[arg-type]
+        )  # fmt: skip
+        likeliest = greedy(model, encoded, advance=progress.advance, **shared)  # type: ignore[arg-type]
     progress.close()
     sampled, best = _judged(text, rows, encoded, drawn), _judged(text, rows, encoded, likeliest)
     metrics = _measured(params, sampled, best)
+    if not metrics["parsed"]:
+        print(
+            f"evaluate {name}: {NOT_MEASURED}; the first is {sampled.texts[0]!r:.100} (docs/rewards.md)",
+            file=sys.stderr,
+        )
     if reference == folder:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
     elif reference is not None:
@@ -121,10 +127,30 @@ def evaluate(name: str) -> dict[str, float]:
 def summary(name: str, metrics: dict[str, float]) -> str:
     """The line that a person wants to see first."""
     low, high = metrics["pass_at_1_low"], metrics["pass_at_1_high"]
+    if not metrics["parsed"]:
+        return f"{name}: {NOT_MEASURED}, length {metrics['length']:.1f}"
     return (
         f"{name}: pass@1 {metrics['pass_at_1']:.3f} [{low:.3f}, {high:.3f}], greedy {metrics['greedy']:.3f}, "
         f"format {metrics['format']:.3f}, length {metrics['length']:.1f}"
     )
+
+
+def _rows(params: EvaluateParams) -> list[dict[str, Any]]:
+    """The first prompts of the split; where some have an answer that can be read, only those that have."""
+    file = table_path(params.data)
+    frame = read_table(file, "prompts").filter(split=params.split)
+    if any(answer.strip() for answer in frame["answer"]):
+        usable = check_answers({"correct": 1.0}, dict(frame.select("id", "answer").iter_rows()), str(file))
+        frame = frame.filter(pl.col("id").is_in(list(usable)))
+    else:
+        print("evaluate: no prompt has an answer, so pass@1 and greedy are not measured", file=sys.stderr)
+    if frame.height < 2:
+        what, mend = f"{frame.height} prompts are in the split {params.split}", "At least two are needed"
+        raise DataError(what=what, where=str(file), mend=mend)
+    if frame.height < params.prompts and "prompts" in params.model_fields_set:
+        known = f"{frame.height} prompts are all there are in split '{params.split}'"
+        print(f"evaluate: {known} (evaluate.settings.prompts: {params.prompts})", file=sys.stderr)
+    return frame.head(params.prompts).rows(named=True)
 
 
 @phase("score")
@@ -135,7 +161,8 @@ def _judged(text: ChatText, rows: Sequence[dict[str, Any]], encoded: Sequence[Se
         Sampled(encoded[k // each], ids, texts[k], rows[k // each]["answer"], drawn.truncated[k])
         for k, ids in enumerate(drawn.ids)
     ]
-    return Judged(drawn, texts, correct(samples), well_formed(samples))
+    parsed = [bool(one.answer) and final_answer(one.text) is not None for one in samples]
+    return Judged(drawn, texts, correct(samples), well_formed(samples), parsed)
 
 
 def _measured(params: EvaluateParams, sampled: Judged, best: Judged) -> dict[str, float]:
@@ -151,6 +178,7 @@ def _measured(params: EvaluateParams, sampled: Judged, best: Judged) -> dict[str
     return metrics | {
         "greedy": float(np.mean(best.right)),
         "format": float(np.mean(sampled.formed)),
+        "parsed": float(np.mean(sampled.parsed)),
         "truncated": float(np.mean(sampled.drawn.truncated)),
         "length": float(np.mean([len(ids) for ids in sampled.drawn.ids])),
         "working": float(working.mean()),

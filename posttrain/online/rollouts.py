@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from posttrain.measure.phases import phase
+from posttrain.online.watch import Watch
 from posttrain.params import Params
 from posttrain.rewards.blend import Blend
 from posttrain.rewards.verifiable import Sampled
@@ -82,9 +83,11 @@ class Rollouts:
         text: Any,
         seed: int,
         shaping: Shaping = Shaping(),
+        watch: Watch | None = None,
     ) -> None:
         self._prompts, self._reward, self._modules, self._needs = prompts, reward, modules, needs
         self._params, self._text, self._seed, self._shaping = params, text, seed, shaping
+        self._watch = watch or Watch("rollouts", {}, compares=False)
         self._cursor = 0
         self._rounds: dict[int, Batch] = {}
         self._seen: dict[str, float] = {}
@@ -119,11 +122,12 @@ class Rollouts:
         kept = {f"round{n}.{k}": v for n, batch in self._rounds.items() for k, v in batch.tensors().items()}
         seen = {f"seen.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._seen.items()}
         old = {} if self._modules.old is None else dict(self._modules.old.named_parameters(prefix="old"))
-        return {"cursor": torch.tensor(self._cursor), **kept, **seen, **old}
+        return {"cursor": torch.tensor(self._cursor), "watch": self._watch.tensor(), **kept, **seen, **old}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Take up the rounds in hand."""
         self._cursor = int(tensors["cursor"])
+        self._watch.load(tensors["watch"])
         rounds: dict[int, dict[str, Tensor]] = {}
         for name, part in tensors.items():
             head, _, tail = name.partition(".")
@@ -177,6 +181,7 @@ class Rollouts:
             tries += 1
         short = max(self._params.minibatches - len(kept), 0)
         kept += spare[:short]
+        self._watch.round([group.columns.rows["reward"] for group in kept])
         self._seen = {f"reward_{name}": sum(values) / len(values) for name, values in parts.items()}
         if resample:
             self._seen |= {"sampling_rounds": float(tries), "groups_kept": len(kept) / self._params.prompts}
@@ -201,6 +206,7 @@ class Rollouts:
             Sampled(owner.ids, ids, self._text.decode(ids), owner.answer, cut)
             for owner, ids, cut in zip(owners, drawn.ids, drawn.truncated, strict=True)
         ]
+        self._watch.completions(samples)
         rewards, each = self._reward(samples)
         for key, values in each.items():
             parts.setdefault(key, []).extend(values)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posttrain.algorithms.policy_knobs import GROUPED
 from posttrain.algorithms.supervised import DistillKnobs
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
@@ -15,6 +16,7 @@ from posttrain.models.store import load_policy, load_scorer, load_tokenizer, sav
 from posttrain.online.rollouts import Prompt, Rollouts
 from posttrain.online.runs import DISTILL, ONLINE, DistillRun, OnlineParams, PolicyRun, SampledPairRun
 from posttrain.online.trpo import Trpo
+from posttrain.online.watch import Watch
 from posttrain.params import PARAMS_FILE
 from posttrain.rewards.blend import check_answers, make_blend
 from posttrain.rollout.room import check_room
@@ -46,7 +48,7 @@ def train_distill(run: str) -> None:
     params: DistillRun = load_run(section, DISTILL)
     folder = needed_model(params.start, f"{section}.start")
     teacher = needed_model(params.teacher, f"{section}.teacher")
-    text = ChatText(load_tokenizer(folder), str(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), today=params.date)
     if text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
         what = f"{section}.teacher = '{params.teacher}' has another tokenizer than '{params.start}'"
         mend = "A distribution over tokens can be learned from a teacher of the same tokenizer only"
@@ -67,13 +69,15 @@ def train_distill(run: str) -> None:
 def _train(
     name: str, section: str, params: OnlineParams, folder: Path, modules: Modules, models: Sequence[Path]
 ) -> None:
-    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder), params.date)
     table, reward = table_path(params.data), model_of(params.reward_model, f"{section}.reward_model")
     objective, prompts = params.objective(), _prompts(text, table)
     if not isinstance(params, DistillRun):  # which only watches it
-        check_answers(params.reward, (one.answer for one in prompts), str(table))
+        usable = check_answers(params.reward, {one.id: one.answer for one in prompts}, str(table))
+        prompts = [one for one in prompts if one.id in usable]
     size = params.rollout.prompts * params.rollout.group_size
     check_room(modules.policy, [one.ids for one in prompts], size, params.rollout.sampling, f"{section}.rollout")
+    watch = _watch(params, section)
     samples = Rollouts(
         prompts,
         make_blend(params.reward, section, reward, modules.device),
@@ -83,12 +87,14 @@ def _train(
         text=text,
         seed=params.seed,
         shaping=params.shaping(),
+        watch=watch,
     )
     source = params.source(samples, text)
     update = _update(params, modules, source.steps)
     inputs = [folder, table, *models, *params.tables(), *([reward] if reward else [])]
     tokens = _step_tokens(params, prompts)
     log = run_training(name, params, inputs, objective, source, modules, update, WATCH, step_tokens=tokens)
+    watch.close()
     save_model(modules.policy, model_path(name), folder, params.save_dtype)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
@@ -104,6 +110,14 @@ def _step_tokens(params: OnlineParams, prompts: Sequence[Prompt]) -> int:
     text = params.text.rows * (params.text.window + 1) if isinstance(params, PolicyRun) and params.ptx else 0
     rows = size * (size - 1) if isinstance(params, SampledPairRun) else size  # a pair may be any two of a group
     return groups * rows * longest + text
+
+
+def _watch(params: OnlineParams, section: str) -> Watch:
+    """Distillation learns nothing from its rewards; only what compares a group needs rewards that differ in it."""
+    if isinstance(params, DistillRun):
+        return Watch(section, {}, compares=False)
+    grouped = isinstance(params, PolicyRun) and params.advantage in GROUPED
+    return Watch(section, params.reward, compares=grouped or isinstance(params, SampledPairRun))
 
 
 def _modules(params: OnlineParams, folder: Path, device: Device) -> Modules:
@@ -132,7 +146,8 @@ def _update(params: OnlineParams, modules: Modules, steps: int) -> Update:
 @phase("load")
 def _prompts(text: ChatText, table: Path) -> list[Prompt]:
     frame = read_table(table, "prompts").filter(split="train")
-    return [Prompt(row["id"], text.prompt(row["prompt"]), row["answer"]) for row in frame.iter_rows(named=True)]
+    encoded = text.prompts(frame["prompt"].to_list())
+    return [Prompt(*one) for one in zip(frame["id"], encoded, frame["answer"], strict=True)]
 
 
 @phase("load")
@@ -142,7 +157,8 @@ def _with_context(text: ChatText, params: DistillRun) -> Mapping[tuple[int, ...]
     if chat := table_of(params.demonstrations):
         asked += [turns[:-1] for turns in read_table(chat, "chat").filter(split="train")["messages"].to_list()]
     context = params.context or ""
-    return {tuple(text.prompt(turns)): text.prompt(told(turns, context)) for turns in asked}
+    plain, framed = text.prompts(asked), text.prompts([told(turns, context) for turns in asked])
+    return {tuple(ids): seen for ids, seen in zip(plain, framed, strict=True)}
 
 
 def told(turns: Sequence[Message], context: str) -> list[Message]:

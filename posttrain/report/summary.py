@@ -21,6 +21,7 @@ _COLUMNS = {
     "high": "pass_at_1_high",
     "greedy": "greedy",
     "format": "format",
+    "parsed": "parsed",
     "truncated": "truncated",
     "length": "length",
     "working": "working",
@@ -116,6 +117,8 @@ def gain_parts(summary: Mapping[str, Figures]) -> list[str]:
 
 
 def _sentence_part(name: str, before: Figures, after: Figures) -> str:
+    if 0 in (before.get("parsed"), after.get("parsed")):
+        return f"{name} is not measured (no completion has an answer that can be read)"
     if after["high"] < before["low"]:
         return f"{name} lost {before['pass_at_1'] - after['pass_at_1']:.2f}"
     if after["low"] <= before["high"]:

@@ -25,7 +25,7 @@ from posttrain.models.ends import load_ends
 from posttrain.models.store import load_policy, load_tokenizer
 from posttrain.params import Params, load
 from posttrain.progress import Progress
-from posttrain.rewards.blend import check_answers, make_blend
+from posttrain.rewards.blend import check_answers, check_completions, make_blend
 from posttrain.rewards.verifiable import Sampled
 from posttrain.rollout.engine import SamplingParams, sample
 from posttrain.rollout.room import check_room
@@ -33,7 +33,7 @@ from posttrain.slots import model_of, model_slot, needed_model, table_slot
 from posttrain.tables.columns import Kind
 from posttrain.tables.identity import with_ids
 from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables
-from posttrain.text.chat import ChatText
+from posttrain.text.chat import DATE, ChatText, TemplateDate
 from posttrain.workspace import metrics_path, rounded, table_path, write_json
 
 SURE = 700.0
@@ -55,6 +55,7 @@ class SamplesRun(Params):
     reward: dict[str, float] = Field({"correct": 1.0, "format": 0.2}, description="what the annotator values")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
+    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
 
 
 def make_pairs(run: str) -> None:
@@ -78,15 +79,17 @@ def _sampled(params: SamplesRun, where: str) -> tuple[pl.DataFrame, pl.DataFrame
     device = Device(params.device)
     note(seed=params.seed)
     folder, table = needed_model(params.policy, f"{where}.policy"), table_path(params.data)
-    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder), params.date)
     model = load_policy(folder).to(device.torch)
     frame = read_table(table, "prompts")
     wanted = {"train": params.prompts, "heldout": params.heldout_prompts}
+    asked = frame.filter(pl.col("split").is_in(list(wanted)))
+    usable = check_answers(params.reward, dict(asked.select("id", "answer").iter_rows()), str(table))
+    frame = frame.filter(pl.col("id").is_in(list(usable)))
     rows = [row for split, n in wanted.items() for row in frame.filter(split=split).head(n).iter_rows(named=True)]
-    check_answers(params.reward, (row["answer"] for row in rows), str(table))
     reward = make_blend(params.reward, where, model_of(params.reward_model, f"{where}.reward_model"), device)
     progress = Progress(f"{where}: sampling", len(rows), "prompt")
-    encoded = [text.prompt(row["prompt"]) for row in rows]
+    encoded = text.prompts([row["prompt"] for row in rows])
     check_room(model, encoded, len(rows) * params.samples, params.sampling, where)
     with phase("generate"):
         drawn = sample(
@@ -99,6 +102,7 @@ def _sampled(params: SamplesRun, where: str) -> tuple[pl.DataFrame, pl.DataFrame
     samples = [
         Sampled(encoded[i], drawn.ids[k], texts[k], rows[i]["answer"], drawn.truncated[k]) for k, i in enumerate(owners)
     ]
+    check_completions(params.reward, samples, where)
     return _labelled(params, where, rows, samples, reward(samples)[0])
 
 

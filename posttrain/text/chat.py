@@ -8,27 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import date
+from typing import Annotated, Any
 
-from jinja2 import TemplateError
+from pydantic import BeforeValidator
 
 from posttrain.errors import DataError
+from posttrain.measure.record import note
 from posttrain.text.stops import Stops
+from posttrain.text.templates import PROCESS, Asked, RenderError, Template
 
 Message = Mapping[str, str]
-TEMPLATE_ERRORS = (
-    TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-"""A template is a program, which may fail in any of a program's ways."""
+DATE = "2024-07-26"
+"""What a template that asks for today's date gets: the same ids every day."""
 _MARK = "\ue000{}\ue001"
 """A placeholder from Unicode's private use area that stands for content while the template is rendered."""
+_ANSWER: Message = {"role": "assistant", "content": ""}
+
+
+def _iso(value: Any) -> Any:
+    if isinstance(value, date):
+        raise ValueError(f'DVC does not read dates of YAML. Put it in quotes: "{value}"')  # noqa: TRY004
+    if isinstance(value, str):
+        date.fromisoformat(value)
+    return value
+
+
+TemplateDate = Annotated[str, BeforeValidator(_iso)]
+"""A date such as "2024-07-26"."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,8 @@ class Encoded:
 class ChatText:
     """A tokenizer and its chat template."""
 
-    def __init__(self, tokenizer: Any, where: str = "tokenizer", ends: Sequence[int] = ()) -> None:
-        """`ends`: tokens that end a completion beside the tokenizer's own (models/store.py: `load_ends`)."""
+    def __init__(self, tokenizer: Any, where: str = "tokenizer", ends: Sequence[int] = (), today: str = DATE) -> None:
+        """`ends`: tokens that end a completion beside the tokenizer's own (models/ends.py: `load_ends`)."""
         self.tokenizer = tokenizer
         self._where = where
         self._specials = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
@@ -53,25 +60,44 @@ class ChatText:
             raise DataError(
                 what="the tokenizer has no chat template", where=where, mend="Use an instruct model or add a template"
             )
+        if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
+            what = f"the tokenizer has several chat templates ({', '.join(tokenizer.chat_template)}) and no default"
+            raise DataError(what=what, where=where, mend="Name one of them 'default'")
+        self._template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today)
+        self._checked: set[tuple[str, ...]] = set()
         self.stop: int = tokenizer.eos_token_id
         self.stops = Stops((self.stop, *(end for end in ends if end != self.stop)), self._text)
+        PROCESS.start()  # while the model is loaded
+
+    def prompts(self, conversations: Sequence[Sequence[Message]]) -> list[list[int]]:
+        """The ids that the model is asked to continue, of each conversation."""
+        rendered = self._rendered([(messages, True) for messages in conversations])
+        for messages in conversations:
+            self._check([*messages, _ANSWER])
+        return [self._pieces(*one) for one in rendered]
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The ids that the model is asked to go on from."""
-        return self._pieces(messages, generation=True, skip=0)
+        """The same for one conversation."""
+        return self.prompts([messages])[0]
+
+    def exchanges(self, pairs: Sequence[tuple[Sequence[Message], Sequence[Message]]]) -> list[Encoded]:
+        """Prompts and their answers (one assistant turn each); an answer ends with the stop token."""
+        whole = [[*prompt, *answer] for prompt, answer in pairs]
+        opened = self._rendered([(prompt, True) for prompt, _ in pairs])
+        closed = self._rendered([(messages, False) for messages in whole])
+        encoded = []
+        for messages, (head, asked), (text, spans) in zip(whole, opened, closed, strict=True):
+            self._check(messages)
+            if not text.startswith(head):
+                mend = "Use a template that only adds text at the end"
+                raise self._refusal("changes earlier text when a turn is added to", messages, mend)
+            completion = self._pieces(text, spans, skip=len(head))
+            encoded.append(Encoded(self._pieces(head, asked), self._until_stop(completion)))
+        return encoded
 
     def exchange(self, prompt: Sequence[Message], answer: Sequence[Message]) -> Encoded:
-        """A prompt and its answer (one assistant turn); the answer ends with the stop token."""
-        head, _ = self._rendered(prompt, generation=True)
-        text, _ = self._rendered([*prompt, *answer], generation=False)
-        if not text.startswith(head):
-            raise DataError(
-                what="the chat template changes earlier text when a turn is added",
-                where=self._where,
-                mend="Use a template whose conversation begins with its own prompt",
-            )
-        completion = self._pieces([*prompt, *answer], generation=False, skip=len(head))
-        return Encoded(self.prompt(prompt), self._until_stop(completion))
+        """The same for one conversation."""
+        return self.exchanges([(prompt, answer)])[0]
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
         """Documents of plain text as ids, markup in them included as text."""
@@ -97,9 +123,8 @@ class ChatText:
             )
         return ids[: ids.index(self.stop) + 1]
 
-    def _pieces(self, messages: Sequence[Message], *, generation: bool, skip: int) -> list[int]:
+    def _pieces(self, text: str, spans: Sequence[tuple[int, int]], skip: int = 0) -> list[int]:
         """The ids of the rendered text from character `skip` on, content apart from markup where it must be."""
-        text, spans = self._rendered(messages, generation=generation)
         forged = [span for span in spans if any(special in text[slice(*span)] for special in self._specials)]
         ids: list[int] = []
         at = skip
@@ -115,25 +140,77 @@ class ChatText:
         ids: list[int] = self.tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"]
         return ids
 
-    def _rendered(self, messages: Sequence[Message], *, generation: bool) -> tuple[str, list[tuple[int, int]]]:
-        """The template's text and where each content that looks like markup lies in it."""
-        turns = [dict(message) for message in messages]
-        try:
-            text: str = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=generation)
-            if not any(special in turn["content"] for turn in turns for special in self._specials):
-                return text, []
-            marked = [{**turn, "content": _MARK.format(i)} for i, turn in enumerate(turns)]
-            frame: str = self.tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=generation)
-        except TEMPLATE_ERRORS as error:
-            what = f"the chat template fails ({type(error).__name__}: {error!s:.200})"
-            raise DataError(what=what, where=self._where, mend="Mend the template, or the data") from error
+    def _rendered(self, asked: Sequence[Asked]) -> list[tuple[str, list[tuple[int, int]]]]:
+        """The template's text of each conversation, and where contents that look like markup lie in it."""
+        texts = self._render(asked, asked)
+        odd = [i for i, (messages, _) in enumerate(asked) if self._looks_like_markup(messages)]
+        shown = [asked[i] for i in odd]
+        frames = dict(zip(odd, self._render([(_marked(turns), opened) for turns, opened in shown], shown), strict=True))
+        return [self._filled(frames[i], asked[i][0]) if i in frames else (text, []) for i, text in enumerate(texts)]
+
+    def _looks_like_markup(self, messages: Sequence[Message]) -> bool:
+        return any(special in turn["content"] for turn in messages for special in self._specials)
+
+    def _filled(self, frame: str, messages: Sequence[Message]) -> tuple[str, list[tuple[int, int]]]:
+        """The text of the marked conversation with the contents in their places, and those places."""
         filled, spans, at = "", [], 0
-        for i, turn in enumerate(turns):
-            place = frame.find(_MARK.format(i), at)
-            if place < 0:
-                continue
+        for i, (turn, place) in enumerate(zip(messages, self._places(frame, messages), strict=True)):
             filled += frame[at:place]
             spans.append((len(filled), len(filled) + len(turn["content"])))
             filled += turn["content"]
             at = place + len(_MARK.format(i))
         return filled + frame[at:], spans
+
+    def _render(self, asked: Sequence[Asked], shown: Sequence[Asked]) -> list[str]:
+        """The conversations by the template; an error shows the one in the same place of `shown`."""
+        texts: list[str] = []
+        try:
+            for found in self._template.render(asked):
+                texts.append(found.text)
+                if found.dated:
+                    note(date=self._template.date)
+        except RenderError as error:
+            mend = "Change the conversation, or the template"
+            raise self._refusal("fails on", shown[len(texts)][0], mend, f": {error}") from error
+        return texts
+
+    def _check(self, messages: Sequence[Message]) -> None:
+        """Refuse a template that loses or moves turns, or opens no answer; once for each sequence of roles."""
+        roles = tuple(turn["role"] for turn in messages)
+        if roles in self._checked:
+            return
+        marked = _marked(messages)
+        frame = self._render([(marked, False)], [(messages, False)])[0]
+        start = self._places(frame, messages)[-1]
+        if len(messages) > 1:
+            before = (marked[:-1], False), (marked[:-1], True)
+            closed, opened = self._render(before, [(messages, False)] * 2)
+            header = frame[len(closed) : start]
+            if closed == opened and frame.startswith(closed) and header.strip():
+                mend = f"Let it write {header!r} after the last turn where add_generation_prompt is true"
+                raise self._refusal("ignores add_generation_prompt and so opens no answer to", messages[:-1], mend)
+        self._checked.add(roles)
+
+    def _places(self, frame: str, messages: Sequence[Message]) -> list[int]:
+        """Where the mark of each turn lies in the text that the template made of the marks."""
+        places = [frame.find(_MARK.format(i)) for i in range(len(messages))]
+        mend = "Use a template that takes these turns, or change the conversation"
+        if -1 in places:
+            lost = places.index(-1)
+            raise self._refusal(f"leaves out turn {lost + 1} ({messages[lost]['role']}) of", messages, mend)
+        if places != sorted(places):
+            raise self._refusal("changes the order of", messages, mend)
+        return places
+
+    def _refusal(self, what: str, messages: Sequence[Message], mend: str, why: str = "") -> DataError:
+        """The error for what the template does to a conversation, which is shown by its roles and its beginning."""
+        roles = ", ".join(turn["role"] for turn in messages) or "no"
+        begins = f", which begins {messages[0]['content'][:60]!r}" if messages else ""
+        return DataError(
+            what=f"the chat template {what} a conversation of {roles} turns{begins}{why}", where=self._where, mend=mend
+        )
+
+
+def _marked(messages: Sequence[Message]) -> list[Message]:
+    """The turns with a mark each in place of the content."""
+    return [{**turn, "content": _MARK.format(i)} for i, turn in enumerate(messages)]

@@ -82,7 +82,7 @@ def train_reward(run: str) -> None:
     name, section = f"reward@{run}", f"reward.runs.{run}"
     params = load(RewardRun, section)
     folder, pairs = needed_model(params.start, f"{section}.start"), table_path(params.data)
-    text = ChatText(load_tokenizer(folder), str(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), today=params.date)
     device = Device(params.device)
     modules = Modules(load_scorer(folder).to(device.torch), device, micro_tokens=params.micro_tokens)
     frame = read_table(pairs, "pairs")
@@ -120,7 +120,7 @@ def train_preference(run: str) -> None:
     name, section = f"preference@{run}", f"preference.runs.{run}"
     params: PreferenceRun = load_run(section, PREFERENCE)
     folder, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
-    text = ChatText(load_tokenizer(folder), str(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), today=params.date)
     device = Device(params.device)
     objective, kind = _objective(params), needed_kind(params, section)
     reference = load_policy(folder).to(device.torch) if "ref_logp" in objective.needs else None

@@ -16,7 +16,7 @@ Record = Mapping[str, Any]
 @phase("load")
 def demonstrations(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
     """Chat rows: the last turn is the completion; rows longer than `longest` tokens are left out, and counted."""
-    encoded = (text.exchange(row["messages"][:-1], row["messages"][-1:]) for row in rows)
+    encoded = text.exchanges([(row["messages"][:-1], row["messages"][-1:]) for row in rows])
     items = [Item([one.prompt], [one.completion]) for one in encoded]
     return _short(items, longest, where)
 
@@ -24,9 +24,9 @@ def demonstrations(text: ChatText, rows: Iterable[Record], longest: int, where: 
 @phase("load")
 def comparisons(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
     """Pair rows: the chosen answer, then the rejected one."""
-    items = []
-    for row in rows:
-        chosen, rejected = (text.exchange(row["prompt"], row[side]) for side in ("chosen", "rejected"))
+    items, kept = [], list(rows)
+    encoded = text.exchanges([(row["prompt"], row[side]) for row in kept for side in ("chosen", "rejected")])
+    for row, chosen, rejected in zip(kept, encoded[::2], encoded[1::2], strict=True):
         items.append(
             Item(
                 [chosen.prompt, chosen.prompt],
@@ -40,10 +40,11 @@ def comparisons(text: ChatText, rows: Iterable[Record], longest: int, where: str
 @phase("load")
 def feedback(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
     """Unpaired rows: an answer and whether it was liked."""
-    items = []
-    for row in rows:
-        one = text.exchange(row["prompt"], row["completion"])
-        items.append(Item([one.prompt], [one.completion], {"label": [1.0 if row["label"] else -1.0]}))
+    kept = list(rows)
+    items = [
+        Item([one.prompt], [one.completion], {"label": [1.0 if row["label"] else -1.0]})
+        for row, one in zip(kept, _judged(text, kept), strict=True)
+    ]
     return _short(items, longest, where)
 
 
@@ -51,8 +52,8 @@ def feedback(text: ChatText, rows: Iterable[Record], longest: int, where: str) -
 def rankings(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
     """Judged answers, prompt by prompt: the liked ones rank 0, the others 1; prompts of one kind only are left out."""
     answers: dict[str, list[tuple[Encoded, float]]] = {}
-    for row in rows:
-        one = text.exchange(row["prompt"], row["completion"])
+    kept = list(rows)
+    for row, one in zip(kept, _judged(text, kept), strict=True):
         answers.setdefault(str(one.prompt), []).append((one, 0.0 if row["label"] else 1.0))
     items = [
         Item([one.prompt for one, _ in mine], [one.completion for one, _ in mine], {"rank": [rank for _, rank in mine]})
@@ -71,6 +72,10 @@ def windows(text: ChatText, documents: Sequence[str], width: int, where: str) ->
         raise DataError(what=what, where=where, mend="Give more text, or lower base.window")
     starts = range(0, len(stream) - width, width)
     return [Item([[]], [stream[start : start + width + 1]]) for start in starts]
+
+
+def _judged(text: ChatText, rows: Sequence[Record]) -> list[Encoded]:
+    return text.exchanges([(row["prompt"], row["completion"]) for row in rows])
 
 
 def _short(items: list[Item], longest: int, where: str) -> list[Item]:

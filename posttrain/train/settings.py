@@ -11,6 +11,7 @@ from posttrain.measure.record import note
 from posttrain.models.device import DeviceParams
 from posttrain.models.rounding import SaveDtype
 from posttrain.params import Params
+from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
 from posttrain.train.batch import Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
@@ -36,6 +37,7 @@ class TrainingParams(Params):
         None,
         description="dtype of the saved weights; null: that of the start model's files, float32 from scratch",
     )
+    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
 
 
 def adamw(modules: Modules, params: TrainingParams, steps: int) -> AdamW:

@@ -148,7 +148,7 @@ def finetune(run: str) -> None:
     """Train the start model on demonstrations."""
     params = load(SftRun, f"sft.runs.{run}")
     folder, chat = needed_model(params.start, f"sft.runs.{run}.start"), table_path(params.data)
-    text = ChatText(load_tokenizer(folder), str(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), today=params.date)
     model = load_policy(folder)
     frame = read_table(chat, "chat")
     items, heldout = (

@@ -119,6 +119,14 @@ def test_one_seed_tells_of_two_trainings_but_of_no_setting(finished: Path) -> No
     assert data["held_out"][0]["verdict"].startswith("cannot tell of the settings (one seed)")
 
 
+def test_a_policy_of_which_nothing_can_be_read_is_not_measured(finished: Path) -> None:
+    assert not any("not measured" in note for note in compare(choose([], None, "sampled")).notes)
+    mute = [{**row, "completion": "It is seven.", "reward": 0.0} for row in workspace.rollouts("online/grpo")]
+    workspace.put_policy(finished, "online/grpo", mute)
+    words = in_words(compare(choose([], None, "sampled")), "sampled")
+    assert re.search(r"note: .*grpo.*: not measured, as no completion has an answer that can be read", words)
+
+
 def test_against_one_leaves_the_other_pairs_out(seeded: Path) -> None:
     measured = choose(["sft", "low_1", "high_1"], None, "sampled")
     assert len(compare(measured).held_out) == 3

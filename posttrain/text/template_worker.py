@@ -1,0 +1,142 @@
+"""The process that renders chat templates under limits of time, memory and length: a template is foreign code.
+
+It reads lines of JSON, each a template and conversations, and answers each with a line: {"text", "dated"} or {"error"}
+for every conversation. It is started as a file and imports nothing of the library. Its jinja environment is that of
+transformers.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import resource
+import signal
+import sys
+from datetime import datetime
+from typing import Any, Final
+
+import jinja2
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+SECONDS: Final = 5.0
+"""Processor time for one conversation; most take less than a millisecond."""
+MEMORY: Final = 512 * 2**20
+LONGEST: Final = 100_000
+"""Characters of markup that a template may add to a conversation."""
+FAILURES: Final = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""A template is a program, which can fail in any of a program's ways."""
+
+
+class Generation(Extension):
+    """`{% generation %}` blocks, which mark what is learned, are rendered like the text around them."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        """The block's body in place of the block."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class Namespace(jinja2.utils.Namespace):
+    """jinja's namespace without names that begin with an underscore, which lead out of the sandbox."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # so that a template can set `self`
+        values = dict(*args[1:], **kwargs)
+        for name in values:
+            Namespace._check(name)
+        jinja2.utils.Namespace.__init__(args[0], values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        Namespace._check(name)
+        super().__setitem__(name, value)
+
+    @staticmethod
+    def _check(name: Any) -> None:
+        if isinstance(name, str) and name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"a namespace cannot hold {name!r}")
+
+
+class Dict:
+    """`dict` as a template can call it, without the type's own attributes."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        """A dictionary with equal values."""
+        return dict.fromkeys(*args)
+
+
+@functools.cache
+def compiled(template: str) -> jinja2.Template:
+    """The template in transformers' environment."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _raise, "dict": Dict(), "namespace": Namespace}
+    return environment.from_string(template)
+
+
+def render(template: str, date: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The text of a conversation, and whether the template asked for the date."""
+    asked = []
+
+    def strftime_now(form: str) -> str:
+        asked.append(form)
+        return datetime.fromisoformat(date).strftime(form)
+
+    try:
+        text = compiled(template).render(values, strftime_now=strftime_now, tools=None, documents=None)
+    except MemoryError:
+        return {"error": f"it needs more than {MEMORY >> 20} MiB of memory"}
+    except FAILURES as error:
+        return {"error": str(error)[:200] if type(error) is jinja2.TemplateError else f"{error!r:.200}"}
+    longest = LONGEST + 10 * sum(len(message["content"]) for message in values["messages"])
+    if len(text) > longest:
+        return {"error": f"it writes {len(text):,} characters for one conversation, more than {longest:,}"}
+    return {"text": text, "dated": bool(asked)}
+
+
+def main() -> None:
+    """Answer until stdin ends; SIGPROF ends the process when a conversation takes too long."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle, whose end is ours
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for line in sys.stdin:
+        request = json.loads(line)
+        answers = []
+        for values in request["conversations"]:
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            answers.append(render(request["template"], request["date"], {**request["specials"], **values}))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps(answers), flush=True)
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(  # the arguments are those of transformers
+    value: Any,
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,  # noqa: FBT001, FBT002
+) -> str:
+    """JSON as it is; jinja's own filter escapes it for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+if __name__ == "__main__":
+    main()

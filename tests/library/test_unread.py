@@ -1,0 +1,137 @@
+"""Stages on answers and completions that no reward can read, with a real model that writes nonsense."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from posttrain.errors import DataError, TableError
+from posttrain.evaluate.policy import EvaluateParams, evaluate, summary
+from posttrain.online.run import train_online
+from posttrain.params import check
+from posttrain.rollout.pairs import PairsParams, make_pairs
+from posttrain.tables.identity import with_ids
+from posttrain.tables.store import write_table
+from tests.library.models import tiny_folder
+
+SAMPLING = {"max_tokens": 4}
+RUN = """
+online:
+  runs:
+    grpo:
+      algorithm: grpo
+      reward: {correct: 1.0, format: 0.2}
+      rollout: {rounds: 5, prompts: 4, group_size: 4, minibatches: 1, sampling: {max_tokens: 4}}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("unread"))
+
+
+@pytest.fixture
+def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(model, tmp_path / "models" / "sft")
+    return tmp_path
+
+
+def prompts(*answers: str) -> None:
+    rows = [
+        {
+            "split": split,
+            "problem": f"{split}{n}",
+            "prompt": [{"role": "user", "content": f"{split} {n}"}],
+            "answer": answer,
+        }
+        for split in ("train", "heldout", "test")
+        for n, answer in enumerate(answers)
+    ]
+    write_table(with_ids(pl.DataFrame(rows), "prompts"), Path("data/prompts.parquet"), "prompts")
+
+
+def measured(**settings: Any) -> dict[str, float]:
+    return evaluate("sft", check(EvaluateParams, {"sampling": SAMPLING, "samples": 2, **settings}, where="evaluate"))
+
+
+def sampled_pairs(**settings: Any) -> None:
+    make_pairs(check(PairsParams, {"sampling": SAMPLING, "samples": 2, **settings}, where="pairs"))
+
+
+def test_an_evaluation_says_that_nothing_was_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts(*"1234567")
+    metrics = measured(prompts=50)
+    told = capsys.readouterr().err
+    assert metrics["parsed"] == 0 and metrics["pass_at_1"] == 0
+    assert json.loads((folder / "results/sft/metrics.json").read_text())["parsed"] == 0
+    assert "evaluate sft: pass@1 is not measured, as no completion has an answer" in told
+    assert "evaluate: 7 prompts are all there are in split 'test' (evaluate.prompts: 50)" in told
+    assert "21/21 completions" in told, "two samples and a greedy one of each prompt"
+    assert summary("sft", metrics).startswith("sft: pass@1 is not measured")
+
+
+def test_an_evaluation_leaves_out_prompts_whose_answer_cannot_be_read(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts("B", "7", "", "8")
+    measured(prompts=2)
+    told = capsys.readouterr().err
+    assert "2 of 4 answers are not one, the first is 'B'" in told and "all there are" not in told
+    answers = pl.read_parquet(folder / "results/sft/rollouts.parquet")["answer"]
+    assert set(answers) == {"7", "8"}
+    prompts("", "", "")
+    assert measured()["parsed"] == 0
+    assert "no prompt has an answer" in capsys.readouterr().err
+
+
+def test_answers_that_cannot_be_read_stop_each_stage_before_it_works(folder: Path) -> None:
+    prompts("B", "C", "D")
+    (folder / "params.yaml").write_text(RUN)
+    for stage in (measured, sampled_pairs, lambda: train_online("grpo")):
+        with pytest.raises(DataError, match=r"data/prompts.parquet: 'correct' reads a number.*'B' \(a choice letter"):
+            stage()
+    assert sorted(path.name for path in folder.iterdir()) == ["data", "models", "params.yaml"]
+
+
+def test_completions_that_cannot_be_read_stop_pairs_and_online_runs(folder: Path) -> None:
+    prompts(*"1234567")
+    (folder / "params.yaml").write_text(RUN)
+    with pytest.raises(DataError, match="pairs: none of 28 completions ends with `#### N`"):
+        sampled_pairs()
+    assert not (folder / "data/pairs.parquet").exists()
+    with pytest.raises(DataError, match=r"online\.runs\.grpo: none of 64 completions ends with `#### N`"):
+        train_online("grpo")
+    assert not (folder / "models/online").exists()
+
+
+def test_a_run_whose_groups_agree_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts(*"1234567")
+    few = RUN.replace("prompts: 4, group_size: 4", "prompts: 2, group_size: 2")
+    (folder / "params.yaml").write_text(few)
+    train_online("grpo")
+    told = capsys.readouterr().err
+    assert "online.runs.grpo: in the last 5 rounds the rewards of every group are equal" in told
+    assert "online.runs.grpo: in 100% of all 10 groups (groups_agreeing)" in told
+
+
+def test_pairs_are_not_replaced_when_the_feedback_is_refused(folder: Path) -> None:
+    (folder / "own").mkdir()
+    asked = [f"question {n}" for n in range(80)]
+    pairs = {"prompt": asked, "chosen": ["1"] * 80, "rejected": ["2"] * 80}
+    pl.DataFrame(pairs).write_parquet(folder / "own/pairs.parquet")
+    given = {"pairs": {"path": "own/pairs.parquet"}}
+    make_pairs(check(PairsParams, {"source": "given", "given": given}, where="pairs"))
+    before = (folder / "data/pairs.parquet").read_bytes(), (folder / "data/feedback.parquet").read_bytes()
+    pl.DataFrame({**pairs, "chosen": ["3"] * 80}).write_parquet(folder / "own/pairs.parquet")
+    liked = {"prompt": asked, "completion": ["1"] * 79 + [""], "label": [True, False] * 40}
+    pl.DataFrame(liked).write_parquet(folder / "own/feedback.parquet")
+    given["feedback"] = {"path": "own/feedback.parquet"}
+    with pytest.raises(TableError, match="feedback"):
+        make_pairs(check(PairsParams, {"source": "given", "given": given}, where="pairs"))
+    assert before == ((folder / "data/pairs.parquet").read_bytes(), (folder / "data/feedback.parquet").read_bytes())
