@@ -226,11 +226,11 @@ class Dated(Params):
 )
 def test_a_date_is_iso_text(tmp_path: Path, written: str, reason: str) -> None:
     file = tmp_path / "params.yaml"
-    file.write_text(f"sft: {{date: {written}}}")
+    file.write_text(f"sft: {{runs: {{main: {{date: {written}}}}}}}")
     with pytest.raises(ParamsError, match=reason):
-        load(Dated, "sft", path=file)
-    file.write_text('sft: {date: "2024-07-27"}')
-    assert load(Dated, "sft", path=file).date == "2024-07-27"
+        load(Dated, "sft.runs.main", path=file)
+    file.write_text('sft: {runs: {main: {date: "2024-07-27"}}}')
+    assert load(Dated, "sft.runs.main", path=file).date == "2024-07-27"
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,26 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError, TableError
-from posttrain.evaluate.policy import EvaluateParams, evaluate, summary
+from posttrain.evaluate.policy import evaluate, summary
 from posttrain.online.run import train_online
-from posttrain.params import check
-from posttrain.rollout.pairs import PairsParams, make_pairs
+from posttrain.rollout.pairs import make_pairs
 from posttrain.tables.identity import with_ids
+from posttrain.tables.prepare import prepare
+from posttrain.tables.sources import file_tables
 from posttrain.tables.store import write_table
 from tests.library.models import tiny_folder
 
 SAMPLING = {"max_tokens": 4}
+DATA = "mine/prompts"
 RUN = """
 online:
   runs:
     grpo:
       algorithm: grpo
+      start: sft/main
+      data: mine/prompts
+      corpus: none
+      reward_model: none
       reward: {correct: 1.0, format: 0.2}
       rollout: {rounds: 5, prompts: 4, group_size: 4, minibatches: 1, sampling: {max_tokens: 4}}
 """
@@ -38,7 +44,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(model, tmp_path / "models" / "sft")
+    shutil.copytree(model, tmp_path / "models" / "sft" / "main")
     return tmp_path
 
 
@@ -53,15 +59,24 @@ def prompts(*answers: str) -> None:
         for split in ("train", "heldout", "test")
         for n, answer in enumerate(answers)
     ]
-    write_table(with_ids(pl.DataFrame(rows), "prompts"), Path("data/prompts.parquet"), "prompts")
+    write_table(with_ids(pl.DataFrame(rows), "prompts"), Path("data/mine/prompts.parquet"), "prompts")
 
 
 def measured(**settings: Any) -> dict[str, float]:
-    return evaluate("sft", check(EvaluateParams, {"sampling": SAMPLING, "samples": 2, **settings}, where="evaluate"))
+    chosen = {"data": DATA, "reference": "none", "sampling": SAMPLING, "samples": 2, **settings}
+    Path("params.yaml").write_text(json.dumps({"evaluate": {"settings": chosen, "policies": {"sft": "sft/main"}}}))
+    return evaluate("sft")
 
 
-def sampled_pairs(**settings: Any) -> None:
-    make_pairs(check(PairsParams, {"sampling": SAMPLING, "samples": 2, **settings}, where="pairs"))
+def sampled_pairs() -> None:
+    run = {"policy": "sft/main", "data": DATA, "reward_model": "none", "sampling": SAMPLING, "samples": 2}
+    Path("params.yaml").write_text(json.dumps({"data": {"samples": {"compared": run}}}))
+    make_pairs("compared")
+
+
+def online() -> None:
+    Path("params.yaml").write_text(RUN)
+    train_online("grpo")
 
 
 def test_an_evaluation_says_that_nothing_was_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +86,7 @@ def test_an_evaluation_says_that_nothing_was_measured(folder: Path, capsys: pyte
     assert metrics["parsed"] == 0 and metrics["pass_at_1"] == 0
     assert json.loads((folder / "results/sft/metrics.json").read_text())["parsed"] == 0
     assert "evaluate sft: pass@1 is not measured, as no completion has an answer" in told
-    assert "evaluate: 7 prompts are all there are in split 'test' (evaluate.prompts: 50)" in told
+    assert "evaluate: 7 prompts are all there are in split 'test' (evaluate.settings.prompts: 50)" in told
     assert "21/21 completions" in told, "two samples and a greedy one of each prompt"
     assert summary("sft", metrics).startswith("sft: pass@1 is not measured")
 
@@ -92,21 +107,21 @@ def test_an_evaluation_leaves_out_prompts_whose_answer_cannot_be_read(
 
 def test_answers_that_cannot_be_read_stop_each_stage_before_it_works(folder: Path) -> None:
     prompts("B", "C", "D")
-    (folder / "params.yaml").write_text(RUN)
-    for stage in (measured, sampled_pairs, lambda: train_online("grpo")):
-        with pytest.raises(DataError, match=r"data/prompts.parquet: 'correct' reads a number.*'B' \(a choice letter"):
+    for stage in (measured, sampled_pairs, online):
+        with pytest.raises(
+            DataError, match=r"data/mine/prompts.parquet: 'correct' reads a number.*'B' \(a choice letter"
+        ):
             stage()
     assert sorted(path.name for path in folder.iterdir()) == ["data", "models", "params.yaml"]
 
 
 def test_completions_that_cannot_be_read_stop_pairs_and_online_runs(folder: Path) -> None:
     prompts(*"1234567")
-    (folder / "params.yaml").write_text(RUN)
-    with pytest.raises(DataError, match="pairs: none of 28 completions ends with `#### N`"):
+    with pytest.raises(DataError, match=r"data\.samples\.compared: none of 28 completions ends with `#### N`"):
         sampled_pairs()
-    assert not (folder / "data/pairs.parquet").exists()
+    assert not (folder / "data/compared").exists()
     with pytest.raises(DataError, match=r"online\.runs\.grpo: none of 64 completions ends with `#### N`"):
-        train_online("grpo")
+        online()
     assert not (folder / "models/online").exists()
 
 
@@ -125,13 +140,17 @@ def test_pairs_are_not_replaced_when_the_feedback_is_refused(folder: Path) -> No
     asked = [f"question {n}" for n in range(80)]
     pairs = {"prompt": asked, "chosen": ["1"] * 80, "rejected": ["2"] * 80}
     pl.DataFrame(pairs).write_parquet(folder / "own/pairs.parquet")
-    given = {"pairs": {"path": "own/pairs.parquet"}}
-    make_pairs(check(PairsParams, {"source": "given", "given": given}, where="pairs"))
-    before = (folder / "data/pairs.parquet").read_bytes(), (folder / "data/feedback.parquet").read_bytes()
+    own = {"path": "own", "pairs": "pairs.parquet"}
+    (folder / "params.yaml").write_text(json.dumps({"data": {"files": {"mine": own}}}))
+    prepare("mine", file_tables)
+    files = [folder / "data/mine/pairs.parquet", folder / "data/mine/feedback.parquet"]
+    before = [file.read_bytes() for file in files]
     pl.DataFrame({**pairs, "chosen": ["3"] * 80}).write_parquet(folder / "own/pairs.parquet")
     liked = {"prompt": asked, "completion": ["1"] * 79 + [""], "label": [True, False] * 40}
     pl.DataFrame(liked).write_parquet(folder / "own/feedback.parquet")
-    given["feedback"] = {"path": "own/feedback.parquet"}
+    (folder / "params.yaml").write_text(
+        json.dumps({"data": {"files": {"mine": {**own, "feedback": "feedback.parquet"}}}})
+    )
     with pytest.raises(TableError, match="feedback"):
-        make_pairs(check(PairsParams, {"source": "given", "given": given}, where="pairs"))
-    assert before == ((folder / "data/pairs.parquet").read_bytes(), (folder / "data/feedback.parquet").read_bytes())
+        prepare("mine", file_tables)
+    assert [file.read_bytes() for file in files] == before
