@@ -20,7 +20,7 @@ from posttrain.models.rounding import unshared
 from posttrain.models.weights import FLOATS, WEIGHTS, WeightFiles, kind
 
 OLD_BUFFERS = re.compile(r"(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")
-"""Masks and the like that old files hold and that models now make themselves, where no tensor of theirs has the name."""
+"""Masks and the like that old files hold and models now make themselves, unless a tensor of theirs has the name."""
 BUILD_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 

@@ -288,14 +288,24 @@ def test_files_that_make_no_tokenizer_are_refused(gpt2: Path, tmp_path: Path) ->
 
 
 MEASURE = """
-import resource, sys
+import sys, threading, time
 import psutil
 from posttrain.models.store import load_model
+
 load_model(sys.argv[1])  # what is imported and set up once
-before = psutil.Process().memory_info().rss
+memory, ended, seen = psutil.Process(), threading.Event(), []
+before = memory.memory_info().rss
+
+def watch():
+    while not ended.wait(0.002):
+        seen.append(memory.memory_info().rss)
+
+thread = threading.Thread(target=watch)
+thread.start()
 model = load_model(sys.argv[2])
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print((peak - before) / sum(part.nbytes for part in model.parameters()))
+ended.set()
+thread.join()
+print((max(seen) - before) / sum(part.nbytes for part in model.parameters()))
 """
 
 
