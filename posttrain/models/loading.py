@@ -19,6 +19,8 @@ from posttrain.models.probe import check_runs
 from posttrain.models.rounding import unshared
 from posttrain.models.weights import FLOATS, WEIGHTS, WeightFiles, kind
 
+OLD_BUFFERS = re.compile(r"(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")
+"""Masks and the like that old files hold and models now make themselves, unless a tensor of theirs has the name."""
 BUILD_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -30,7 +32,7 @@ def filled(cls: Any, config: Any, weights: WeightFiles) -> Any:
         what = f"num_hidden_layers = {layers!r:.40} cannot be: there are {len(weights)} tensors"
         raise ModelError(what=what, where=where, mend="Take the config that belongs to the weights")
     tied = dict(outline(cls, config, where).all_tied_weights_keys)
-    _check_dtypes(cls, weights)
+    _check_dtypes(weights)
     with _quiet():
         try:
             model, found = cls.from_pretrained(
@@ -54,14 +56,14 @@ def filled(cls: Any, config: Any, weights: WeightFiles) -> Any:
     if apart:
         what = f"the config ties {', '.join(apart)} to other weights, and the files give them values of their own"
         raise ModelError(what=what, where=where, mend="Set tie_word_embeddings: false in it")
-    ready(model)
-    check_runs(model, str(weights.folder))
+    with _quiet():
+        check_runs(ready(model), str(weights.folder))
     return model
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No bars and reports of transformers' loader, which reads one tensor at a time: our errors say what it found."""
+    """No bars and warnings of transformers, whose loader reads one tensor at a time: our errors say what was found."""
     from transformers.utils import logging
 
     os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # threads would read ahead and hold a second copy of the weights
@@ -76,13 +78,12 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _check_dtypes(cls: Any, weights: WeightFiles) -> None:
-    """Every tensor is floating point, but for masks that old files hold and the model makes itself."""
-    ignored = "|".join(cls._keys_to_ignore_on_load_unexpected or ["$^"])
+def _check_dtypes(weights: WeightFiles) -> None:
+    """Every tensor is floating point, but for old masks."""
     faults = [
         f"{name} is {kind(weights.tensor(name).dtype)}, expected floating point of 16 bits or more"
         for name in weights
-        if weights.later(name).get_dtype() not in FLOATS and not re.search(ignored, name)
+        if weights.later(name).get_dtype() not in FLOATS and not OLD_BUFFERS.search(name)
     ]
     _refuse(faults, weights.folder)
 
@@ -90,7 +91,7 @@ def _check_dtypes(cls: Any, weights: WeightFiles) -> None:
 def _check_fit(found: dict[str, Any], folder: Path) -> None:
     """Say which tensors transformers found missing, foreign or misshapen."""
     faults = [f"missing {name}" for name in sorted(found["missing_keys"])]
-    faults += [f"foreign {name}" for name in sorted(found["unexpected_keys"])]
+    faults += [f"foreign {name}" for name in sorted(found["unexpected_keys"]) if not OLD_BUFFERS.search(name)]
     faults += [
         f"{name} has shape {list(theirs)}, expected {list(mine)}"
         for name, theirs, mine in sorted(found["mismatched_keys"])

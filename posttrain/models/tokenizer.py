@@ -68,6 +68,8 @@ def _convert(folder: Path, target: Path) -> None:
 
     try:
         found = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        if not found.get_vocab().keys() - set(found.all_special_tokens):
+            raise ValueError("there is no file with a vocabulary")
         found.backend_tokenizer.save(str(target / "tokenizer.json"))
     except Exception as error:  # tokenizers raises Exception itself, and has no class of its own
         what = f"tokenizer.json is missing and cannot be made from its files ({' '.join(str(error).split())[:200]})"
