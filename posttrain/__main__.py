@@ -56,15 +56,15 @@ def _answer(arguments: argparse.Namespace) -> str:
         case "results":
             from posttrain.report.results import results_json, results_table
 
-            return results_json() if arguments.form == "json" else results_table()
+            return (results_json if arguments.form == "json" else results_table)(_not_current())
         case "report":
             from posttrain.report.results import write_report
 
-            return write_report()
+            return write_report(_not_current())
         case "readme":
             from posttrain.report.results import write_readme
 
-            return write_readme()
+            return write_readme(_not_current())
         case "timings":
             from posttrain.measure.timings import timings_table
 
@@ -91,6 +91,14 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.algorithms.describe import describe
 
             return describe(arguments.name)
+
+
+def _not_current() -> dict[str, str]:
+    from posttrain.params import read
+    from posttrain.report.state import not_current
+    from posttrain.stage_table import policies
+
+    return not_current(policies(read()))
 
 
 def _comparison(arguments: argparse.Namespace) -> str:

@@ -13,7 +13,6 @@ from posttrain.errors import DataError
 from posttrain.params import read
 from posttrain.report.lineage import flattened
 from posttrain.report.policies import measured, read_json
-from posttrain.report.state import not_current
 from posttrain.report.summary import (
     SUMMARY,
     Figures,
@@ -24,7 +23,7 @@ from posttrain.report.summary import (
     reward_figures,
     summarize,
 )
-from posttrain.stage_table import Settings, model_runs, policies, section_of
+from posttrain.stage_table import Settings, model_runs, section_of
 from posttrain.workspace import write_text
 
 README, FIGURE = Path("README.md"), Path("docs/learning.svg")
@@ -33,9 +32,9 @@ WRITTEN_BY = "<!-- Written by `python -m posttrain readme` from report/summary.j
 WIDTH = 100
 
 
-def results_table() -> str:
+def results_table(not_current: Mapping[str, str]) -> str:
     """Every policy with its figures, or with the reason why there are none; the gains; what to look at next."""
-    summary, errors = current_summary()
+    summary, errors = current_summary(not_current)
     if not summary and not errors:
         return "params.yaml evaluates no policy. Add one: evaluate.policies (`python -m posttrain params evaluate`)"
     rows = [_titles(summary), *_rows(summary)]
@@ -53,37 +52,36 @@ def results_table() -> str:
     return "\n\n".join(["\n".join(lines), *notes, follow])
 
 
-def results_json() -> str:
+def results_json(not_current: Mapping[str, str]) -> str:
     """The same as plain data: one row per policy."""
-    summary, errors = current_summary()
+    summary, errors = current_summary(not_current)
     rows = [{"policy": name, **one} for name, one in policy_figures(summary).items()]
     return json.dumps([*rows, *({"policy": name, "error": error} for name, error in errors.items())], indent=2)
 
 
-def write_report() -> str:
+def write_report(not_current: Mapping[str, str]) -> str:
     """Write the page and the files next to it from what is current now; says what was left out."""
     from posttrain.report.build import PAGE, build_report
 
-    errors = build_report(not_current(policies(read())))
+    errors = build_report(not_current)
     return "\n".join([f"wrote {PAGE}", *(f"{label} is left out: {error}" for label, error in errors.items())])
 
 
-def current_summary() -> tuple[dict[str, Figures], dict[str, str]]:
+def current_summary(not_current: Mapping[str, str]) -> tuple[dict[str, Figures], dict[str, str]]:
     """The figures of the policies whose results are current, and label -> reason of the others."""
     from posttrain.report.build import reward_metrics
 
     settings = read()
-    found, errors = measured(settings, not_current(policies(settings)))
+    found, errors = measured(settings, not_current)
     return dict(summarize(found, reward_metrics(settings) if found else {})), errors
 
 
-def write_readme() -> str:
+def write_readme(not_current: Mapping[str, str]) -> str:
     """Put the table into README.md and the plot into docs/; says what was written."""
     from posttrain.report.figure import draw
 
-    errors = not_current(policies(read()))
-    if errors:
-        label, reason = next(iter(errors.items()))
+    if not_current:
+        label, reason = next(iter(not_current.items()))
         raise DataError(what=f"{label}: {reason}", where="results", mend="Run the pipeline first: dvc repro")
     summary = read_summary()
     text = _readme()

@@ -162,9 +162,9 @@ def dataset_parts(loaded: Any, name: str) -> Parts:
 
 
 def _without_duplicates(rows: pl.DataFrame, say: Say) -> pl.DataFrame:
-    unique = rows.unique("id", keep="first", maintain_order=True)
+    unique = rows.unique(["id", "split"], keep="first", maintain_order=True)
     if unique.height < rows.height:
-        say(f"{counted(rows.height - unique.height)} left out: the same as an earlier row")
+        say(f"{counted(rows.height - unique.height)} left out: the same as an earlier row of their split")
     return unique
 
 

@@ -16,6 +16,7 @@ LAYERS = (
     {"posttrain.algorithms", "posttrain.rewards"},
     {"posttrain.models"},  # below rewards: a learned reward is a model
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
+    {"posttrain.leftovers"},
     {"posttrain.measure", "posttrain.slots", "posttrain.stage_table"},
     {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
     {"posttrain.errors"},

@@ -30,7 +30,7 @@ def page_data(text: str) -> dict[str, object]:
 
 
 def test_summary_has_one_object_per_policy(finished: Path) -> None:
-    build_report()
+    build_report({})
     summary = read_summary()
     assert list(summary) == ["base", "sft", "dpo", "grpo", "reward/main"]
     assert summary["grpo"] == {
@@ -52,7 +52,7 @@ def test_summary_has_one_object_per_policy(finished: Path) -> None:
 
 
 def test_samples_stand_side_by_side(finished: Path) -> None:
-    build_report()
+    build_report({})
     table = pl.read_parquet(SAMPLES)
     assert table["problem"].to_list() == [f"p{n}" for n in range(30)]
     assert table["answer"].to_list() == [str(n + 1) for n in range(30)]
@@ -69,7 +69,7 @@ def test_same_inputs_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     made = []
     for name in ("one", "two"):
         monkeypatch.chdir(workspace.make(tmp_path / name))
-        build_report()
+        build_report({})
         made.append([Path("report", output).read_bytes() for output in OUTPUTS])
     assert made[0] == made[1]
 
@@ -86,7 +86,7 @@ def test_the_command_works(finished: Path) -> None:
 
 
 def test_page_is_one_file_without_links(finished: Path) -> None:
-    build_report()
+    build_report({})
     text = PAGE.read_text(encoding="utf-8")
     assert "{{" not in text.replace("{{script}}", ""), "a placeholder is left"
     assert text.count("<script") == 2
@@ -100,7 +100,7 @@ def test_page_is_one_file_without_links(finished: Path) -> None:
 
 
 def test_page_data_holds_the_texts_as_they_are(finished: Path) -> None:
-    build_report()
+    build_report({})
     data = page_data(PAGE.read_text(encoding="utf-8"))
     answers = [row["by"][3]["sampled"] for row in data["prompts"]]  # type: ignore[index,attr-defined]
     assert answers[: len(workspace.HOSTILE)] == list(workspace.HOSTILE)
@@ -121,7 +121,7 @@ def test_long_texts_are_cut_on_the_page_only(finished: Path) -> None:
     rows = workspace.rollouts("base")
     rows[0]["completion"] = "x" * 5000
     workspace.put_policy(finished, "base", rows)
-    build_report()
+    build_report({})
     assert pl.read_parquet(SAMPLES)["base_sampled"][0] == "x" * 5000
     shown = page_data(PAGE.read_text(encoding="utf-8"))["prompts"][0]["by"][0]["sampled"]  # type: ignore[index]
     assert shown == "x" * 2000 + " … (cut, 5,000 characters)"
@@ -129,13 +129,13 @@ def test_long_texts_are_cut_on_the_page_only(finished: Path) -> None:
 
 def test_results_of_a_removed_run_are_left_out(finished: Path) -> None:
     shutil.copytree(finished / "results/grpo", finished / "results/old")
-    assert build_report() == {}
+    assert build_report({}) == {}
     assert "old" not in read_summary()
 
 
 def test_a_pipeline_without_runs_and_reward_model(finished: Path) -> None:
     Path("params.yaml").write_text("evaluate: {policies: {base: base/tiny, sft: sft/main}}\n")
-    assert build_report() == {}
+    assert build_report({}) == {}
     assert list(read_summary()) == ["base", "sft"]
 
 
@@ -150,7 +150,7 @@ def test_a_run_is_shown_by_its_label_or_else_by_its_folder(finished: Path) -> No
 
 
 def test_the_curves_of_all_runs_are_one_table(finished: Path) -> None:
-    build_report()
+    build_report({})
     table = pl.read_csv(CURVES)
     assert table.columns == ["metric", "run", "step", "value"]
     assert table.filter(metric="reward")["run"].unique().to_list() == ["grpo"]
@@ -160,7 +160,7 @@ def test_the_curves_of_all_runs_are_one_table(finished: Path) -> None:
 
 def check_left_out(label: str, error: str) -> None:
     """The report names the error of one policy, on its page too, and shows the others."""
-    errors = build_report()
+    errors = build_report({})
     assert list(errors) == [label]
     assert re.search(error, errors[label]), errors
     assert list(read_summary()) == [name for name in ("base", "sft", "dpo", "grpo", "reward/main") if name != label]
@@ -185,11 +185,11 @@ def test_policies_measured_on_other_prompts_are_refused(finished: Path) -> None:
 def test_runs_that_are_no_mapping_are_refused(finished: Path) -> None:
     Path("params.yaml").write_text("online: {runs: [grpo]}\n")
     with pytest.raises(ParamsError, match=r"online\.runs is \['grpo'\], not a mapping of names to settings"):
-        build_report()
+        build_report({})
     assert not Path("report").exists()
 
 
 def test_a_broken_curve_names_the_file(finished: Path) -> None:
     Path("plots/online/grpo.csv").write_text("step,reward\n0,high\n")
     with pytest.raises(DataError, match=r"plots/online/grpo\.csv: not readable as a table of metrics"):
-        build_report()
+        build_report({})

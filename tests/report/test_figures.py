@@ -92,7 +92,7 @@ def test_lengths_are_those_of_samples(finished: Path) -> None:
     # 30 prompts, 6 of each of the lengths 1..5 for the first sample and 2..6 for the second
     from posttrain.params import read
 
-    found = lengths(measured(read())[0][0])
+    found = lengths(measured(read(), {})[0][0])
     assert found["mean"] == 3.5
     assert found["p5"] == 1
     assert found["p95"] == 6

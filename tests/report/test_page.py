@@ -31,7 +31,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        build_report()
+        build_report({})
     finally:
         os.chdir(before)
     return folder / PAGE

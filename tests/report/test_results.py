@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,13 @@ from tests.workspace import ROOT
 
 @pytest.fixture
 def reported(finished: Path) -> Path:
-    build_report()
+    build_report({})
     Path("README.md").write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nThe end.\n", encoding="utf-8")
     return finished
 
 
 def test_table_shows_every_policy_and_what_is_next(reported: Path) -> None:
-    lines = results_table().splitlines()
+    lines = results_table({}).splitlines()
     assert lines[0].split("  ")[0] == "policy"
     rows = {line.split()[0]: line for line in lines if line}
     assert rows["grpo"].split() == [
@@ -41,14 +42,19 @@ def test_table_shows_every_policy_and_what_is_next(reported: Path) -> None:
     assert len({len(line) for line in lines[:6]}) == 1, "the columns do not line up"
 
 
-def test_table_without_a_run_says_how_to_mend(finished: Path) -> None:
-    with pytest.raises(DataError, match=r"report/summary\.json: file not found\. .*dvc repro"):
-        results_table()
+def test_a_policy_without_current_results_is_a_row_with_its_reason(finished: Path) -> None:
+    table = results_table({"grpo": "failed: online@grpo: the memory ran out"})
+    assert re.search(r"\ngrpo +failed: online@grpo: the memory ran out\n", table)
+    assert not [line for line in table.splitlines() if line.startswith("grpo") and "[" in line]
+    nothing = results_table(dict.fromkeys(("base", "sft", "dpo", "grpo"), "not run yet"))
+    assert "pass@1" not in nothing and nothing.endswith("Run the pipeline: dvc repro")
+    with pytest.raises(DataError, match="sft: not run yet"):
+        write_readme({"sft": "not run yet"})
 
 
 def test_readme_gets_the_table_and_keeps_the_rest(reported: Path) -> None:
     assert not readme_is_current()
-    write_readme()
+    write_readme({})
     text = Path("README.md").read_text(encoding="utf-8")
     assert text.startswith(f"# Title\n\n{BEGIN}\n")
     assert text.endswith(f"{END}\n\nThe end.\n")
@@ -59,27 +65,27 @@ def test_readme_gets_the_table_and_keeps_the_rest(reported: Path) -> None:
 
 
 def test_writing_again_changes_nothing(reported: Path) -> None:
-    write_readme()
+    write_readme({})
     before = [Path("README.md").read_bytes(), FIGURE.read_bytes()]
-    write_readme()
+    write_readme({})
     assert [Path("README.md").read_bytes(), FIGURE.read_bytes()] == before
 
 
 def test_readme_is_stale_after_a_new_run(reported: Path) -> None:
-    write_readme()
+    write_readme({})
     summary = Path("report/summary.json")
     summary.write_text(summary.read_text().replace("0.85", "0.86"))
     assert not readme_is_current()
 
 
 def test_a_plot_of_another_run_is_stale(reported: Path) -> None:
-    write_readme()
+    write_readme({})
     FIGURE.write_text("<svg></svg>")
     assert not readme_is_current()
 
 
 def test_plot_shows_policies_and_learning(reported: Path) -> None:
-    write_readme()
+    write_readme({})
     svg = FIGURE.read_text(encoding="utf-8")
     assert svg.startswith("<svg")
     assert svg.endswith("</svg>\n")
@@ -89,7 +95,7 @@ def test_plot_shows_policies_and_learning(reported: Path) -> None:
 
 def test_plot_without_curves_still_has_the_bars(reported: Path) -> None:
     Path("plots/online/grpo.csv").unlink()
-    write_readme()
+    write_readme({})
     svg = FIGURE.read_text(encoding="utf-8")
     assert "What each policy can do" in svg
     assert "How the runs learn" not in svg
@@ -99,7 +105,7 @@ def test_plot_without_curves_still_has_the_bars(reported: Path) -> None:
 def test_readme_without_its_marks_is_left_alone(reported: Path, text: str) -> None:
     Path("README.md").write_text(text)
     with pytest.raises(DataError, match="marks of the results are missing or doubled"):
-        write_readme()
+        write_readme({})
     assert Path("README.md").read_text() == text
     assert not FIGURE.exists()
 

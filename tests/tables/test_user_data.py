@@ -472,7 +472,7 @@ def test_bad_rows_stop_or_are_dropped(capsys: pytest.CaptureFixture[str]) -> Non
     capsys.readouterr()
     kept = load(name, "prompts", bad_rows="drop", **shares)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "here: 1 row left out: the same as an earlier row"
+    assert lines[0] == "here: 1 row left out: the same as an earlier row of their split"
     assert lines[1].startswith("here: 2 rows left out as bad (bad_rows: drop), e.g. a.jsonl line 63: prompt missing")
     counts = [kept.filter(split=split).height for split in ("train", "heldout", "test")]
     train, heldout, test = counts
