@@ -147,7 +147,7 @@ def hub_folder(name: str, folder: Path, dtype: torch.dtype = torch.bfloat16, **o
 
 
 def bare_tokenizer(folder: Path) -> None:
-    """A byte-level tokenizer as GPT-2 has it: no pad token, no chat template, an end token known to the config alone."""
+    """A byte-level tokenizer as GPT-2 has it: no pad token, no chat template, an end token only the config knows."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
