@@ -104,7 +104,8 @@ def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
         ignore_warnings=True,
     )
     print(f"pipeline/{options.name} is deployed to the pool '{options.pool}'. On each host, in {root}:")
-    print(f"  PREFECT_API_URL={os.environ['PREFECT_API_URL']} prefect worker start --pool {options.pool}")
+    print(f'  export PREFECT_API_URL={os.environ["PREFECT_API_URL"]} {server.AUTH}="$(cat {home / "login"})"')
+    print(f"  prefect worker start --pool {options.pool}")
     if options.watch:
         print(f"  python -m flows.deploy watch {options.watch}    # once, where the data arrives")
 
@@ -122,7 +123,7 @@ def _need_server(home: Path) -> None:
         raise PipelineError(
             what="no Prefect server is up", where="PREFECT_API_URL", mend="Start one: python -m flows.server (make ui)"
         )
-    os.environ["PREFECT_API_URL"] = url
+    server.attach(home, url)
 
 
 def _triggers(options: argparse.Namespace) -> list[Any]:

@@ -105,8 +105,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _run_pending(root: Path, name: str, sweep: Sweep, pending: Sequence[Trial], jobs: int | None) -> int:
     home = server.prepare(root)
-    reading = Reading(root, sweep.targets)
     temporary = server.connect(home)
+    reading = Reading(root, sweep.targets)
     # Imported so late because Prefect reads its environment when it is imported; meanwhile DVC answers.
     from flows.guard import Guard
     from flows.trials import Bench, recorded

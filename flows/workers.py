@@ -184,11 +184,12 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         root = find_root(Path.cwd())
         os.chdir(root)
-        url = server.find(server.prepare(root))
+        home = server.prepare(root)
+        url = server.find(home)
         if url is None:
             mend = "Set it to the coordinator's server, e.g. http://HOST:4200/api"
             raise PipelineError(what="no Prefect server is named", where="PREFECT_API_URL", mend=mend)
-        os.environ["PREFECT_API_URL"] = url
+        server.attach(home, url)
     except PosttrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

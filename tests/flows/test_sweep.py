@@ -46,7 +46,7 @@ stages:
 
 
 @pytest.fixture
-def small(tmp_path: Path, server: str) -> Project:
+def small(tmp_path: Path, server_env: dict[str, str]) -> Project:
     """A committed project with one run."""
     root = tmp_path / "small"
     root.mkdir()
@@ -59,7 +59,7 @@ def small(tmp_path: Path, server: str) -> Project:
         (root / name).write_text(text)
     env = {
         **clean_env(),
-        "PREFECT_API_URL": server,
+        **server_env,
         "PREFECT_HOME": str(root / ".prefect"),
         "SLOW": str(tmp_path / "slow"),
     }
