@@ -65,6 +65,7 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
 
     from flows.run import pipeline
+    from flows.serving import serve
 
     over = threading.Event()
     if options.watch:
@@ -72,14 +73,14 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
         threading.Thread(target=arrivals.watch, args=looking, daemon=True).start()
     print(f"serving pipeline/{options.name} in {root}; failures are told to {_told()}", flush=True)
     try:
-        pipeline.serve(
-            name=options.name,
+        serve(
+            pipeline,
+            options.name,
             cron=options.cron,
             interval=options.every,
             triggers=_triggers(options),
             parameters={"targets": options.targets},
-            global_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=_queue()),
-            print_starting_message=False,
+            concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=_queue()),
         )
     finally:
         over.set()

@@ -194,11 +194,12 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     os.environ.setdefault("PYTHONPATH", python_path())
+    from flows.serving import serve
     from flows.stage import stage
 
     name = options.name or called(root)
     print(f"'{name}' takes stages in {root}", flush=True)
-    stage.serve(name=name, limit=1, print_starting_message=False)
+    serve(stage, name, limit=1)
     return 0
 
 
