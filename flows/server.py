@@ -1,4 +1,4 @@
-"""Prefect's server on loopback, behind a login, with its database in .prefect/; `python -m flows.server` keeps one up."""
+"""Prefect's server on loopback, behind a login, its database in .prefect/; `python -m flows.server` keeps one up."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def login(home: Path) -> str:
 
 
 def attach(home: Path, url: str) -> None:
-    """Point Prefect in this process and in those that it starts to a server; a local one is given the login of `home`."""
+    """Point Prefect in this process and its children to a server; a local one is given the login of `home`."""
     os.environ["PREFECT_API_URL"] = url
     if os.environ.get("PREFECT_API_KEY"):
         return
@@ -144,7 +144,7 @@ def connect(home: Path) -> Temporary | None:
 
 
 def start_temporary(home: Path) -> Temporary:
-    """Start one on a port that is listened on at once, so that nobody else can take it meanwhile; point Prefect to it."""
+    """Start one and point Prefect to it; its port is listened on at once, so that nobody else can take it meanwhile."""
     env = {**os.environ, "PYTHONPATH": python_path(), SERVER_AUTH: login(home)}
     listener = _listen(0)
     url = _api(listener)

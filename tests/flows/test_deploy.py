@@ -97,7 +97,9 @@ def test_a_schedule_fires_new_data_fires_and_a_failure_is_told(
 def test_sigterm_ends_the_run_pauses_the_schedule_and_leaves_no_other_run(project: Project, tmp_path: Path) -> None:
     log, name = tmp_path / "serve.log", tmp_path.name
     project.trouble(prepare={"seconds": 300})
-    with started(project, log, "-m", "flows.deploy", "serve", "prepare", "--name", name, "--cron", "0 3 * * *") as serving:
+    with started(
+        project, log, "-m", "flows.deploy", "serve", "prepare", "--name", name, "--cron", "0 3 * * *"
+    ) as serving:
         asked = {"deployments": {"name": {"any_": [name]}}}
         end = time.monotonic() + 60
         while not (made := project.api("deployments/filter", **asked)) or made[0]["status"] != "READY":
