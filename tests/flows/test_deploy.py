@@ -145,6 +145,11 @@ def test_a_webhook_is_tried_again_and_never_breaks_a_flow(
     monkeypatch.setattr(notify, "_WAITS", (0.0, 0.01, 0.01))
     body = notify.message("pipeline", "grey-fox", "id", "Failed", "x" * 5000)
     assert len(body["text"]) < 3200
+    output = "\x1b[31mred\x1b[0m \x1b]8;;http://e\x07link\x1b]8;;\x07 <!channel> a & b\r\n```<http://e|x>\u202e\x00"
+    hostile = notify.message("pipeline", "grey-fox", "id", "Failed", output)
+    assert hostile["message"] == "red link <!channel> a & b\n```<http://e|x>"
+    shown = "red link &lt;!channel&gt; a &amp; b\n'''&lt;http://e|x&gt;"
+    assert hostile["text"].endswith(f": Failed\n```\n{shown}\n```")
     webhook.answers[:] = [503, 429]
     assert notify.send(webhook.url, body)
     assert webhook.posted == [body] * 3
