@@ -23,6 +23,7 @@ from flows.graph import Stage, find_root, python_path
 from flows.guard import Guard
 from flows.plan import check_committed
 from flows.record import Outcome
+from flows.untracked import untracked_inputs
 from posttrain.compare.experiments import git
 from posttrain.errors import PipelineError, PosttrainError
 
@@ -66,6 +67,9 @@ class Workers:
 
     def __init__(self, root: Path) -> None:
         check_committed("--workers", "Commit them, which is how hosts come to know of them: git commit -a")
+        if untracked := untracked_inputs():
+            what, mend = f"neither in git nor in DVC: {', '.join(untracked)}", f"Track it: dvc add {untracked[0]}"
+            raise PipelineError(what=what, where="--workers", mend=f"{mend}, git add, git commit")
         self._root = root
         self._commit = git("rev-parse", "HEAD").strip()
         self._free: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -132,6 +132,7 @@ def test_a_killed_sweep_goes_on_and_is_compared(small: Project) -> None:
         f"kl-beta{beta}-seed{seed}" for beta in ("0.02", "0.5") for seed in (1, 2)
     ]
     assert (small.root / "params.yaml").read_text() == PARAMS, "the workspace is left alone"
+    assert not list((small.root / ".dvc/tmp/exps/standalone").glob("tmp*")), "the killed copies are removed"
     times = json.loads((small.root / ".sweeps" / f"{listed[0]}.json").read_text())
     assert 0 < times["online"] < 60
 
