@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -21,6 +22,7 @@ from posttrain.errors import PipelineError, PosttrainError
 def main(words: list[str] | None = None) -> int:
     """Command line; `serve` and `watch` go on until they are ended."""
     options = _parser().parse_args(words)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         root = find_root(Path.cwd())
         os.chdir(root)
