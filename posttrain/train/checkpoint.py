@@ -42,7 +42,7 @@ class Saved:
 
 @phase("load")
 def fingerprint(stage: str, params: Any, inputs: list[Path]) -> str:
-    """A digest of the stage, its parameters and input files, the library's loaded code, the packages and the CPU's ISA."""
+    """A digest of the stage, its parameters and input files, the library's loaded code, the packages and the ISA."""
     digest = hashlib.sha256(f"{stage}\n{versions()}\n{cpu_isa()}\n{code_digest()}\n".encode())
     digest.update(json.dumps(params, sort_keys=True, default=str).encode())
     for path in inputs:
