@@ -19,7 +19,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-all lint format reproduce faults fuzz bench bench-gpu learning \
+.PHONY: help env run smoke flow ui compare experiments test test-all lint format reproduce cpu faults fuzz bench bench-gpu learning \
 	conformance oracle engines audit lock clean
 
 help: ## list the targets
@@ -34,6 +34,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m posttrain mend  # also keeps the site cache of every dvc in this clone
 	@touch $(READY)
 
 # What `dvc plots show` fills: made here, with its scripts inside, so that it opens without a network.
@@ -54,7 +55,7 @@ smoke: env ## the pipeline in small, in a scratch copy under .smoke/
 flow: env ## the pipeline as Prefect tasks
 	$(BIN)/python -m flows.pipeline
 
-ui: env ## Prefect's server and its pages
+ui: env ## Prefect's server and its pages, with the login that they ask for
 	$(BIN)/python -m flows.server
 
 compare: env ## which run or setting is better, on the same held-out prompts (NAMES="a b" or a sweep; else all runs)
@@ -88,6 +89,9 @@ oracle: env ## our losses beside TRL's, which is put into .trl and nowhere else
 engines: env ## install the extras `ray` and `dask`, and run the flow on both
 	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[ray,dask]'
 	$(BIN)/python -m pytest tests/flows/test_engines.py
+
+cpu: env ## train the smoke base with the instructions of old CPUs, AVX2 and AVX-512, and compare every byte
+	$(BIN)/python -m tests.cpu
 
 faults: env ## kill every stage 200 times, damage what can be damaged, and write docs/faults.md (about an hour)
 	$(BIN)/python -m tests.faults.report --kills $(KILLS)

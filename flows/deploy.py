@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -21,6 +22,7 @@ from posttrain.errors import PipelineError, PosttrainError
 def main(words: list[str] | None = None) -> int:
     """Command line; `serve` and `watch` go on until they are ended."""
     options = _parser().parse_args(words)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         root = find_root(Path.cwd())
         os.chdir(root)
@@ -65,6 +67,7 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
 
     from flows.run import pipeline
+    from flows.serving import serve
 
     over = threading.Event()
     if options.watch:
@@ -72,14 +75,14 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
         threading.Thread(target=arrivals.watch, args=looking, daemon=True).start()
     print(f"serving pipeline/{options.name} in {root}; failures are told to {_told()}", flush=True)
     try:
-        pipeline.serve(
-            name=options.name,
+        serve(
+            pipeline,
+            options.name,
             cron=options.cron,
             interval=options.every,
             triggers=_triggers(options),
             parameters={"targets": options.targets},
-            global_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=_queue()),
-            print_starting_message=False,
+            concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=_queue()),
         )
     finally:
         over.set()
@@ -104,7 +107,8 @@ def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
         ignore_warnings=True,
     )
     print(f"pipeline/{options.name} is deployed to the pool '{options.pool}'. On each host, in {root}:")
-    print(f"  PREFECT_API_URL={os.environ['PREFECT_API_URL']} prefect worker start --pool {options.pool}")
+    print(f'  export PREFECT_API_URL={os.environ["PREFECT_API_URL"]} {server.AUTH}="$(cat {home / "login"})"')
+    print(f"  prefect worker start --pool {options.pool}")
     if options.watch:
         print(f"  python -m flows.deploy watch {options.watch}    # once, where the data arrives")
 
@@ -122,7 +126,7 @@ def _need_server(home: Path) -> None:
         raise PipelineError(
             what="no Prefect server is up", where="PREFECT_API_URL", mend="Start one: python -m flows.server (make ui)"
         )
-    os.environ["PREFECT_API_URL"] = url
+    server.attach(home, url)
 
 
 def _triggers(options: argparse.Namespace) -> list[Any]:

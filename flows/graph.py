@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from posttrain.params import Params, check, did_you_mean
 ROOT_FILE = "dvc.yaml"
 MOST_PATHS = 4
 """As many as one can take in; of a stage that never ran DVC names every dependency."""
+_BUSY_POLL = 2.0
 Which = Literal["stale", "all"]
 Where = Literal["here", "workers", "ray", "dask"]
 
@@ -56,6 +58,7 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
     """What the targets need (all without targets), upstream first; the root must be the working directory."""
     import networkx
     from dvc.exceptions import DvcException
+    from dvc.lock import LockError
     from dvc.repo import Repo
 
     # DVC names stages relative to the working directory.
@@ -71,6 +74,8 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
         names = [(_name(node), node) for node in order]
         # DVC looks each target up on its own, which takes longer than its status: so not all that they need by name.
         status = repo.status(targets=[_name(one) for one in asked] or None, with_deps=bool(asked))
+    except LockError:
+        raise
     except DvcException as error:
         raise PipelineError(
             what=_line(error), where=ROOT_FILE, mend="Mend it; `dvc dag` and `dvc status` read it too"
@@ -85,6 +90,22 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
         )
         for name, node in names
     ]
+
+
+def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
+    """The same, once no other DVC is at work on these stages; ends with the process that asked for it."""
+    from dvc.lock import LockError
+
+    asked_by, told = os.getppid(), False
+    while os.getppid() == asked_by:
+        try:
+            return read(root, targets)
+        except LockError as error:
+            if not told:
+                print(f"{_line(error).partition(' If there are')[0]}. Waiting until it has ended", file=sys.stderr)
+            told = True
+            time.sleep(_BUSY_POLL)
+    raise SystemExit(1)
 
 
 class Reading:
@@ -227,7 +248,7 @@ def main(targets: Sequence[str]) -> int:
     try:
         if mended := mend(Path.cwd()):
             print(mended, file=sys.stderr)
-        stages = read(Path.cwd(), targets)
+        stages = read_when_free(Path.cwd(), targets)
     except PosttrainError as error:
         print(json.dumps({"error": {"what": error.what, "where": error.where, "mend": error.mend}}))
         return 1

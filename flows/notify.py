@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import http.client
 import json
 import logging
 import os
+import re
 import socket
 import time
 import urllib.error
@@ -21,6 +23,10 @@ VARIABLE = "POSTTRAIN_WEBHOOK"
 _WAITS = (0.0, 2.0, 8.0)
 _TIMEOUT = 10.0
 _LONGEST = 3000
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+"""A terminal's colours, titles and links, and characters that are not shown or turn the text round."""
 
 log = logging.getLogger("prefect.posttrain.notify")
 
@@ -33,11 +39,13 @@ def on_failure(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> No
 
 
 def message(flow: str, run: str, run_id: str, state: str, text: str) -> dict[str, str]:
-    """What is posted; `text` is what a chat shows."""
+    """What is posted; `text` is what a chat shows, with the stage's output as plain text and never as markup."""
     pages = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
-    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+    plain = _ESCAPES.sub("", text)
+    shown = plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]} ..."
+    block = html.escape(shown, quote=False).replace("`" * 3, "'" * 3)
     return {
-        "text": f"{flow} '{run}' on {socket.gethostname()}: {state}\n{shown}",
+        "text": f"{html.escape(flow, quote=False)} '{run}' on {socket.gethostname()}: {state}\n```\n{block}\n```",
         "flow": flow,
         "run": run,
         "state": state,

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from flows import idle, record, server
-from flows.graph import Reading, Stage, Where, Which, chosen, find_root
+from flows import record, server
+from flows.graph import Reading, Where, Which, chosen, find_root
 from flows.record import Outcome
 from posttrain.errors import PosttrainError
 
@@ -55,13 +55,15 @@ def main(words: list[str] | None = None) -> int:
 def _run(targets: list[str], which: Which, where: Where) -> int:
     root = find_root(Path.cwd())
     home = server.prepare(root)
-    reading = Reading(root, targets)
     url = server.find(home)
-    if url is None or idle.possible(url):
-        stages = reading.stages
-        if not chosen(stages, which):
-            return _nothing_to_do(url, stages)
-    temporary = server.connect(home)
+    if url is not None:
+        server.attach(home, url)
+    reading = Reading(root, targets)
+    if url is None and not chosen(reading.stages, which):
+        # A server takes seconds to start, and there is nothing to record.
+        print(record.table(reading.stages, {stage.name: Outcome("Cached") for stage in reading.stages}))
+        return 0
+    temporary = server.start_temporary(home) if url is None else None
     # Imported so late because Prefect reads its environment when it is imported; meanwhile DVC answers.
     from flows.run import recorded
 
@@ -72,15 +74,6 @@ def _run(targets: list[str], which: Which, where: Where) -> int:
         return 0
     print(state.message, file=sys.stderr)
     return 128 + signal.SIGINT if state.is_cancelled() else 1
-
-
-def _nothing_to_do(url: str | None, stages: list[Stage]) -> int:
-    """Where a server is up it is told; one that is not takes seconds to start, and there is nothing to tell."""
-    if url is None:
-        print(record.table(stages, {stage.name: Outcome("Cached") for stage in stages}))
-    else:
-        print(f"View at {idle.recorded(url, stages)}", file=sys.stderr)
-    return 0
 
 
 def terminated(number: int, _: FrameType | None) -> NoReturn:

@@ -33,6 +33,8 @@ from flows.workers import Workers
 from posttrain.errors import PosttrainError
 
 _CANCEL_POLL = 2.0
+_BUSY_POLL = 2.0
+_BUSY = "is busy, it is being blocked by"
 _MESSAGE_LINES = 12
 _TOLD: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notify.on_failure]}
 
@@ -77,6 +79,10 @@ class Crew:
             command = process.Command(words, self.root, env, stage.needs.timeout)
             words_of_dvc = Words(stage.name, get_run_logger().info)
             ended = process.run(command, write=words_of_dvc, cancel=self.cancel, guard=self.guard)
+            while words_of_dvc.busy and not self.cancel.is_set():
+                words_of_dvc.wait()
+                self.cancel.wait(_BUSY_POLL)
+                ended = process.run(command, write=words_of_dvc, cancel=self.cancel, guard=self.guard)
         if ended.why is process.Why.CANCELLED:
             return Outcome("Cancelled", ended.seconds, f"{stage.name}: cancelled after {ended.seconds:.1f} s")
         if ended.why is process.Why.ENDED and ended.code == 0:
@@ -87,10 +93,13 @@ class Crew:
 
 
 class Words:
-    """Passes lines on and reads in them what DVC did; the first such line is DVC's, later ones may be the stage's."""
+    """Passes lines on and reads in them what DVC did; the first such line is DVC's, later ones may be the stage's.
+
+    `busy` is set while another DVC in this folder, outside the flow, has the stage's files.
+    """
 
     def __init__(self, name: str, write: Callable[[str], None]) -> None:
-        self._write, self._said = write, ""
+        self._write, self._said, self._waits, self.busy = write, "", False, False
         self._states = {
             f"Running stage '{name}'": "Completed",
             f"Stage '{name}' is cached - skipping run": "RunCached",
@@ -105,7 +114,15 @@ class Words:
     def __call__(self, line: str) -> None:
         if not self._said:
             self._said = next((state for words, state in self._states.items() if line.startswith(words)), "")
-        self._write(line)
+        self.busy = self.busy or (not self._said and _BUSY in line)
+        if self._said or not self._waits:
+            self._write(line)
+
+    def wait(self) -> None:
+        """Told before DVC is asked again: its refusals, which would repeat, are not passed on from here."""
+        if not self._waits:
+            self._write("Waiting until it has ended")
+        self._waits, self.busy = True, False
 
 
 class Terse(logging.Filter):

@@ -1,26 +1,33 @@
-"""Prefect's server on loopback with its database in .prefect/; `python -m flows.server` keeps one up and says where."""
+"""Prefect's server on loopback, behind a login, its database in .prefect/; `python -m flows.server` keeps one up."""
 
 from __future__ import annotations
 
 import argparse
 import atexit
+import base64
+import contextlib
 import ctypes
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from flows.door import NAMES, Door
 from flows.graph import find_root, python_path
 from posttrain.errors import PipelineError, PosttrainError
 
 HOST = "127.0.0.1"
 PORT = 4200
+AUTH = "PREFECT_API_AUTH_STRING"
+SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 START_PATIENCE = 180.0
 _PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _SETTINGS = {
@@ -48,7 +55,7 @@ def find(home: Path) -> str | None:
     """The API of the server that the user named, or of the one that `python -m flows.server` keeps up here."""
     named = os.environ.get("PREFECT_API_URL")
     if named:
-        if urlsplit(named).hostname in (HOST, "localhost", "::1") and not answers(named):
+        if _is_local(named) and not answers(named):
             mend = "Start it, or unset PREFECT_API_URL: the flow then runs its own"
             raise PipelineError(what=f"no server answers at {named}", where="PREFECT_API_URL", mend=mend)
         return named
@@ -63,12 +70,54 @@ def find(home: Path) -> str | None:
 
 def answers(url: str, patience: float = 5.0) -> bool:
     """Whether a healthy server is there; one that listens already but is still starting is waited for."""
+    return _status(f"{url.rstrip('/')}/health", {}, patience) == 200
+
+
+def login(home: Path) -> str:
+    """The login of this folder's servers, `name:password`, made on first use in a file that only its owner can read."""
+    file, fresh = home / "login", home / f".login-{os.getpid()}"
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not file.exists():
+        try:
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as stream:
+                stream.write(f"posttrain:{secrets.token_urlsafe(24)}\n")
+            with contextlib.suppress(FileExistsError):  # another process was faster: its login counts
+                os.link(fresh, file)
+        finally:
+            fresh.unlink(missing_ok=True)
+    if file.stat().st_mode & 0o077:
+        mend = f"Delete it, so that a new one is made, or if you trust all users of this host: chmod 600 {file}"
+        raise PipelineError(what="other users can read this login", where=str(file), mend=mend)
+    return file.read_text(encoding="utf-8").strip()
+
+
+def attach(home: Path, url: str) -> None:
+    """Point Prefect in this process and its children to a server; a local one is given the login of `home`."""
+    os.environ["PREFECT_API_URL"] = url
+    if os.environ.get("PREFECT_API_KEY"):
+        return
+    if _is_local(url) and not os.environ.get(AUTH):
+        os.environ[AUTH] = login(home)
+    token = base64.b64encode(os.environ.get(AUTH, "").encode()).decode()
+    if _status(f"{url.rstrip('/')}/admin/version", {"Authorization": f"Basic {token}"}, 30.0) == 401:
+        mend = f"Set {AUTH} to what `python -m flows.server` printed there, or copy its .prefect/login to {home}/login"
+        raise PipelineError(what=f"the server at {url} refuses the login", where=AUTH, mend=mend)
+
+
+def _is_local(url: str) -> bool:
+    return urlsplit(url).hostname in (*NAMES, "::1")
+
+
+def _status(url: str, headers: dict[str, str], patience: float) -> int:
+    """The HTTP status of the answer, 0 without one."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{url.rstrip('/')}/health", timeout=patience) as reply:
-            return bool(reply.status == 200)
+        with opener.open(urllib.request.Request(url, headers=headers), timeout=patience) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        return error.code
     except (OSError, ValueError):
-        return False
+        return 0
 
 
 @dataclass(frozen=True)
@@ -87,21 +136,19 @@ class Temporary:
 
 def connect(home: Path) -> Temporary | None:
     """Point Prefect to the server that is up, or to a temporary one, which is then to be waited for."""
-    url, temporary = find(home), None
-    if url is None:
-        temporary = start_temporary(home)
-        url = temporary.url
-    os.environ["PREFECT_API_URL"] = url
-    return temporary
+    url = find(home)
+    if url is not None:
+        attach(home, url)
+        return None
+    return start_temporary(home)
 
 
 def start_temporary(home: Path) -> Temporary:
-    """Start one on a port that is listened on at once, so that nobody else can take it meanwhile."""
-    home.mkdir(parents=True, exist_ok=True)
+    """Start one and point Prefect to it; its port is listened on at once, so that nobody else can take it meanwhile."""
+    env = {**os.environ, "PYTHONPATH": python_path(), SERVER_AUTH: login(home)}
     listener = _listen(0)
     url = _api(listener)
     command = [sys.executable, "-m", "flows.server", "--socket", str(listener.fileno()), "--parent", str(os.getpid())]
-    env = {**os.environ, "PYTHONPATH": python_path()}
     # A session of its own: Ctrl-C on the terminal must not end the server before the flow has told it how it went.
     log = home / "temporary-server.log"
     with log.open("wb") as sink:
@@ -117,6 +164,7 @@ def start_temporary(home: Path) -> Temporary:
     listener.close()
     # Registered before Prefect is imported, and so run after Prefect has sent its last logs and events.
     atexit.register(_stop, process)
+    os.environ["PREFECT_API_URL"], os.environ[AUTH] = url, login(home)
     return Temporary(url, log)
 
 
@@ -162,11 +210,18 @@ def _serve(listener: socket.socket) -> None:
     """Run the server in this process until it is told to end."""
     import uvicorn
 
+    port = listener.getsockname()[1]
     os.environ.pop("PREFECT_API_URL", None)
-    os.environ.update(PREFECT_SERVER_API_HOST=HOST, PREFECT_SERVER_API_PORT=str(listener.getsockname()[1]))
+    os.environ.update(
+        PREFECT_SERVER_API_HOST=HOST,
+        PREFECT_SERVER_API_PORT=str(port),
+        PREFECT_SERVER_CORS_ALLOWED_ORIGINS=",".join(f"http://{name}:{port}" for name in NAMES),
+        PREFECT_SERVER_CSRF_PROTECTION_ENABLED="true",
+    )
+    from prefect.server.api.server import create_app  # reads these settings when it is imported
+
     config = uvicorn.Config(
-        "prefect.server.api.server:create_app",
-        factory=True,
+        Door(create_app()),
         log_level="error",
         lifespan="on",
         timeout_graceful_shutdown=2,
@@ -178,9 +233,11 @@ def _keep_up(home: Path, port: int) -> None:
     """Serve until Ctrl-C, with a note in `home` by which flows find the server."""
     import threading
 
-    home.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault(SERVER_AUTH, login(home))
     listener = _listen_near(port)
     url, note = _api(listener), _note(home)
+    # Logs are read by others and kept: only a terminal shows the login itself.
+    shown = os.environ[SERVER_AUTH] if sys.stdout.isatty() else f"what is in {home / 'login'}"
 
     def tell() -> None:
         if answers(url, START_PATIENCE):
@@ -188,7 +245,8 @@ def _keep_up(home: Path, port: int) -> None:
             fresh.write_text(json.dumps({"pid": os.getpid(), "url": url}) + "\n", encoding="utf-8")
             fresh.replace(note)
             print(
-                f"Prefect is at {url.removesuffix('/api')} (Ctrl-C ends it); flows in this folder report there.",
+                f"Prefect is at {url.removesuffix('/api')} (Ctrl-C ends it); flows in this folder report there.\n"
+                f"Its pages ask for a login: {shown}",
                 flush=True,
             )
 

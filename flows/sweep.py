@@ -28,6 +28,7 @@ from flows.plan import (
     trials,
 )
 from flows.slots import devices
+from flows.untracked import untracked_inputs
 from posttrain.compare.experiments import experiments, git
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.params import check
@@ -95,18 +96,23 @@ def _run(options: argparse.Namespace) -> int:
     print(
         f"sweep {name}: {len(found)} experiments, {len(found) - len(pending)} done, {len(pending)} to run", flush=True
     )
+    untracked = untracked_inputs(one.overrides for one in pending)
+    for path in untracked:
+        print(f"{path} is neither in git nor in DVC: each experiment gets a copy of it (`dvc add {path}` tracks it)")
     if options.plan or not pending:
         return 0
-    code = _run_pending(root, name, sweep, pending, options.jobs)
+    code = _run_pending(root, name, sweep, pending, untracked, options.jobs)
     if code == 0:
         print(f"All are there. Which is better: python -m posttrain compare {name}")
     return code
 
 
-def _run_pending(root: Path, name: str, sweep: Sweep, pending: Sequence[Trial], jobs: int | None) -> int:
+def _run_pending(
+    root: Path, name: str, sweep: Sweep, pending: Sequence[Trial], untracked: Sequence[str], jobs: int | None
+) -> int:
     home = server.prepare(root)
-    reading = Reading(root, sweep.targets)
     temporary = server.connect(home)
+    reading = Reading(root, sweep.targets)
     # Imported so late because Prefect reads its environment when it is imported; meanwhile DVC answers.
     from flows.guard import Guard
     from flows.trials import Bench, recorded
@@ -118,7 +124,7 @@ def _run_pending(root: Path, name: str, sweep: Sweep, pending: Sequence[Trial], 
     # What all experiments share and nobody has made yet is made once, by the first, and found by the others.
     warm_up = 1 if stale(reading.stages) else 0
     with Guard() as guard:
-        state = recorded(name, Bench(root, pending, sweep.targets, gpus, guard), jobs, warm_up)
+        state = recorded(name, Bench(root, pending, sweep.targets, untracked, gpus, guard), jobs, warm_up)
     if state.is_completed():
         return 0
     print(state.message, file=sys.stderr)

@@ -62,8 +62,16 @@ class StageTimes:
 class Bench:
     """All that the tasks of one sweep share."""
 
-    def __init__(self, root: Path, pending: Sequence[Trial], targets: Sequence[str], gpus: int, guard: Guard) -> None:
-        self.root, self.pending, self.targets, self.guard = root, pending, targets, guard
+    def __init__(
+        self,
+        root: Path,
+        pending: Sequence[Trial],
+        targets: Sequence[str],
+        untracked: Sequence[str],
+        gpus: int,
+        guard: Guard,
+    ) -> None:
+        self.root, self.pending, self.targets, self.untracked, self.guard = root, pending, targets, untracked, guard
         self.outcomes: dict[str, Outcome] = {}
         self.cancel = threading.Event()
         self._needs = Needs(gpus=gpus)
@@ -86,7 +94,7 @@ class Bench:
         if self.cancel.is_set():
             return Outcome("Cancelled", message=f"{trial.name}: not begun")
         words = [sys.executable, "-m", "dvc", "--wait-for-lock", "exp", "run", "--temp", "-n", trial.name]
-        words += [*trial.words(), *self.targets]
+        words += [*trial.words(), *(f"--copy-paths={path}" for path in self.untracked), *self.targets]
         folder = self.root / TIMES
         folder.mkdir(exist_ok=True)
         times = StageTimes(folder / f"{trial.name}.json")

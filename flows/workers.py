@@ -23,6 +23,7 @@ from flows.graph import Stage, find_root, python_path
 from flows.guard import Guard
 from flows.plan import check_committed
 from flows.record import Outcome
+from flows.untracked import untracked_inputs
 from posttrain.compare.experiments import git
 from posttrain.errors import PipelineError, PosttrainError
 
@@ -66,6 +67,9 @@ class Workers:
 
     def __init__(self, root: Path) -> None:
         check_committed("--workers", "Commit them, which is how hosts come to know of them: git commit -a")
+        if untracked := untracked_inputs():
+            what, mend = f"neither in git nor in DVC: {', '.join(untracked)}", f"Track it: dvc add {untracked[0]}"
+            raise PipelineError(what=what, where="--workers", mend=f"{mend}, git add, git commit")
         self._root = root
         self._commit = git("rev-parse", "HEAD").strip()
         self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -184,20 +188,22 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         root = find_root(Path.cwd())
         os.chdir(root)
-        url = server.find(server.prepare(root))
+        home = server.prepare(root)
+        url = server.find(home)
         if url is None:
             mend = "Set it to the coordinator's server, e.g. http://HOST:4200/api"
             raise PipelineError(what="no Prefect server is named", where="PREFECT_API_URL", mend=mend)
-        os.environ["PREFECT_API_URL"] = url
+        server.attach(home, url)
     except PosttrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     os.environ.setdefault("PYTHONPATH", python_path())
+    from flows.serving import serve
     from flows.stage import stage
 
     name = options.name or called(root)
     print(f"'{name}' takes stages in {root}", flush=True)
-    stage.serve(name=name, limit=1, print_starting_message=False)
+    serve(stage, name, limit=1)
     return 0
 
 

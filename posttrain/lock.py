@@ -1,12 +1,19 @@
-"""What a kill of DVC left of its own files: it writes some in place, and tries links beside the outputs."""
+"""Repairs what a killed DVC left of its own files, and keeps its site cache inside this clone."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from posttrain.errors import PipelineError
 
@@ -14,15 +21,25 @@ LOCK = Path("dvc.lock")
 DAMAGED = Path("dvc.lock.damaged")
 CONFLICT = b"\n<<<<<<< "
 """Of a merge: no kill did that, and a person has to choose."""
-RWLOCK = Path(".dvc/tmp/rwlock")
-"""Who of the DVC processes that run reads and writes what."""
+RWLOCKS = (Path(".dvc/tmp/rwlock"), Path(".dvc/tmp/exps/rwlock"))
+"""Who of the DVC processes that run reads and writes what: outputs, and the references of experiments."""
 OUTPUTS = ("data", "metrics", "models", "plots", "records", "report", "results")
+CLOCK_S = 2.0
+"""By so much two clocks of one machine may differ: the kernel's ticks and the file system's."""
+SITE_CACHE = Path(".dvc/tmp/site")
+"""DVC unpickles what lies here. Its default, /var/tmp/dvc, can be written by every user of the machine."""
+COPIES = Path(".dvc/tmp/exps/standalone")
+"""Where `dvc exp run --temp` makes a copy of the workspace for each experiment."""
 TRIAL = re.compile(r"\.[\w-]{22}\.tmp")
-"""What DVC calls the files with which it finds out whether links work."""
+"""What DVC calls the files with which it finds out whether links work, and those that it copies to first."""
+CACHED = (".", "files/md5", "files/md5/*", "runs/*/*")
+"""Where in its cache it makes them."""
+OLD_S = 3600.0
+"""A file in the cache that nobody has written to for so long is in no copy's way: clones may share a cache."""
 
 
 def mend(root: Path) -> str:
-    """Set a damaged dvc.lock aside, remove a damaged rwlock and forgotten files; what was mended, a line each.
+    """Set a damaged dvc.lock aside, free what dead processes hold, remove what they left; a line for each repair.
 
     All this under the locks that DVC takes to write them, so that those of a DVC at work are left alone.
     """
@@ -30,11 +47,30 @@ def mend(root: Path) -> str:
 
     if not (root / ".dvc").is_dir():
         raise PipelineError(what="no DVC project here", where=str(root), mend="Run in the project's root folder")
-    folder = root / ".dvc/tmp"
-    folder.mkdir(exist_ok=True)
-    whole, readers = (make_lock(str(folder / name), tmp_dir=str(folder), wait=True) for name in ("lock", "rwlock.lock"))
-    with whole, readers:
-        return "\n".join(line for line in (_mend_lock(root), _mend_rwlock(root), _remove_trials(root)) if line)
+    with ExitStack() as held:
+        for lock in (Path(".dvc/tmp/lock"), *(rwlock.with_suffix(".lock") for rwlock in RWLOCKS)):
+            folder = (root / lock).parent
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(make_lock(str(root / lock), tmp_dir=str(folder), wait=True))
+        _keep_site_cache(root)
+        repairs = [_mend_lock(root), *(_mend_rwlock(root, file) for file in RWLOCKS), *_remove_copies(root)]
+        return "\n".join(line for line in [*repairs, *_remove_trials(root)] if line)
+
+
+def _keep_site_cache(root: Path) -> None:
+    """Have every DVC in this clone use a site cache that only its owner can enter; another one set here is kept."""
+    from dvc.config import Config
+
+    ours = root.resolve() / SITE_CACHE
+    ours.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ours.chmod(0o700)
+    config = Config(str(root / ".dvc"))
+    local = config.read("local")
+    named = str(local.get("core", {}).get("site_cache_dir", ""))
+    # One that ends like ours is from before the clone was moved or copied.
+    if named != str(ours) and (not named or named.endswith(f"/{SITE_CACHE}")):
+        with config.edit("local") as settings:
+            settings.setdefault("core", {})["site_cache_dir"] = str(ours)
 
 
 def _mend_lock(root: Path) -> str:
@@ -51,23 +87,89 @@ def _mend_lock(root: Path) -> str:
     return f"dvc.lock was damaged, by a kill while DVC wrote it: set aside as {DAMAGED}; `dvc repro` restores the rest"
 
 
-def _mend_rwlock(root: Path) -> str:
-    file = root / RWLOCK
+def _mend_rwlock(root: Path, name: Path) -> str:
+    from dvc.rwlock import SCHEMA
+    from voluptuous import Invalid
+
+    file = root / name
     try:
-        json.loads(file.read_bytes())
+        held = SCHEMA(json.loads(file.read_bytes()))
+        written = file.stat().st_mtime
     except FileNotFoundError:
         return ""
-    except ValueError:
+    except (ValueError, Invalid):
         file.unlink()
-        return f"{RWLOCK} was damaged, by a kill while DVC wrote it: removed, as nobody needs it"
-    return ""
+        return f"{name} was damaged, by a kill while DVC wrote it: removed, as nobody needs it"
+    kept: dict[str, dict[str, Any]] = {"read": {}, "write": {}}
+    gone = []
+    for kind, path, holder in _holders(held):
+        if not _holds(holder, written):
+            gone.append(f"{holder['pid']} ({holder['cmd'][-100:]})")
+        elif kind == "write":
+            kept[kind][path] = holder
+        else:
+            kept[kind].setdefault(path, []).append(holder)
+    if not gone:
+        return ""
+    fresh = file.with_name(".rwlock.new")
+    fresh.write_text(json.dumps(kept), encoding="utf-8")
+    os.replace(fresh, file)
+    return f"{name} named processes that have ended: {', '.join(sorted(set(gone)))}: removed from it"
 
 
-def _remove_trials(root: Path) -> str:
+def _holders(held: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Kind, path and process of every lock: a path has many readers, or one writer."""
+    for path, readers in held["read"].items():
+        for reader in readers:
+            yield "read", path, reader
+    for path, writer in held["write"].items():
+        yield "write", path, writer
+
+
+def _holds(holder: dict[str, Any], written: float) -> bool:
+    """Whether the DVC that took a lock is still there, and not another process that has been given its number since."""
+    try:
+        process = psutil.Process(int(holder["pid"]))
+        if process.status() == psutil.STATUS_ZOMBIE or process.create_time() > written + CLOCK_S:
+            return False
+        last = process.cmdline()[-1]
+    except (psutil.NoSuchProcess, IndexError):
+        return False
+    except psutil.AccessDenied:
+        return True
+    # DVC notes its sys.argv, which begins with the path of a script or module: what it ends with can be compared.
+    return holder["cmd"].endswith(last) or last.replace(".", "/") in holder["cmd"]
+
+
+def _remove_copies(root: Path) -> list[str]:
+    """Copies of the workspace that experiments were run in, once no experiment runs here."""
+    copies = root / COPIES
+    left = list(copies.glob("tmp*"))
+    if not left or any(_runs_experiment(process, root) for process in psutil.process_iter()):
+        return []
+    shutil.rmtree(copies)
+    return [f"{COPIES / one.name} was left by an experiment that was killed: removed" for one in sorted(left)]
+
+
+def _runs_experiment(process: psutil.Process, root: Path) -> bool:
+    try:
+        words = process.cmdline()
+        place = Path(process.cwd())
+    except psutil.AccessDenied:
+        return False  # of another user, who cannot write here
+    except psutil.NoSuchProcess:
+        return False
+    return place.is_relative_to(root / COPIES) or ("exp" in words and place.is_relative_to(root))
+
+
+def _remove_trials(root: Path) -> list[str]:
     beside = [file for name in OUTPUTS for file in (root / name).rglob(".*.tmp") if TRIAL.fullmatch(file.name)]
+    until = time.time() - OLD_S
+    cached = [file for where in CACHED for file in (root / ".dvc/cache").glob(f"{where}/.*.tmp")]
+    beside += [file for file in cached if TRIAL.fullmatch(file.name) and file.lstat().st_mtime < until]
     for file in beside:
         file.unlink()
-    return "".join(f"{file.relative_to(root)} was left by a DVC that was killed: removed\n" for file in beside).rstrip()
+    return [f"{file.relative_to(root)} was left by a DVC that was killed: removed" for file in beside]
 
 
 def _whole(text: bytes) -> bool:

@@ -4,18 +4,49 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
+import re
+import sys
+from pathlib import Path
 
 import posttrain.measure.phases  # noqa: F401  # its clock starts here, before torch is imported
 
 # Importing makes a million objects that stay; looking through them again and again costs a second.
 gc.set_threshold(200_000, 20, 100)
 
-# One instruction set for everyone, so that machines with and without AVX-512 add up in the same order.
+# One instruction set for everyone, so that machines with and without AVX-512 add up in the same order. It is recorded,
+# and only this variable changes it: what the environment says about single libraries is overwritten or removed.
+_CHOICES = {
+    "default": ("default", "COMPATIBLE", "SSE41"),
+    "avx2": ("avx2", "AVX2", "AVX2"),
+    "avx512": ("avx512", "AVX512", "AVX512_CORE"),
+}
+_chosen = os.environ.setdefault("POSTTRAIN_CPU_ISA", "avx2")
+if _chosen not in _CHOICES:
+    sys.exit(f"error: POSTTRAIN_CPU_ISA = '{_chosen}' is unknown. Use one of {', '.join(_CHOICES)}, or unset it")
+_linux = sys.platform == "linux" and platform.machine() == "x86_64"
+_flags = Path("/proc/cpuinfo").read_text(encoding="utf-8") if _linux else _chosen
+if _chosen != "default" and not re.search(rf"\b{_chosen}", _flags):
+    sys.exit(f"error: this CPU lacks {_chosen}. Set POSTTRAIN_CPU_ISA to one that it has: {', '.join(_CHOICES)}")
+for _name in (
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_DEBUG_CPU_TYPE",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "NPY_DISABLE_CPU_FEATURES",
+    "NPY_ENABLE_CPU_FEATURES",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "OPENBLAS_CORETYPE",
+    "PYTORCH_TUNABLEOP_ENABLED",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+):
+    os.environ.pop(_name, None)
+os.environ |= dict(
+    zip(("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA"), _CHOICES[_chosen], strict=True),
+    CUBLAS_WORKSPACE_CONFIG=":4096:8",
+)
 for _name, _value in {
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "MKL_CBWR": "AVX2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "OMP_WAIT_POLICY": "PASSIVE",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from posttrain.lock import mend
+
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCTS = ("dvc.lock", "report/")
 
@@ -50,6 +52,7 @@ def make_workspace(dest: Path, params_file: Path | None = None, *, cache: Path |
     git(dest, "config", "core.hooksPath", "no-hooks")
     git(dest, "add", "--all")
     git(dest, "commit", "--quiet", "--message", "workspace")
+    mend(dest)  # as `make env` does: it keeps DVC's site cache in the workspace
     return dest
 
 

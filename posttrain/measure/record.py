@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ def write_record(stage: str) -> None:
         "code": code_digest(),
         **dict(sorted(_NOTED.items())),
         "platform": f"{platform.system()} {platform.machine()}",
+        "cpu_isa": cpu_isa(),
         "versions": versions(),
     }
     write_json(record_path(stage), found)
@@ -46,6 +48,11 @@ def write_record(stage: str) -> None:
 def versions() -> dict[str, str]:
     """Python's and those of the packages that decide what a stage computes."""
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+def cpu_isa() -> str:
+    """Which instructions of the CPU the libraries may use, as `stages` has set it; they decide the order of sums."""
+    return os.environ.get("POSTTRAIN_CPU_ISA", "as found")
 
 
 def code_digest() -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from posttrain.errors import CheckpointError
 from posttrain.measure.phases import phase
-from posttrain.measure.record import code_digest, versions
+from posttrain.measure.record import code_digest, cpu_isa, versions
 from posttrain.workspace import DONE, HELD, checkpoint_path, drop_unheld, hold, recorded_digest
 
 KEPT = 2
@@ -42,8 +42,8 @@ class Saved:
 
 @phase("load")
 def fingerprint(stage: str, params: Any, inputs: list[Path]) -> str:
-    """A digest of the stage, its parameters, its input files, the library's loaded code and the packages' versions."""
-    digest = hashlib.sha256(f"{stage}\n{versions()}\n{code_digest()}\n".encode())
+    """A digest of the stage, its parameters and input files, the library's loaded code, the packages and the ISA."""
+    digest = hashlib.sha256(f"{stage}\n{versions()}\n{cpu_isa()}\n{code_digest()}\n".encode())
     digest.update(json.dumps(params, sort_keys=True, default=str).encode())
     for path in inputs:
         files = [path] if path.is_file() else sorted(part for part in path.rglob("*") if part.is_file())

@@ -13,15 +13,22 @@ from pathlib import Path
 
 import pytest
 
+from flows.server import login
 from tests.flows.project import DVC_YAML, STEP, SUB_YAML, Project, clean_env
 from tests.flows.webhook import Webhook
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The API of one server for the whole session, started the way `make ui` starts it."""
+def server_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("server")
     (root / ".dvc").mkdir()
+    return root
+
+
+@pytest.fixture(scope="session")
+def server(server_root: Path) -> Iterator[str]:
+    """The API of one server for the whole session, started the way `make ui` starts it."""
+    root = server_root
     command = [sys.executable, "-m", "flows.server", "--port", "0"]
     process = subprocess.Popen(command, cwd=root, env=clean_env(), stdout=subprocess.PIPE, text=True)
     try:
@@ -35,6 +42,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def server_env(server: str, server_root: Path) -> dict[str, str]:
+    """What points a command to that server."""
+    return {"PREFECT_API_URL": server, "PREFECT_API_AUTH_STRING": login(server_root / ".prefect")}
 
 
 @pytest.fixture(scope="session")
@@ -67,8 +80,8 @@ def bare(template: Path, tmp_path: Path) -> Project:
 
 
 @pytest.fixture
-def project(bare: Project, server: str) -> Project:
-    return Project(bare.root, {**bare.env, "PREFECT_API_URL": server, "PREFECT_HOME": str(bare.root / ".prefect")})
+def project(bare: Project, server_env: dict[str, str]) -> Project:
+    return Project(bare.root, {**bare.env, **server_env, "PREFECT_HOME": str(bare.root / ".prefect")})
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -155,13 +156,21 @@ class Project:
         return found.group(1)
 
     def api(self, path: str, **body: Any) -> Any:
-        return call(self.env["PREFECT_API_URL"], path, body)
+        return call(self.env["PREFECT_API_URL"], self.env["PREFECT_API_AUTH_STRING"], path, body)
 
 
-def call(url: str, path: str, body: dict[str, Any]) -> Any:
-    request = urllib.request.Request(
-        f"{url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
-    )
+def call(url: str, login: str, path: str, body: dict[str, Any]) -> Any:
+    """Prefect's answer to a POST with the login and a CSRF token."""
+    headers = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+    asked = urllib.request.Request(f"{url}/csrf-token?client=tests", headers=headers)
+    with urllib.request.urlopen(asked, timeout=30) as reply:
+        token = json.load(reply)["token"]
+    headers |= {
+        "Content-Type": "application/json",
+        "Prefect-Csrf-Client": "tests",
+        "Prefect-Csrf-Token": token,
+    }
+    request = urllib.request.Request(f"{url}/{path}", json.dumps(body).encode(), headers, method="POST")
     with urllib.request.urlopen(request, timeout=30) as reply:
         return json.load(reply)
 

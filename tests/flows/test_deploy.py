@@ -94,6 +94,35 @@ def test_a_schedule_fires_new_data_fires_and_a_failure_is_told(
 
 
 @pytest.mark.slow
+def test_sigterm_ends_the_run_pauses_the_schedule_and_leaves_no_other_run(project: Project, tmp_path: Path) -> None:
+    log, name = tmp_path / "serve.log", tmp_path.name
+    project.trouble(prepare={"seconds": 300})
+    with started(
+        project, log, "-m", "flows.deploy", "serve", "prepare", "--name", name, "--cron", "0 3 * * *"
+    ) as serving:
+        asked = {"deployments": {"name": {"any_": [name]}}}
+        end = time.monotonic() + 60
+        while not (made := project.api("deployments/filter", **asked)) or made[0]["status"] != "READY":
+            assert serving.poll() is None and time.monotonic() < end, log.read_text()
+            time.sleep(0.3)
+        while project.api("flow_runs/count", **asked) < 2:
+            assert time.monotonic() < end, "the schedule plans its next runs"
+            time.sleep(0.3)
+        project.api(f"deployments/{made[0]['id']}/create_flow_run", state={"type": "SCHEDULED"})
+        project.wait_begun("prepare")
+        serving.terminate()
+        assert serving.wait(timeout=30) == 0, log.read_text()
+    ours = [line for line in log.read_text().splitlines() if "Task run" not in line]
+    assert not any("Traceback" in line for line in ours), ours
+    assert project.api("deployments/filter", **asked)[0]["paused"]
+    assert [run["state_type"] for run in project.api("flow_runs/filter", **asked)] == ["CRASHED"]
+    end = time.monotonic() + 15  # the guard ends the stage
+    while project.processes():
+        assert time.monotonic() < end, project.processes()
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
 def test_a_worker_of_a_pool_runs_it(project: Project, tmp_path: Path) -> None:
     name, log = tmp_path.name, tmp_path / "worker.log"
     pool = f"pool-{name}"
@@ -105,6 +134,8 @@ def test_a_worker_of_a_pool_runs_it(project: Project, tmp_path: Path) -> None:
     assert f"prefect worker start --pool {pool}" in done.stdout
     again = subprocess.run([sys.executable, *words], cwd=project.root, env=project.env, capture_output=True, text=True)
     assert again.returncode == 0 and "made the process work pool" not in again.stdout
+    assert 'PREFECT_API_AUTH_STRING="$(cat' in done.stdout
+    assert project.env["PREFECT_API_AUTH_STRING"] not in done.stdout + done.stderr
     with started(project, log, "-m", "prefect", "worker", "start", "--pool", pool):
         wait_for(project, name, log, auto_scheduled=True, state_type="COMPLETED")
     assert (project.root / "prepare.txt").exists()
@@ -116,6 +147,11 @@ def test_a_webhook_is_tried_again_and_never_breaks_a_flow(
     monkeypatch.setattr(notify, "_WAITS", (0.0, 0.01, 0.01))
     body = notify.message("pipeline", "grey-fox", "id", "Failed", "x" * 5000)
     assert len(body["text"]) < 3200
+    output = "\x1b[31mred\x1b[0m \x1b]8;;http://e\x07link\x1b]8;;\x07 <!channel> a & b\r\n```<http://e|x>\u202e\x00"
+    hostile = notify.message("pipeline", "grey-fox", "id", "Failed", output)
+    assert hostile["message"] == "red link <!channel> a & b\n```<http://e|x>"
+    shown = "red link &lt;!channel&gt; a &amp; b\n'''&lt;http://e|x&gt;"
+    assert hostile["text"].endswith(f": Failed\n```\n{shown}\n```")
     webhook.answers[:] = [503, 429]
     assert notify.send(webhook.url, body)
     assert webhook.posted == [body] * 3

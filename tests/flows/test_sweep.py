@@ -54,7 +54,7 @@ stages:
 
 
 @pytest.fixture
-def small(tmp_path: Path, server: str) -> Project:
+def small(tmp_path: Path, server_env: dict[str, str]) -> Project:
     """A committed project with one run."""
     root = tmp_path / "small"
     root.mkdir()
@@ -67,7 +67,7 @@ def small(tmp_path: Path, server: str) -> Project:
         (root / name).write_text(text)
     env = {
         **clean_env(),
-        "PREFECT_API_URL": server,
+        **server_env,
         "PREFECT_HOME": str(root / ".prefect"),
         "SLOW": str(tmp_path / "slow"),
     }
@@ -140,6 +140,7 @@ def test_a_killed_sweep_goes_on_and_is_compared(small: Project) -> None:
         f"kl-beta{beta}-seed{seed}" for beta in ("0.02", "0.5") for seed in (1, 2)
     ]
     assert (small.root / "params.yaml").read_text() == PARAMS, "the workspace is left alone"
+    assert not list((small.root / ".dvc/tmp/exps/standalone").glob("tmp*")), "the killed copies are removed"
     times = json.loads((small.root / ".sweeps" / f"{listed[0]}.json").read_text())
     assert 0 < times["online"] < 60
 

@@ -1,0 +1,46 @@
+"""Serves a flow from this process until Ctrl-C or SIGTERM, which end what runs and pause its schedules."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import psutil
+from prefect import Flow
+from prefect.runner import Runner
+
+_LOOK_EVERY = 0.3
+
+
+class _Runner(Runner):
+    """Prefect's runner; its own answer to SIGTERM is a traceback, schedules that stay on and a run that goes on."""
+
+    def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:
+        threading.Thread(target=_end_runs, daemon=True).start()
+        signal.raise_signal(signal.SIGINT)
+
+
+def _end_runs() -> None:
+    """Pass SIGTERM on to the runs, also to one that is just being started; Ctrl-C reaches them by itself."""
+    told: set[int] = set()
+    while True:
+        for child in psutil.Process().children():
+            # A temporary server has a group of its own and ends after the runs.
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if child.pid not in told and os.getpgid(child.pid) == os.getpgrp():
+                    child.terminate()
+                    told.add(child.pid)
+        time.sleep(_LOOK_EVERY)
+
+
+def serve(flow: Flow[..., Any], name: str, limit: int | None = None, **deployment: Any) -> None:
+    """Make the deployment and run what it is asked for."""
+    runner = _Runner(name=name, pause_on_shutdown=True, limit=limit)
+    runner.add_flow(flow, name=name, **deployment)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(runner.start())

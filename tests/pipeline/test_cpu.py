@@ -1,0 +1,62 @@
+"""The stages alone choose the CPU's instructions, whatever the environment says, and the choice is recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from posttrain.measure.record import write_record
+from posttrain.train.checkpoint import fingerprint
+from tests.cpu import HOSTILE, ISA
+from tests.workspace import ROOT
+
+SHOW = (
+    "import stages, json, os, torch; "
+    "print(json.dumps([torch.backends.cpu.get_cpu_capability(), torch.backends.mkldnn.is_available(), "
+    "{k: v for k, v in os.environ.items() if k.startswith(('ATEN', 'MKL', 'ONEDNN', 'DNNL', 'OPENBLAS', 'CUBLAS', "
+    "'NVIDIA_TF32', 'NPY_', 'POSTTRAIN'))}]))"
+)
+MORE = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "NVIDIA_TF32_OVERRIDE": "1", "ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
+
+
+def begun(**changes: str) -> subprocess.CompletedProcess[str]:
+    """A process that has begun as a stage does, in an environment with these changes."""
+    kept = {name: value for name, value in os.environ.items() if name != ISA}
+    command = [sys.executable, "-c", SHOW]
+    return subprocess.run(command, cwd=ROOT, env={**kept, **changes}, capture_output=True, text=True, check=False)
+
+
+def test_the_environment_does_not_choose() -> None:
+    usual, other = begun(), begun(**HOSTILE, **MORE)
+    assert usual.returncode == 0, usual.stderr
+    assert json.loads(other.stdout) == json.loads(usual.stdout)
+    if "avx2" in Path("/proc/cpuinfo").read_text():
+        assert json.loads(usual.stdout)[0] == "AVX2"
+
+
+@pytest.mark.skipif("avx512f" not in Path("/proc/cpuinfo").read_text(), reason="needs a CPU with AVX-512")
+def test_one_variable_does() -> None:
+    assert json.loads(begun(**{ISA: "avx512"}, **HOSTILE).stdout)[0] == "AVX512"
+    assert json.loads(begun(**{ISA: "default"}).stdout)[0] == "DEFAULT"
+
+
+def test_an_unknown_choice_is_one_line() -> None:
+    done = begun(**{ISA: "avx"})
+    assert done.returncode == 1
+    assert done.stderr == "error: POSTTRAIN_CPU_ISA = 'avx' is unknown. Use one of default, avx2, avx512, or unset it\n"
+
+
+def test_the_choice_is_recorded_and_separates_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    marks = set()
+    for choice in ("avx2", "avx512", "avx2"):
+        monkeypatch.setenv(ISA, choice)
+        write_record("sft")
+        assert json.loads(Path("records/sft.json").read_text())["cpu_isa"] == choice
+        marks.add(fingerprint("sft", {}, []))
+    assert len(marks) == 2
