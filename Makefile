@@ -41,8 +41,9 @@ $(PAGE): $(READY)
 	$(BIN)/python -m posttrain.report.plots_page
 
 run: env ## the whole pipeline, then its table of results
-	@$(BIN)/python -m posttrain mend
+	@$(BIN)/python -m posttrain repair
 	$(BIN)/dvc repro
+	@$(BIN)/python -m posttrain sync
 	@$(BIN)/python -m posttrain results
 
 smoke: env ## the pipeline in small, in a scratch copy under .smoke/

@@ -16,6 +16,8 @@ from contextlib import AbstractContextManager
 
 import psutil
 
+from posttrain import inputs
+from posttrain.durable import sync_cache
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import write_record
@@ -33,15 +35,7 @@ def run_stage(work: Callable[[], None]) -> None:
     """Run a stage that exists once."""
     parser = _parser(work)
     arguments, stage = parser.parse_args(), parser.prog.rpartition(".")[2]
-
-    def held() -> None:
-        hold_stage(stage)
-        with _watched(stage, arguments):
-            work()
-        write_record(stage)
-        tell_timings(stage)
-
-    _guarded(stage, held)
+    _guarded(stage, lambda: _held(stage, work, arguments))
 
 
 def run_named_stage(work: Callable[[str], None]) -> None:
@@ -52,13 +46,21 @@ def run_named_stage(work: Callable[[str], None]) -> None:
 
     def held() -> None:
         name = "/".join(checked_name(part) for part in arguments.run.split("/"))
-        hold_stage(f"{stage}@{name}")
-        with _watched(f"{stage}@{name}", arguments):
-            work(name)
-        write_record(f"{stage}@{name}")
-        tell_timings(f"{stage}@{name}")
+        _held(f"{stage}@{name}", lambda: work(name), arguments)
 
     _guarded(f"{stage} {arguments.run}", held)
+
+
+def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -> None:
+    """Run the work with its inputs fixed; what it writes counts only if they are the same at the end."""
+    hold_stage(stage)
+    inputs.fix(stage)
+    with _watched(stage, arguments):
+        work()
+    write_record(stage, inputs.used())
+    inputs.confirm()
+    inputs.sync_outputs()
+    tell_timings(stage)
 
 
 def checked_name(name: str) -> str:
@@ -94,9 +96,10 @@ def _watched(stage: str, arguments: argparse.Namespace) -> AbstractContextManage
 def _guarded(name: str, work: Callable[[], None]) -> None:
     """Run the work; an error that a person can mend is one clear line and exit code 1, without a traceback."""
     CLOCK.begin()
-    if "DVC_ROOT" in os.environ:
-        threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
     try:
+        if "DVC_ROOT" in os.environ:
+            threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
+            sync_cache()  # before the checkpoints of what it holds are removed
         drop_committed()
         work()
     except PosttrainError as error:

@@ -9,9 +9,9 @@ import hashlib
 import importlib.metadata
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from posttrain.workspace import write_json
 
@@ -31,14 +31,15 @@ def record_path(stage: str) -> Path:
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
-def write_record(stage: str) -> None:
-    """Write down what made the results that the stage has written."""
+def write_record(stage: str, used: Mapping[str, Any]) -> None:
+    """Write down what made the results that the stage has written, the inputs that it has used among it."""
     found = {
         "stage": stage,
         "code": code_digest(),
         **dict(sorted(_NOTED.items())),
         "platform": f"{platform.system()} {platform.machine()}",
         "versions": versions(),
+        **used,
     }
     write_json(record_path(stage), found)
 

@@ -9,14 +9,16 @@ from tests.architecture.sources import home, imports, modules, own, own_imports
 LAYERS = (
     {"flows"},
     {"stages", "posttrain.__main__"},
-    {"posttrain.stage", "posttrain.sections", "posttrain.compare"},
+    {"posttrain.stage", "posttrain.sections", "posttrain.compare", "posttrain.verify"},
     {"posttrain.online"},
     {"posttrain.train", "posttrain.evaluate", "posttrain.report"},
     {"posttrain.rollout"},
     {"posttrain.algorithms", "posttrain.rewards"},
     {"posttrain.models"},  # below rewards: a learned reward is a model
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
-    {"posttrain.measure"},
+    {"posttrain.inputs"},
+    {"posttrain.measure", "posttrain.durable"},
+    {"posttrain.digests"},
     {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
     {"posttrain.errors"},
     {"posttrain"},
