@@ -56,14 +56,15 @@ class Digests:
         if (self._root / KEPT).parent.is_dir():
             now = time.time_ns()
             old = {path: one for path, one in self._known.items() if now - max(one[2:4]) > SETTLED_NS}
-            write_json(self._root / KEPT, {"boot": boot(), "files": old})
+            write_json(self._root / KEPT, {"boot": boot(), "files": old, "sum": _sum(old)})
 
     @cached_property
     def _known(self) -> dict[str, list[Any]]:
         try:
             kept = json.loads((self._root / KEPT).read_bytes())
             # What a machine that lost its power had read from memory need not be what its disk has.
-            return dict(kept["files"]) if kept["boot"] == boot() else {}
+            whole = kept["boot"] == boot() and kept["sum"] == _sum(kept["files"])
+            return dict(kept["files"]) if whole else {}
         except (OSError, ValueError, KeyError, TypeError):  # only a memory: whatever is wrong, the files are read again
             return {}
 
@@ -94,6 +95,10 @@ class Digests:
         if file.is_file():
             patterns.append(DvcIgnorePatterns.from_file(str(file), localfs, file.name))
         return [one.matches for one in patterns]
+
+
+def _sum(files: dict[str, list[Any]]) -> str:
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 def mark(file: Path) -> Mark:

@@ -45,7 +45,7 @@ def settle(root: Path) -> None:
 
 
 def verify(root: Path) -> str:
-    """Read all that DVC has cached and recorded; damage is removed, or copied again from the workspace if that is whole."""
+    """Read all that DVC has cached and recorded; damage is removed, or replaced from the workspace if that is whole."""
     lines = [line for line in repair(root).splitlines() if line]
     (root / KEPT).unlink(missing_ok=True)
     cache = cache_folder(root)

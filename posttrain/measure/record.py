@@ -11,6 +11,7 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from posttrain.workspace import write_json
@@ -58,11 +59,17 @@ def code_digest() -> str:
 
 
 def _code() -> Iterator[bytes]:
-    for name in sorted(name for name in sys.modules if _counts(name)):
-        file = getattr(sys.modules[name], "__file__", None)
-        if file:
+    loaded = {_name(name, module): getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    for name in sorted(filter(_counts, loaded)):
+        if file := loaded[name]:
             yield name.encode()
             yield Path(file).read_bytes()
+
+
+def _name(name: str, module: ModuleType) -> str:
+    """A module's name: the stage's own file is loaded as `__main__`."""
+    spec = getattr(module, "__spec__", None)
+    return spec.name if name == "__main__" and spec else name
 
 
 def _counts(module: str) -> bool:
