@@ -31,7 +31,7 @@ from flows.record import Outcome
 from flows.slots import Slots
 from flows.workers import Workers
 from posttrain.errors import PosttrainError
-from posttrain.verify import settle
+from posttrain.settle import settle
 
 _CANCEL_POLL = 2.0
 _MESSAGE_LINES = 12
@@ -82,7 +82,7 @@ class Crew:
             return Outcome("Cancelled", ended.seconds, f"{stage.name}: cancelled after {ended.seconds:.1f} s")
         if ended.why is process.Why.ENDED and ended.code == 0:
             try:
-                settle(self.root)
+                settle(self.root, stage.name)
             except PosttrainError as error:
                 return Outcome("Failed", ended.seconds, str(error))
             return Outcome(words_of_dvc.state, ended.seconds)

@@ -25,7 +25,7 @@ from flows.plan import check_committed
 from flows.record import Outcome
 from posttrain.compare.experiments import git
 from posttrain.errors import PipelineError, PosttrainError
-from posttrain.verify import settle
+from posttrain.settle import settle
 
 FLOW = "stage"
 _POLL = 1.0
@@ -107,7 +107,7 @@ class Workers:
         try:
             with self._restoring:
                 take_over(self._root, stage.name)
-                settle(self._root)
+                settle(self._root, stage.name)
         except PosttrainError as error:
             return Outcome("Failed", time.monotonic() - begun, str(error))
         return Outcome("Completed", time.monotonic() - begun, f"on {host}")

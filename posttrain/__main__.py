@@ -76,7 +76,7 @@ def _answer(arguments: argparse.Namespace) -> str:
 
             return verify(Path.cwd())
         case "sync":
-            from posttrain.verify import settle
+            from posttrain.settle import settle
 
             settle(Path.cwd())
             return "dvc.lock and DVC's cache are on the disk"

@@ -6,7 +6,6 @@ changed meanwhile has to fail: otherwise dvc.lock would name inputs that the out
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Collection, Mapping
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 from posttrain.digests import Digests, Mark, mark, recorded
 from posttrain.durable import sync
-from posttrain.errors import PipelineError
+from posttrain.errors import VERIFY, PipelineError
 from posttrain.measure.phases import CLOCK
 
 GRAPH: Final = "dvc.yaml"
@@ -25,7 +24,6 @@ PARAMS: Final = "params.yaml"
 SAVING_S: Final = 0.5
 """How long an editor may take to save a file that it has emptied."""
 RESUME: Final = "Restore it and run again to resume from the last checkpoint, or run again as it is to use the new one"
-VERIFY: Final = "Run `python -m posttrain verify`, which finds and removes what is damaged, then `dvc repro`"
 
 _CODE: dict[str, Mark] = {}
 _FIXED: list[Inputs] = []
@@ -143,18 +141,6 @@ def sync_outputs() -> None:
             sync(Path(out))
 
 
-def unused(entry: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
-    """The inputs that dvc.lock names for a stage and that its record, of what it has used, does not."""
-    if "inputs" not in record:
-        return []
-    deps = {dep["path"]: dep.get("md5") for dep in entry.get("deps", [])}
-    pairs = [(path, record["inputs"].get(path), digest) for path, digest in deps.items()]
-    for file, values in entry.get("params", {}).items():
-        taken = record["params"].get(file, {})
-        pairs += [(f"{file}: {key}", taken.get(key), value) for key, value in values.items()]
-    return [name for name, taken, named in pairs if _plain(taken) != _plain(named)]
-
-
 def _address(address: str) -> tuple[Path, str]:
     """The dvc.yaml and the stage's name there: `recipes/a/dvc.yaml:sft`, or `sft` for the one in this folder."""
     file, _, name = address.rpartition(":")
@@ -238,8 +224,3 @@ def _first_key(key: str, old: Any, new: Any) -> str:
             if old.get(name) != new.get(name):
                 return _first_key(f"{key}.{name}", old.get(name), new.get(name))
     return key
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    return json.loads(json.dumps(value, default=str))

@@ -13,15 +13,16 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import psutil
 
 from posttrain import inputs
-from posttrain.durable import sync_cache
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.measure.phases import CLOCK
-from posttrain.measure.record import write_record
+from posttrain.measure.record import record_path, write_record
 from posttrain.measure.timings import tell_timings
+from posttrain.settle import note_end, settle
 from posttrain.workspace import drop_committed, hold_stage
 
 ORPHAN_CHECK_S = 0.5
@@ -60,6 +61,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     write_record(stage, inputs.used())
     inputs.confirm()
     inputs.sync_outputs()
+    note_end(record_path(stage))
     tell_timings(stage)
 
 
@@ -99,7 +101,7 @@ def _guarded(name: str, work: Callable[[], None]) -> None:
     try:
         if "DVC_ROOT" in os.environ:
             threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
-            sync_cache()  # before the checkpoints of what it holds are removed
+            settle(Path())  # before the checkpoints of what it has recorded are removed
         drop_committed()
         work()
     except PosttrainError as error:

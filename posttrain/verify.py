@@ -7,7 +7,6 @@ writes. So a flipped bit in its cache, or what a power cut took from there, woul
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any, Final
 
 from posttrain import lock
 from posttrain.digests import KEPT, Digests, boot, dvc_lock, file_digest, folder_bytes, recorded
-from posttrain.durable import cache_folder, cached, object_path, sync, sync_cache
+from posttrain.durable import cache_folder, cached, object_path, sync
 from posttrain.errors import PipelineError
-from posttrain.inputs import unused
+from posttrain.settle import disown, read_record, unused
 
 CHECKED: Final = Path(".dvc/tmp/checked_boot")
 """The start of the machine in which DVC's files were last looked at."""
@@ -28,20 +27,13 @@ AGAIN: Final = "`dvc repro` makes again what is missing now (`dvc pull` gets it,
 
 def repair(root: Path) -> str:
     """Fix what a kill, a power cut or an edit left in DVC's files without reading its cache; what was fixed."""
-    lines = [lock.mend(root), *_disown(root)]
+    lines = [lock.mend(root), *disown(root)]
     checked = root / CHECKED
     if not checked.is_file() or checked.read_text(encoding="utf-8") != boot():
         lines += _distrust(root)
         checked.write_text(boot(), encoding="utf-8")
         sync(checked)
     return "\n".join(line for line in lines if line)
-
-
-def settle(root: Path) -> None:
-    """Have the disk keep what DVC has recorded; raise if it names inputs that a stage has not used."""
-    if lines := _disown(root):
-        raise PipelineError(what="\n".join(lines), where="dvc.lock", mend="Run it again")
-    sync_cache(root)
 
 
 def verify(root: Path) -> str:
@@ -64,36 +56,19 @@ def verify(root: Path) -> str:
     lines += [f"DVC's run cache, {name}: it was damaged, removed" for name in entries]
     if lines:
         raise PipelineError(what="\n".join(["this was found:", *lines]), where=str(root.absolute()), mend=AGAIN)
-    return f"{count} objects in DVC's cache and {len(outs)} outputs of dvc.lock are as they were recorded"
+    whole = f"{count} objects in DVC's cache and {len(outs)} outputs of dvc.lock are as they were recorded"
+    return "\n".join([whole, *_accepted(root)])
 
 
-def _disown(root: Path) -> list[str]:
-    """Make DVC forget a stage for which it has recorded inputs that the stage's own record denies."""
-    lines, cache, digests = [], cache_folder(root), Digests(root)
+def _accepted(root: Path) -> list[str]:
+    """The stages whose records deny what dvc.lock names: `dvc commit` may have meant it, so that nothing is undone."""
+    lines = []
     for name, entry in recorded(root).items():
-        for out in entry.get("outs", []):
-            if not out["path"].startswith("records/") or "md5" not in out:
-                continue
-            here, kept = root / out["path"], object_path(cache, out["md5"])
-            whole = digests.of(out["path"]) == out["md5"]
-            wrong = unused(entry, _record(here if whole else kept))
-            if wrong:
-                # Without its record neither dvc.lock's entry nor the run cache's can be taken for done.
-                kept.unlink(missing_ok=True)
-                if whole:
-                    here.unlink()
-                changed = ", ".join(wrong)
-                lines.append(f"the stage {name} did not use {changed} as DVC recorded it: it has to run again")
+        records = [root / out["path"] for out in entry.get("outs", []) if out["path"].startswith("records/")]
+        if wrong := [one for file in records for one in unused(entry, read_record(file))]:
+            again = f"unless `dvc commit` accepted that, run it again: dvc repro --force --single-item {name}"
+            lines.append(f"{name} has not used {', '.join(wrong)} as dvc.lock has it; {again}")
     return lines
-
-
-def _record(file: Path) -> dict[str, Any]:
-    """A stage's record; an empty one where it is missing or damaged, which other checks report."""
-    try:
-        found = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _distrust(root: Path) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.errors import DataError, ParamsError
+from posttrain.errors import VERIFY, DataError, ParamsError
 from posttrain.params import NAMED, PARAMS_FILE
 from posttrain.tables.store import read_table
 from posttrain.workspace import finite_json
@@ -88,10 +88,10 @@ def read_json(path: Path) -> dict[str, Any]:
         mend = "Run the pipeline: dvc repro"
         raise DataError(what="there is no such file", where=str(path), mend=mend) from error
     except (OSError, ValueError, RecursionError) as error:
-        mend = "Delete it and make it anew: dvc repro"
+        mend = VERIFY
         raise DataError(what=f"not readable as JSON ({error})", where=str(path), mend=mend) from error
     if not isinstance(data, dict):
-        raise DataError(what="holds no JSON object", where=str(path), mend="Delete it and make it anew: dvc repro")
+        raise DataError(what="holds no JSON object", where=str(path), mend=VERIFY)
     return data
 
 
@@ -99,7 +99,7 @@ def need_numbers(metrics: Mapping[str, Any], names: Iterable[str], file: Path) -
     """Refuse a file of metrics in which one of these is not a number."""
     odd = [name for name in names if isinstance(metrics.get(name), bool) or not isinstance(metrics[name], int | float)]
     if odd:
-        what, mend = f"no number: {', '.join(odd)}", "Delete it and make it anew: dvc repro"
+        what, mend = f"no number: {', '.join(odd)}", VERIFY
         raise DataError(what=what, where=str(file), mend=mend)
 
 

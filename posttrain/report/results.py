@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from posttrain.errors import DataError
+from posttrain.errors import VERIFY, DataError
 from posttrain.params import read
 from posttrain.report.lineage import flattened
 from posttrain.report.policies import Settings, read_json, runs
@@ -68,7 +68,7 @@ def read_summary() -> dict[str, Figures]:
     """The figures that the stage `report` wrote."""
     summary = from_json(read_json(Path(SUMMARY)))
     if not policy_figures(summary):
-        raise DataError(what="holds no policy", where=SUMMARY, mend="Delete it and make it anew: dvc repro")
+        raise DataError(what="holds no policy", where=SUMMARY, mend=VERIFY)
     return summary
 
 

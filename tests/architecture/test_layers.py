@@ -17,6 +17,7 @@ LAYERS = (
     {"posttrain.models"},  # below rewards: a learned reward is a model
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
     {"posttrain.inputs"},
+    {"posttrain.settle"},
     {"posttrain.measure", "posttrain.durable"},
     {"posttrain.digests"},
     {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},

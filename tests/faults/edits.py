@@ -60,7 +60,13 @@ class Edits:
         assert first.status == 0, first.output
         self.seconds, self.old = self._reference("old", lambda _: None)
         self.named = _named(folder / "old")
-        self.new = {name: self._reference(name, edit)[1] for name, (_, edit) in EDITS.items() if name != "a table"}
+        self._new: dict[str, dict[str, str]] = {}
+
+    def new(self, name: str) -> dict[str, str]:
+        """What the run gives after an edit that came before it."""
+        if name not in self._new:
+            self._new[name] = self._reference(name, EDITS[name][1])[1]
+        return self._new[name]
 
     def trial(self, seed: int, fault: str = "", share: float | None = None) -> Row:
         """One edit in one run, at a random moment or after a share of the run."""
@@ -122,7 +128,7 @@ class _Case:
         if restore:
             (self.folder / self.file).write_bytes(self.content)
         again = repro(self.folder, RUN)
-        expected = self.edits.old if restore else self.edits.new[self.target]
+        expected = self.edits.old if restore else self.edits.new(self.target)
         if again.status or products(self.folder) != expected:
             return "refused", f"the next run went wrong: {again.output[-600:]}"
         resumed = "fit begins at step" in again.output and "fit begins at step 0" not in again.output
@@ -136,7 +142,7 @@ class _Case:
         if synced.status:
             again = repro(self.folder, RUN)
             back = self.fault == UNDONE or self.target == "a table"
-            right = products(self.folder) == (self.edits.old if back else self.edits.new[self.target])
+            right = products(self.folder) == (self.edits.old if back else self.edits.new(self.target))
             return (
                 "found by `posttrain sync`",
                 "" if right and not again.status else f"not healed: {again.output[-600:]}",
@@ -148,7 +154,7 @@ class _Case:
         if named == self.edits.named:
             right = products(self.folder).items() >= _made(self.edits.old).items()
             return "came before or after the run", self._end() if right else "SILENT: old inputs, other outputs"
-        right = products(self.folder) == self.edits.new.get(self.target)
+        right = products(self.folder) == self.edits.new(self.target)
         return "used from the start", self._end() if right else "SILENT: new inputs, other outputs"
 
     def _end(self) -> str:

@@ -31,17 +31,17 @@ class Flips:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._template = made(folder / "template")
-        first = repro(self._template)
+        self.template = made(folder / "template")
+        first = repro(self.template)
         assert first.status == 0, first.output
-        self.whole = products(self._template)
+        self.whole = products(self.template)
 
     def trial(self, seed: int, fault: str = "") -> Row:
         """Damage one file, have it read, then verify and run again."""
         rng = random.Random(f"flip {seed}")
         fault = fault or FAULTS[seed % len(FAULTS)]
         folder = self._folder / f"trial{seed}"
-        shutil.copytree(self._template, folder, symlinks=True)
+        shutil.copytree(self.template, folder, symlinks=True)
         outcome, wrong = self._tried(folder, fault, rng)
         shutil.rmtree(folder)
         return {"fault": fault, "outcome": outcome, "wrong": wrong}
