@@ -68,8 +68,8 @@ class Edits:
             self._new[name] = self._reference(name, EDITS[name][1])[1]
         return self._new[name]
 
-    def trial(self, seed: int, fault: str = "", share: float | None = None) -> Row:
-        """One edit in one run, at a random moment or after a share of the run."""
+    def trial(self, seed: int, fault: str = "", after: str = "") -> Row:
+        """One edit in one run, at a random moment or once a file has appeared."""
         rng = random.Random(f"edit {seed}")
         fault = fault or FAULTS[seed % len(FAULTS)]
         target = rng.choice(list(EDITS)) if fault == UNDONE else fault
@@ -80,7 +80,11 @@ class Edits:
         process = started(folder, "dvc", "repro", RUN)
         while not stage_runs(process) and process.poll() is None:
             time.sleep(0.01)
-        time.sleep((self.seconds + RECORDING_S) * rng.random() if share is None else self.seconds * share)
+        if after:
+            while not list(folder.rglob(after)) and process.poll() is None:
+                time.sleep(0.01)
+        else:
+            time.sleep((self.seconds + RECORDING_S) * rng.random())
         edit(folder)
         if fault == UNDONE:
             time.sleep(UNDONE_S * rng.random())
