@@ -22,8 +22,8 @@ ABOUT = {
 random moment of `dvc repro`. Wrong is a result that dvc.lock ascribes to other inputs, a refusal that does not name the
 input, and an input that is restored without the next run resuming.""",
     "flips": """One bit is flipped, or one file emptied, in DVC's cache (from which DVC then restores an output) or in
-an output. A stage that reads it is run, then `posttrain verify`, `repair` and `dvc repro`. Wrong is a stage that reads it
-without a word, damage that `verify` does not find, and bytes that differ at the end.""",
+an output. A stage that reads it is run, then `posttrain verify`, `repair` and `dvc repro`. Wrong is a stage that reads
+it without a word, damage that `verify` does not find, and bytes that differ at the end.""",
     "cuts": """An ext4 image is shut down (`EXT4_IOC_SHUTDOWN`, without writing out its log) during `dvc repro` or up to
 12 s after it, and mounted again with a new boot id; then come `posttrain repair` and `dvc repro`. Wrong is a byte that
 differs then, and a stage that runs again although `posttrain sync` had ended.""",
