@@ -16,8 +16,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from posttrain.errors import PipelineError, PosttrainError
-from posttrain.lock import mend
 from posttrain.params import Params, check, did_you_mean
+from posttrain.verify import repair
 
 ROOT_FILE = "dvc.yaml"
 MOST_PATHS = 4
@@ -246,8 +246,8 @@ def _line(error: BaseException) -> str:
 def main(targets: Sequence[str]) -> int:
     """Print the answer, or the error, as one JSON object."""
     try:
-        if mended := mend(Path.cwd()):
-            print(mended, file=sys.stderr)
+        if repaired := repair(Path.cwd()):
+            print(repaired, file=sys.stderr)
         stages = read_when_free(Path.cwd(), targets)
     except PosttrainError as error:
         print(json.dumps({"error": {"what": error.what, "where": error.where, "mend": error.mend}}))

@@ -31,6 +31,7 @@ from flows.record import Outcome
 from flows.slots import Slots
 from flows.workers import Workers
 from posttrain.errors import PosttrainError
+from posttrain.settle import settle
 
 _CANCEL_POLL = 2.0
 _BUSY_POLL = 2.0
@@ -86,6 +87,10 @@ class Crew:
         if ended.why is process.Why.CANCELLED:
             return Outcome("Cancelled", ended.seconds, f"{stage.name}: cancelled after {ended.seconds:.1f} s")
         if ended.why is process.Why.ENDED and ended.code == 0:
+            try:
+                settle(self.root, stage.name)
+            except PosttrainError as error:
+                return Outcome("Failed", ended.seconds, str(error))
             return Outcome(words_of_dvc.state, ended.seconds)
         how = f"exit code {ended.code}" if ended.why is process.Why.ENDED else f"timed out after {ended.seconds:.0f} s"
         tail = "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])

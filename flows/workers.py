@@ -26,6 +26,7 @@ from flows.record import Outcome
 from flows.untracked import untracked_inputs
 from posttrain.compare.experiments import git
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.settle import settle
 
 FLOW = "stage"
 _POLL = 1.0
@@ -110,6 +111,7 @@ class Workers:
         try:
             with self._restoring:
                 take_over(self._root, stage.name)
+                settle(self._root, stage.name)
         except PosttrainError as error:
             return Outcome("Failed", time.monotonic() - begun, str(error))
         return Outcome("Completed", time.monotonic() - begun, f"on {host}")

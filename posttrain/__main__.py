@@ -20,7 +20,12 @@ def main() -> int:
     commands.add_parser("report", help="write report/report.html from what is current, also when a run has failed")
     commands.add_parser("readme", help="write the last run's results into README.md and draw its plot")
     commands.add_parser("timings", help="what the time of each stage's last run went into")
-    commands.add_parser("mend", help="set right what a kill left in part of DVC's own files; nothing is lost")
+    repaired = "fix what a kill, a power cut or an edit left in DVC's files; nothing is lost"
+    commands.add_parser("repair", help=repaired, description=repaired)
+    verified = "read all that DVC has cached and recorded, report damage, and remove it so that `dvc repro` heals it"
+    commands.add_parser("verify", help=verified, description=verified)
+    synced = "check that dvc.lock names what the stages used, and have the disk keep what DVC has cached"
+    commands.add_parser("sync", help=synced, description=synced)
     commands.add_parser("check", help="check params.yaml and what its runs name, without running anything")
     commands.add_parser("clean", help="remove what runs that params.yaml no longer has left: outputs and lock entries")
     shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
@@ -69,10 +74,19 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.measure.timings import timings_table
 
             return timings_table()
-        case "mend":
-            from posttrain.lock import mend
+        case "repair":
+            from posttrain.verify import repair
 
-            return mend(Path.cwd()) or "nothing to mend"
+            return repair(Path.cwd()) or "nothing to repair"
+        case "verify":
+            from posttrain.verify import verify
+
+            return verify(Path.cwd())
+        case "sync":
+            from posttrain.settle import settle
+
+            settle(Path.cwd())
+            return "dvc.lock and DVC's cache are on the disk"
         case "compare":
             return _comparison(arguments)
         case "check":

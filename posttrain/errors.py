@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+VERIFY: Final = "Run `python -m posttrain verify`, which finds and removes what is damaged, then `dvc repro`"
+"""How to fix an output that is damaged: to delete it would not do, as DVC may take it from a damaged cache again."""
+
 
 class PosttrainError(Exception):
     """A failure that the user can mend, printed without a traceback by the command line."""

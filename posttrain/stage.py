@@ -13,13 +13,16 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import psutil
 
+from posttrain import inputs
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.measure.phases import CLOCK
-from posttrain.measure.record import write_record
+from posttrain.measure.record import record_path, write_record
 from posttrain.measure.timings import tell_timings
+from posttrain.settle import note_end, settle
 from posttrain.workspace import drop_committed, failure_path, hold_stage, write_text
 
 ORPHAN_CHECK_S = 0.5
@@ -33,15 +36,7 @@ def run_stage(work: Callable[[], None]) -> None:
     """Run a stage that exists once."""
     parser = _parser(work)
     arguments, stage = parser.parse_args(), parser.prog.rpartition(".")[2]
-
-    def held() -> None:
-        hold_stage(stage)
-        with _watched(stage, arguments):
-            work()
-        write_record(stage)
-        tell_timings(stage)
-
-    _guarded(stage, stage, held)
+    _guarded(stage, stage, lambda: _held(stage, work, arguments))
 
 
 def run_named_stage(work: Callable[[str], None]) -> None:
@@ -52,13 +47,22 @@ def run_named_stage(work: Callable[[str], None]) -> None:
 
     def held() -> None:
         name = "/".join(checked_name(part) for part in arguments.run.split("/"))
-        hold_stage(f"{stage}@{name}")
-        with _watched(f"{stage}@{name}", arguments):
-            work(name)
-        write_record(f"{stage}@{name}")
-        tell_timings(f"{stage}@{name}")
+        _held(f"{stage}@{name}", lambda: work(name), arguments)
 
     _guarded(f"{stage} {arguments.run}", f"{stage}@{arguments.run}", held)
+
+
+def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -> None:
+    """Run the work with its inputs fixed; what it writes counts only if they are the same at the end."""
+    hold_stage(stage)
+    inputs.fix(stage)
+    with _watched(stage, arguments):
+        work()
+    write_record(stage, inputs.used())
+    inputs.confirm()
+    inputs.sync_outputs()
+    note_end(record_path(stage))
+    tell_timings(stage)
 
 
 def checked_name(name: str) -> str:
@@ -95,9 +99,10 @@ def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
     """Run the work; an error that a person can fix is one clear line and exit code 1, without a traceback."""
     CLOCK.begin()
     failure_path(stage).unlink(missing_ok=True)
-    if "DVC_ROOT" in os.environ:
-        threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
     try:
+        if "DVC_ROOT" in os.environ:
+            threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
+            settle(Path())  # before the checkpoints of what it has recorded are removed
         drop_committed()
         work()
     except PosttrainError as error:

@@ -9,7 +9,9 @@ import re
 import sys
 from pathlib import Path
 
-import posttrain.measure.phases  # noqa: F401  # its clock starts here, before torch is imported
+from posttrain.inputs import watch_code  # starts the clock of posttrain.measure.phases too
+
+watch_code()  # before the rest of the library is imported
 
 # Importing makes a million objects that stay; looking through them again and again costs a second.
 gc.set_threshold(200_000, 20, 100)

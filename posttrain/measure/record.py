@@ -10,9 +10,10 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
 from posttrain.workspace import write_json
 
@@ -32,8 +33,8 @@ def record_path(stage: str) -> Path:
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
-def write_record(stage: str) -> None:
-    """Write down what made the results that the stage has written."""
+def write_record(stage: str, used: Mapping[str, Any]) -> None:
+    """Write down what made the results that the stage has written, the inputs that it has used among it."""
     found = {
         "stage": stage,
         "code": code_digest(),
@@ -41,6 +42,7 @@ def write_record(stage: str) -> None:
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu_isa": cpu_isa(),
         "versions": versions(),
+        **used,
     }
     write_json(record_path(stage), found)
 
@@ -64,11 +66,17 @@ def code_digest() -> str:
 
 
 def _code() -> Iterator[bytes]:
-    for name in sorted(name for name in sys.modules if _counts(name)):
-        file = getattr(sys.modules[name], "__file__", None)
-        if file:
+    loaded = {_name(name, module): getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    for name in sorted(filter(_counts, loaded)):
+        if file := loaded[name]:
             yield name.encode()
             yield Path(file).read_bytes()
+
+
+def _name(name: str, module: ModuleType) -> str:
+    """A module's name: the stage's own file is loaded as `__main__`."""
+    spec = getattr(module, "__spec__", None)
+    return spec.name if name == "__main__" and spec else name
 
 
 def _counts(module: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.errors import DataError, PosttrainError
+from posttrain.errors import VERIFY, DataError, PosttrainError
 from posttrain.stage_table import Settings, policies
 from posttrain.tables.store import read_table
 from posttrain.workspace import finite_json
@@ -65,20 +65,17 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise DataError(what="file not found", where=str(path), mend="Run the pipeline: dvc repro") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(what=f"not readable as JSON ({error})", where=str(path), mend=DAMAGED) from error
+        raise DataError(what=f"not readable as JSON ({error})", where=str(path), mend=VERIFY) from error
     if not isinstance(data, dict):
-        raise DataError(what="holds no JSON object", where=str(path), mend=DAMAGED)
+        raise DataError(what="holds no JSON object", where=str(path), mend=VERIFY)
     return data
-
-
-DAMAGED = "Restore it: dvc checkout --force, or run its stage again: dvc repro"
 
 
 def need_numbers(metrics: Mapping[str, Any], names: Iterable[str], file: Path) -> None:
     """Refuse a file of metrics in which one of these is not a number."""
     odd = [name for name in names if isinstance(metrics.get(name), bool) or not isinstance(metrics[name], int | float)]
     if odd:
-        raise DataError(what=f"not a number: {', '.join(odd)}", where=str(file), mend=DAMAGED)
+        raise DataError(what=f"not a number: {', '.join(odd)}", where=str(file), mend=VERIFY)
 
 
 def _policy(label: str, model: str) -> Policy:

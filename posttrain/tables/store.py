@@ -10,7 +10,7 @@ from typing import Final
 
 import polars as pl
 
-from posttrain.errors import TableError
+from posttrain.errors import VERIFY, TableError
 from posttrain.measure.phases import phase
 from posttrain.tables.columns import Kind
 from posttrain.tables.failures import Failure, rejected_rows, row_failures, sentences, structure_failures
@@ -134,7 +134,7 @@ def _check_container(file: Path) -> None:
 
 
 def _damaged(file: Path, what: str) -> TableError:
-    return TableError(what=what, where=str(file), mend="Delete it and make it anew: dvc repro")
+    return TableError(what=what, where=str(file), mend=VERIFY)
 
 
 def _rejection(frame: pl.DataFrame, kind: Kind, file: Path, failures: list[Failure]) -> TableError:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from posttrain.errors import CheckpointError
+from posttrain.inputs import confirm
 from posttrain.measure.phases import phase
 from posttrain.measure.record import code_digest, cpu_isa, versions
 from posttrain.workspace import DONE, HELD, checkpoint_path, drop_unheld, hold, recorded_digest
@@ -68,7 +69,8 @@ class Checkpoints:
 
     @phase("write")
     def save(self, saved: Saved) -> None:
-        """Write one checkpoint; it appears under its name only when it is whole."""
+        """Write one checkpoint, if the inputs are still the same; it appears under its name only when it is whole."""
+        confirm()
         self._drop_foreign()
         target = self._folder / _name(saved.step)
         fresh = self._folder / f".{target.name}"

@@ -92,7 +92,7 @@ def _again(workspace: Path, tally: Tally, *what: str) -> subprocess.CompletedPro
         again = dvc(workspace, "repro", *what)
     if again.returncode:
         tally.faults.append(again.stdout[-2000:])
-    tally.mended += "nothing to mend" not in mended
+    tally.mended += "nothing to repair" not in mended
     tally.lives += 1
     return again
 

@@ -2,8 +2,9 @@
 
     python -m tests.faults.report [PART ...] [--kills N] [--stage "online grpo"]
 
-Parts: stages, dvc, damage; all of them without an argument. What an earlier run measured of the other parts, and of the
-other stages where one is named, is kept.
+Parts: stages, dvc, damage, edits, flips, cuts; all of them without an argument. What an earlier run measured of the
+other parts, and of the other stages where one is named, is kept. Of edits, flips and cuts each trial is kept, in
+.faults/ledger.jsonl, until the code that they try changes: a run that was cut short is resumed.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from typing import Any
 
 from tests.faults import damage, dvc_kills, kills
 from tests.faults.processes import Server
+from tests.faults.trials import TRIALS, tables, tried
 from tests.workspace import ROOT, dvc, make_workspace
 
 RESULTS, PAGE = ROOT / ".faults/results.json", ROOT / "docs/faults.md"
-PARTS = ("stages", "dvc", "damage")
+PARTS = ("stages", "dvc", "damage", *TRIALS)
 Results = dict[str, dict[str, Any]]
 
 MENDED = (
     "`dvc.lock` or `.dvc/tmp/rwlock`, which it writes in place, or a trial of links beside an output. "
-    "`python -m posttrain mend` (which `make run` and every flow call first) set it right."
+    "`python -m posttrain repair` (which `make run` and every flow call first) set it right."
 )
 
 HEAD = """# Faults
@@ -87,7 +89,7 @@ def page(results: Results) -> str:
     if results.get("damage"):
         lines += ["## Damage\n", "| fault | tried | survived | how |", "|---|---:|---:|---|"]
         lines += [f"| {n} | {r['tried']} | {r['survived']} | {r['how']} |" for n, r in results["damage"].items()] + [""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *tables(results)])
 
 
 def _sum(row: dict[str, Any]) -> int:
@@ -128,6 +130,13 @@ def _write(results: Results) -> None:
     PAGE.write_text(page(results), encoding="utf-8")
 
 
+def _run_smoke(folder: Path) -> None:
+    make_workspace(folder, ROOT / "recipes/smoke.yaml")
+    done = dvc(folder, "repro")
+    if done.returncode:
+        raise subprocess.SubprocessError(done.stdout)
+
+
 def main(arguments: list[str]) -> int:
     """0 when nothing went wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -141,14 +150,18 @@ def main(arguments: list[str]) -> int:
     results: Results = {part: {} if part in fresh else old.get(part, {}) for part in PARTS}
     measures = {"stages": measured_stages, "dvc": measured_dvc, "damage": measured_damage}
     with tempfile.TemporaryDirectory(prefix="faults") as place:
-        smoke = make_workspace(Path(place) / "smoke", ROOT / "recipes/smoke.yaml")
-        done = dvc(smoke, "repro")
-        if done.returncode:
-            raise subprocess.SubprocessError(done.stdout)
+        smoke = Path(place) / "smoke"
+        if not TRIALS.keys() >= set(parts):
+            _run_smoke(smoke)
         for part in parts:
-            measures[part](smoke, Path(place) / part, chosen.kills, results, chosen.stage)
+            if part in TRIALS:
+                results[part] = tried(part, Path(place) / part, chosen.kills)
+                _write(results)
+            else:
+                measures[part](smoke, Path(place) / part, chosen.kills, results, chosen.stage)
     wrong = [fault for part in ("stages", "dvc") for row in results[part].values() for fault in row["faults"]]
     wrong += [name for name, row in results["damage"].items() if row["survived"] != row["tried"]]
+    wrong += [f"{name}: {one}" for part in TRIALS for name, row in results[part].items() for one in row["wrong"]]
     print("\n".join(wrong) if wrong else f"nothing went wrong; see {PAGE.relative_to(ROOT)}")
     return 1 if wrong else 0
 

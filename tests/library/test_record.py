@@ -18,7 +18,7 @@ from posttrain.models.device import Device, DeviceParams
 from posttrain.measure.record import note, write_record
 Device(DeviceParams(device="cpu", precision="bf16", threads=int(sys.argv[1])))
 note(seed=7)
-write_record("online@grpo")
+write_record("online@grpo", {})
 """
 
 

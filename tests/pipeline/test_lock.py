@@ -25,12 +25,12 @@ def mend(workspace: Path) -> str:
 def test_a_damaged_lock_is_set_aside_and_nothing_is_run_again(own_workspace: Path, share: float) -> None:
     lock = own_workspace / "dvc.lock"
     whole = lock.read_bytes()
-    assert "nothing to mend" in mend(own_workspace)
+    assert "nothing to repair" in mend(own_workspace)
     # most cuts leave what DVC reads, with some dependency or stage less; one after a bare `path:` does not
     end = whole.index(b"- path:", int(share * len(whole))) + len(b"- path:") if share else 0
     lock.write_bytes(whole[:end])
     refused = dvc(own_workspace, "repro")
-    assert refused.returncode != 0, "DVC reads it, so there is nothing to mend"
+    assert refused.returncode != 0, "DVC reads it, so there is nothing to repair"
     assert "set aside as dvc.lock.damaged" in mend(own_workspace)
     done = dvc(own_workspace, "repro")
     assert done.returncode == 0, done.stdout
@@ -42,7 +42,7 @@ def test_a_merge_is_left_to_its_person(own_workspace: Path) -> None:
     lock = own_workspace / "dvc.lock"
     lock.write_bytes(lock.read_bytes() + b"<<<<<<< HEAD\n=======\n>>>>>>> other\n")
     before = lock.read_bytes()
-    assert "nothing to mend" in mend(own_workspace)
+    assert "nothing to repair" in mend(own_workspace)
     assert lock.read_bytes() == before
 
 
@@ -55,7 +55,7 @@ def test_a_damaged_rwlock_is_removed_and_a_whole_one_is_not(own_workspace: Path,
     assert "rwlock was damaged" in mend(own_workspace)
     assert dvc(own_workspace, "repro").returncode == 0
     whole = rwlock.read_bytes()
-    assert "nothing to mend" in mend(own_workspace)
+    assert "nothing to repair" in mend(own_workspace)
     assert rwlock.read_bytes() == whole
 
 
@@ -79,7 +79,7 @@ def test_a_dvc_at_work_is_waited_for(own_workspace: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.wait(5)
         lock.write_bytes(whole)
-    assert "nothing to mend" in waiting.communicate(timeout=30)[0]
+    assert "nothing to repair" in waiting.communicate(timeout=30)[0]
     assert lock.read_bytes() == whole
 
 

@@ -132,7 +132,7 @@ def test_no_parquet(content: bytes, told: str, tmp_path: Path) -> None:
     with pytest.raises(TableError) as caught:
         read_table(target, "corpus")
     assert told in str(caught.value)
-    assert str(caught.value).endswith("Delete it and make it anew: dvc repro")
+    assert str(caught.value).endswith("which finds and removes what is damaged, then `dvc repro`")
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

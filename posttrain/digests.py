@@ -1,0 +1,164 @@
+"""Digests as DVC names them: a file by the md5 of its bytes, a folder by the md5 of the list of its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.workspace import write_json
+
+LOCK: Final = "dvc.lock"
+KEPT: Final = Path(".dvc/tmp/digests.json")
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+SETTLED_NS: Final = 2_000_000_000
+"""A file that is younger may be written again without a change of its times, which have a coarse clock."""
+
+Mark = tuple[int, int, int, int]
+"""Inode, size, and the times of the last write and of the last change of anything."""
+
+
+class Digests:
+    """The digests of a workspace's files, remembered between processes until a file's mark or the boot changes."""
+
+    def __init__(self, root: Path = Path()) -> None:
+        self._root = root
+
+    def marks(self, path: str) -> dict[str, Mark]:
+        """The marks of a file, or of every file in a folder by its path there; none of what is missing."""
+        place = self._root / path
+        if not place.is_dir():
+            return {"": mark(place)} if place.is_file() else {}
+        return {name: mark(place / name) for name in self._files(place)}
+
+    def of(self, path: str) -> str | None:
+        """The digest of a file or folder, None if it is missing."""
+        place, marks = self._root / path, self.marks(path)
+        if "" in marks:
+            return self._file(path, marks[""])
+        if not place.is_dir():
+            return None
+        return hashlib.md5(folder_bytes(self.listed(path)), usedforsecurity=False).hexdigest() + ".dir"
+
+    def listed(self, path: str) -> list[dict[str, str]]:
+        """The files of a folder as DVC lists them."""
+        marks = self.marks(path)
+        return [{"md5": self._file(f"{path}/{name}", marks[name]), "relpath": name} for name in sorted(marks)]
+
+    def keep(self) -> None:
+        """Remember them for other processes, where the workspace is DVC's."""
+        if (self._root / KEPT).parent.is_dir():
+            now = time.time_ns()
+            old = {path: one for path, one in self._known.items() if now - max(one[2:4]) > SETTLED_NS}
+            write_json(self._root / KEPT, {"boot": boot(), "files": old, "sum": _sum(old)})
+
+    @cached_property
+    def _known(self) -> dict[str, list[Any]]:
+        try:
+            kept = json.loads((self._root / KEPT).read_bytes())
+            # What a machine that lost its power had read from memory need not be what its disk has.
+            whole = kept["boot"] == boot() and kept["sum"] == _sum(kept["files"])
+            return dict(kept["files"]) if whole else {}
+        except (OSError, ValueError, KeyError, TypeError):  # only a memory: whatever is wrong, the files are read again
+            return {}
+
+    def _file(self, path: str, found: Mark) -> str:
+        known = self._known.get(path)
+        if known is None or tuple(known[:4]) != found:
+            known = self._known[path] = [*found, file_digest(self._root / path)]
+        return str(known[4])
+
+    def _files(self, folder: Path) -> Iterator[str]:
+        """The files of a folder that DVC counts: not those that .dvcignore names."""
+        start = os.path.abspath(folder)
+        for here, folders, files in os.walk(start):
+            folders[:] = [name for name in folders if not any(ignored(here, name, True) for ignored in self._ignored)]
+            for name in files:
+                if not any(ignored(here, name, False) for ignored in self._ignored):
+                    yield Path(here, name).relative_to(start).as_posix()
+
+    @cached_property
+    def _ignored(self) -> list[Callable[[str, str, bool], bool]]:
+        """DVC's own patterns; it refuses a .dvcignore within a folder that it tracks, so the root has the only one."""
+        from dvc.fs import localfs
+        from dvc.ignore import DvcIgnore, DvcIgnorePatterns
+
+        root = os.path.abspath(self._root)
+        patterns = [DvcIgnorePatterns([".hg/", ".git/", ".git", ".dvc/"], root, os.sep)]
+        file = Path(root, DvcIgnore.DVCIGNORE_FILE)
+        if file.is_file():
+            patterns.append(DvcIgnorePatterns.from_file(str(file), localfs, file.name))
+        return [one.matches for one in patterns]
+
+
+def _sum(files: dict[str, list[Any]]) -> str:
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def mark(file: Path) -> Mark:
+    """What changes when a file is written or replaced."""
+    found = file.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def file_digest(file: Path) -> str:
+    """The md5 of a file's bytes."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def folder_bytes(listed: list[dict[str, str]]) -> bytes:
+    """What DVC's cache holds for a folder."""
+    return json.dumps(listed, sort_keys=True).encode()
+
+
+def listed(file: Path) -> list[dict[str, str]]:
+    """The files that the cache's object of a folder lists; none where it is missing or damaged."""
+    try:
+        found = json.loads(file.read_bytes())
+        return [{"md5": str(one["md5"]), "relpath": str(one["relpath"])} for one in found]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def boot() -> str:
+    """What tells one start of this machine from the next."""
+    if BOOT_ID.is_file():
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    import psutil
+
+    return str(int(psutil.boot_time()))
+
+
+def recorded(folder: Path = Path()) -> dict[str, dict[str, Any]]:
+    """The stages that the folder's dvc.lock has recorded, read while no DVC writes it."""
+    file = folder / LOCK
+    with dvc_lock(folder):
+        return _stages(file, mark(file)) if file.is_file() else {}
+
+
+@contextmanager
+def dvc_lock(root: Path) -> Iterator[None]:
+    """Keep every DVC from writing its own files in this project, which it does in place."""
+    from dvc.lock import make_lock
+
+    folder = root / KEPT.parent
+    if not folder.is_dir():
+        yield
+        return
+    with make_lock(str(folder / "lock"), tmp_dir=str(folder), wait=True):
+        yield
+
+
+@lru_cache(maxsize=1)
+def _stages(file: Path, _: Mark) -> dict[str, dict[str, Any]]:
+    from ruamel.yaml import YAML
+
+    stages: dict[str, dict[str, Any]] = (YAML(typ="safe").load(file.read_bytes()) or {}).get("stages") or {}
+    return stages

@@ -1,0 +1,64 @@
+"""What a power cut must not take: files are written to the disk, not only to its cache in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from posttrain.digests import LOCK, listed, recorded
+
+
+def sync(path: Path) -> None:
+    """Have the disk keep a file or a folder with all that lies in it, and its name."""
+    if path.is_dir():
+        for here, _, files in os.walk(path):
+            for name in files:
+                _sync(Path(here, name))
+            _sync(Path(here))
+    elif path.exists():
+        _sync(path)
+    if path.exists():
+        _sync(path.absolute().parent)
+
+
+def sync_cache(root: Path = Path()) -> None:
+    """Have the disk keep dvc.lock and what DVC has cached of the outputs that it names: DVC leaves both in memory."""
+    cache = cache_folder(root)
+    objects = {
+        file for entry in recorded(root).values() for out in entry.get("outs", []) for file in cached(cache, out)
+    }
+    for file in [*objects, *{file.parent for file in objects}, cache]:
+        if file.exists():
+            _sync(file)
+    sync(root / LOCK)
+
+
+def cache_folder(root: Path) -> Path:
+    """Where DVC's cache keeps its objects."""
+    from dvc.config import Config
+
+    folder = Config(str(root.absolute() / ".dvc")).get("cache", {}).get("dir")
+    return Path(folder or root / ".dvc/cache") / "files/md5"
+
+
+def object_path(cache: Path, digest: str) -> Path:
+    """Where the cache keeps what has this digest."""
+    return cache / digest[:2] / digest[2:]
+
+
+def cached(cache: Path, out: Mapping[str, Any]) -> Iterator[Path]:
+    """The places of an output's objects in the cache: its own, and those of a folder's files."""
+    if digest := out.get("md5"):
+        yield object_path(cache, digest)
+        if digest.endswith(".dir"):
+            yield from (object_path(cache, one["md5"]) for one in listed(object_path(cache, digest)))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,226 @@
+"""What a stage reads: fixed when it starts, verified against dvc.lock, and compared until its last byte is written.
+
+DVC reads the dependencies again after the command has ended and records what it finds then. So a stage whose inputs
+changed meanwhile has to fail: otherwise dvc.lock would name inputs that the outputs do not come from.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+from posttrain.digests import Digests, Mark, mark, recorded
+from posttrain.durable import sync
+from posttrain.errors import VERIFY, PipelineError
+from posttrain.measure.phases import CLOCK
+
+GRAPH: Final = "dvc.yaml"
+PARAMS: Final = "params.yaml"
+SAVING_S: Final = 0.5
+"""How long an editor may take to save a file that it has emptied."""
+RESUME: Final = "Restore it and run again to resume from the last checkpoint, or run again as it is to use the new one"
+
+_CODE: dict[str, Mark] = {}
+_FIXED: list[Inputs] = []
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A stage as dvc.yaml declares it, interpolated by DVC itself."""
+
+    deps: tuple[str, ...]
+    params: dict[str, tuple[str, ...]]
+    outs: tuple[str, ...]
+    folder: Path
+    stages: frozenset[str]
+
+
+class Inputs:
+    """The declared inputs of a stage as they were when it started."""
+
+    def __init__(self, stage: str, declared: Declared) -> None:
+        self.stage, self.declared, self._digests = stage, declared, Digests()
+        self._marks = {path: self._digests.marks(path) for path in declared.deps}
+        _check_code(self._marks)
+        self.digests = {path: self._digests.of(path) for path in declared.deps}
+        self.params = {file: _values(file, keys) for file, keys in declared.params.items()}
+        self._params_marks = {file: self._digests.marks(file) for file in declared.params}
+        self._digests.keep()
+
+    def confirm(self) -> None:
+        """Raise if an input is another one now; only what was written since is read again."""
+        for path, marks in self._marks.items():
+            found = self._digests.marks(path)
+            if found != marks and self._digests.of(path) != self.digests[path]:
+                raise _changed(_first_difference(path, marks, found), self.stage)
+        for file, marks in self._params_marks.items():
+            if (found := self._digests.marks(file)) != marks:
+                self._confirm_params(file)
+                self._params_marks[file] = found
+
+    def check_recorded(self) -> None:
+        """Raise if a table, a model or a figure that the stage reads is not what the stage before it has written."""
+        for name, entry in recorded(self.declared.folder).items():
+            if name not in self.declared.stages:  # the entry of a run that was removed or renamed
+                continue
+            for out in entry.get("outs", []):
+                path, digest = out["path"], out.get("md5")
+                if not digest or not any(_related(path, dep) for dep in self.declared.deps):
+                    continue
+                if (found := self._digests.of(path)) not in (None, digest):
+                    what = f"this is not what dvc.lock has of the stage {name} (md5 {found} instead of {digest})"
+                    raise PipelineError(what=what, where=path, mend=VERIFY)
+
+    def _confirm_params(self, file: str) -> None:
+        keys = self.declared.params[file]
+        try:
+            found = _values(file, keys)
+        except PipelineError:
+            time.sleep(SAVING_S)
+            found = _values(file, keys)
+        for key, value in self.params[file].items():
+            if key not in found or found[key] != value:
+                raise _changed(f"{file}: {_first_key(key, value, found.get(key))}", self.stage)
+
+
+class _AfterReading:
+    """Compares once something was read, so that an input that is edited and restored in between is noticed too."""
+
+    def entered(self, name: str) -> None: ...
+
+    def left(self, name: str) -> None:
+        if name == "load":
+            confirm()
+
+
+def watch_code() -> None:
+    """Note the library's files before they are imported."""
+    package = Path(__file__).resolve().parent
+    for folder in (package, package.parent / "stages"):
+        _CODE.update((str(file), mark(file)) for file in folder.rglob("*.py"))
+
+
+def fix(stage: str) -> None:
+    """Take down the inputs of a stage that starts now, under DVC's name for it where DVC started it."""
+    address = os.environ.get("DVC_STAGE", "")
+    try:
+        declared = _declared(*_address(address or stage))
+    except PipelineError:
+        if address:
+            raise
+        return  # by hand nothing is recorded, and the stage says in words of its own what is wrong with the parameters
+    if declared is None:
+        return
+    inputs = Inputs(address or stage, declared)
+    if address:
+        inputs.check_recorded()
+    _FIXED.append(inputs)
+    CLOCK.watchers.append(_AfterReading())
+
+
+def confirm() -> None:
+    """Raise if an input of the stage that runs has changed since it started."""
+    for inputs in _FIXED:
+        inputs.confirm()
+
+
+def used() -> dict[str, Any]:
+    """The digests and the parameters that the stage has used, in dvc.lock's form."""
+    return {"inputs": _FIXED[0].digests, "params": _FIXED[0].params} if _FIXED else {}
+
+
+def sync_outputs() -> None:
+    """Have the disk keep what the stage has written."""
+    for inputs in _FIXED:
+        for out in inputs.declared.outs:
+            sync(Path(out))
+
+
+def _address(address: str) -> tuple[Path, str]:
+    """The dvc.yaml and the stage's name there: `recipes/a/dvc.yaml:sft`, or `sft` for the one in this folder."""
+    file, _, name = address.rpartition(":")
+    return (Path(file) if file and Path(file).is_file() else Path(GRAPH)), name
+
+
+def _declared(file: Path, name: str) -> Declared | None:
+    """The stage's stanza; None where there is no dvc.yaml, so no DVC either."""
+    from dvc.exceptions import DvcException
+    from dvc.fs import localfs
+    from dvc.parsing import DataResolver
+    from dvc.utils.serialize import load_path
+
+    if not file.is_file():
+        return None
+    try:
+        repo = SimpleNamespace(fs=localfs, config={})
+        resolver = DataResolver(repo, str(file.parent), load_path(str(file), localfs))
+        stanza = resolver.resolve_one(name)[name]
+        names = frozenset(resolver.get_keys())
+    except DvcException as error:
+        what = f"the stage {name} cannot be found ({' '.join(str(error).split())[:300]})"
+        raise PipelineError(what=what, where=str(file), mend="`dvc status` reads it too") from error
+    params: dict[str, tuple[str, ...]] = {}
+    for one in stanza.get("params", []):
+        for source, keys in (one if isinstance(one, dict) else {PARAMS: [one]}).items():
+            params[source] = (*params.get(source, ()), *(keys or ()))
+    outs = (out for kind in ("outs", "metrics", "plots") for out in stanza.get(kind, []))
+    return Declared(
+        deps=tuple(dict.fromkeys(stanza.get("deps", []))),
+        params=params,
+        outs=tuple(out if isinstance(out, str) else next(iter(out)) for out in outs),
+        folder=file.parent,
+        stages=names,
+    )
+
+
+def _values(file: str, keys: Collection[str]) -> dict[str, Any]:
+    """The declared parameters of a file as DVC reads them."""
+    import dpath
+    from dvc.exceptions import DvcException
+    from dvc.fs import localfs
+    from dvc.utils.serialize import load_path
+
+    try:
+        data = load_path(file, localfs) if Path(file).is_file() else {}
+    except DvcException as error:
+        raise PipelineError(what="it cannot be read", where=file, mend="Fix the file") from error
+    found = {key: dpath.get(data, key, separator=".", default=None) for key in keys} if keys else data or {}
+    return dict(found)
+
+
+def _check_code(marks: Mapping[str, Mapping[str, Mark]]) -> None:
+    """The library's files must be those that were imported."""
+    for path, files in marks.items():
+        for name, found in files.items():
+            place = Path(path, name)
+            if _CODE.get(str(place.resolve()), found) != found:
+                mend = "Run it again"
+                raise PipelineError(what="it was changed while the stage was starting", where=str(place), mend=mend)
+
+
+def _related(path: str, other: str) -> bool:
+    """Whether one of two paths is the other or lies in it."""
+    one, two = Path(path), Path(other)
+    return one.is_relative_to(two) or two.is_relative_to(one)
+
+
+def _changed(where: str, stage: str) -> PipelineError:
+    return PipelineError(what=f"it was changed while {stage} was running", where=where, mend=RESUME)
+
+
+def _first_difference(path: str, old: Mapping[str, Mark], new: Mapping[str, Mark]) -> str:
+    name = min(name for name in old.keys() | new if old.get(name) != new.get(name))
+    return str(Path(path, name))
+
+
+def _first_key(key: str, old: Any, new: Any) -> str:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in [*old, *new]:
+            if old.get(name) != new.get(name):
+                return _first_key(f"{key}.{name}", old.get(name), new.get(name))
+    return key

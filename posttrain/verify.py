@@ -1,0 +1,196 @@
+"""What the disk holds against what DVC has recorded: `python -m posttrain verify`, and the quick part in `repair`.
+
+DVC trusts a cached file that nobody may write to, and never reads it again; nor does it have the disk keep what it
+writes. So a flipped bit in its cache, or what a power cut took from there, would be taken for the result of a stage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain import lock
+from posttrain.digests import KEPT, Digests, boot, dvc_lock, file_digest, folder_bytes, recorded
+from posttrain.durable import cache_folder, cached, object_path, sync
+from posttrain.errors import PipelineError
+from posttrain.settle import disown, read_record, unused
+
+CHECKED: Final = Path(".dvc/tmp/checked_boot")
+"""The start of the machine in which DVC's files were last looked at."""
+READ_ONLY: Final = 0o444
+WRITABLE: Final = 0o644
+AGAIN: Final = "`dvc repro` makes again what is missing now (`dvc pull` gets it, where a remote has it)"
+
+
+def repair(root: Path) -> str:
+    """Fix what a kill, a power cut or an edit left in DVC's files without reading its cache; what was fixed."""
+    lines = [lock.mend(root), *disown(root)]
+    checked = root / CHECKED
+    if not checked.is_file() or checked.read_text(encoding="utf-8") != boot():
+        lines += _distrust(root)
+        checked.write_text(boot(), encoding="utf-8")
+        sync(checked)
+    return "\n".join(line for line in lines if line)
+
+
+def verify(root: Path) -> str:
+    """Read all that DVC has cached and recorded; damage is removed, or replaced from the workspace if that is whole."""
+    lines = [line for line in repair(root).splitlines() if line]
+    (root / KEPT).unlink(missing_ok=True)
+    cache = cache_folder(root)
+    with _idle(root) as repo:
+        removed, count = _remove_damaged(cache)
+        entries = _remove_damaged_runs(Path(repo.stage_cache.cache_dir))
+        outs, digests = _outs(repo), Digests(root)
+        lines += _touch_changed(root, outs, digests)
+        owners = {file: f"{out['path']} of {out['stage']}" for out in outs for file in cached(cache, out)}
+        refilled = {file for out in outs for file in _refill(root, cache, out, digests, removed)}
+        digests.keep()
+    for file in removed:
+        name, what = f"{file.parent.name}{file.name}", owners.get(file, "no present output")
+        end = "copied again from the workspace" if file in refilled else "removed"
+        lines.append(f"DVC's cache, {name} ({what}): it was damaged, {end}")
+    lines += [f"DVC's run cache, {name}: it was damaged, removed" for name in entries]
+    if lines:
+        raise PipelineError(what="\n".join(["this was found:", *lines]), where=str(root.absolute()), mend=AGAIN)
+    whole = f"{count} objects in DVC's cache and {len(outs)} outputs of dvc.lock are as they were recorded"
+    return "\n".join([whole, *_accepted(root)])
+
+
+def _accepted(root: Path) -> list[str]:
+    """The stages whose records deny what dvc.lock names: `dvc commit` may have meant it, so that nothing is undone."""
+    lines = []
+    for name, entry in recorded(root).items():
+        records = [root / out["path"] for out in entry.get("outs", []) if out["path"].startswith("records/")]
+        if wrong := [one for file in records for one in unused(entry, read_record(file))]:
+            again = f"unless `dvc commit` accepted that, run it again: dvc repro --force --single-item {name}"
+            lines.append(f"{name} has not used {', '.join(wrong)} as dvc.lock has it; {again}")
+    return lines
+
+
+def _distrust(root: Path) -> list[str]:
+    """Have DVC read its cache again, as the machine was started again: what was not on the disk yet is lost."""
+    (root / KEPT).unlink(missing_ok=True)
+    foreign = 0
+    for file in _objects(cache_folder(root)):
+        try:
+            file.chmod(WRITABLE)  # what nobody may write to, DVC trusts
+            os.utime(file)
+        except PermissionError:
+            foreign += 1
+    with _idle(root) as repo:
+        lines = _touch_changed(root, _outs(repo), Digests(root))
+    if foreign:
+        lines.append(f"{foreign} objects in DVC's cache belong to others: `python -m posttrain verify` reads them")
+    return lines
+
+
+@contextlib.contextmanager
+def _idle(root: Path) -> Iterator[Any]:
+    """DVC's view of the project while no other DVC is at work on it."""
+    from dvc.lock import LockError
+    from dvc.repo import Repo
+    from dvc.rwlock import rwlock
+
+    repo: Any = Repo(str(root.absolute()))
+    with contextlib.closing(repo):
+        paths = [out.fs_path for out in repo.index.outs]
+        tmp = str(root.absolute() / KEPT.parent)
+        try:
+            with dvc_lock(root), rwlock(tmp, repo.fs, "posttrain verify", [], paths, False):
+                yield repo
+        except LockError as error:
+            what = " ".join(str(error).split())[:300]
+            raise PipelineError(what=what, where=str(root), mend="Wait until DVC has ended, or end it") from error
+
+
+def _outs(repo: Any) -> list[dict[str, Any]]:
+    """The outputs that DVC has recorded for the stages that there are, in dvc.lock's form."""
+    return [
+        {
+            "path": os.path.relpath(out.fs_path, repo.root_dir),
+            "md5": out.hash_info.value,
+            "stage": out.stage.addressing,
+            "cached": out.use_cache,
+        }
+        for out in repo.index.outs
+        if out.hash_info and out.hash_info.name == "md5" and out.is_in_repo
+    ]
+
+
+def _objects(cache: Path) -> list[Path]:
+    """The objects in the cache, and what else lies among them."""
+    return sorted(file for file in cache.glob("??/*") if file.is_file())
+
+
+def _remove_damaged(cache: Path) -> tuple[list[Path], int]:
+    """Remove the objects whose bytes are not those of their names."""
+    found = _objects(cache)
+    damaged = [file for file in found if file_digest(file) != f"{file.parent.name}{file.name}".removesuffix(".dir")]
+    for file in damaged:
+        file.unlink()
+    return damaged, len(found)
+
+
+def _remove_damaged_runs(folder: Path) -> list[str]:
+    """Remove the run cache's entries whose content is not that of their names."""
+    damaged = [file for file in sorted(folder.glob("??/*/*")) if _run_digest(file) != file.name]
+    for file in damaged:
+        file.unlink()
+    return [file.name for file in damaged]
+
+
+def _run_digest(file: Path) -> str:
+    from dvc.stage.cache import _get_cache_hash
+    from dvc.utils.serialize import YAMLFileCorruptedError, load_yaml
+
+    try:
+        return str(_get_cache_hash(load_yaml(str(file))))
+    except (YAMLFileCorruptedError, ValueError, TypeError, AttributeError):  # whatever it holds, it is no entry
+        return ""
+
+
+def _touch_changed(root: Path, outs: list[dict[str, Any]], digests: Digests) -> list[str]:
+    """Have DVC read again the outputs that are not as recorded: it goes by their times."""
+    lines = []
+    for out in outs:
+        found = digests.of(out["path"])
+        if found is None or found == out["md5"]:
+            continue
+        place = root / out["path"]
+        for file in (place / name for name in digests.marks(out["path"])):
+            os.utime(file)
+        what = "empty" if place.is_file() and not place.stat().st_size else "not as recorded"
+        lines.append(f"{out['path']} of {out['stage']} is {what}")
+    return lines
+
+
+def _refill(root: Path, cache: Path, out: Mapping[str, Any], digests: Digests, removed: list[Path]) -> Iterator[Path]:
+    """Put an output that the workspace has whole into the cache in place of what was removed there."""
+    if not out["cached"] or digests.of(out["path"]) != out["md5"]:
+        return
+    place = root / out["path"]
+    if place.is_file():
+        contents = {out["md5"]: place}
+    else:
+        listed = digests.listed(out["path"])
+        contents = {one["md5"]: place / one["relpath"] for one in listed}
+        manifest = object_path(cache, out["md5"])
+        if manifest in removed:
+            _put(manifest, folder_bytes(listed))
+            yield manifest
+    for digest, file in contents.items():
+        if (target := object_path(cache, digest)) in removed:
+            _put(target, file.read_bytes())
+            yield target
+
+
+def _put(target: Path, content: bytes) -> None:
+    fresh = target.with_name(f".{target.name}.tmp")
+    fresh.write_bytes(content)
+    fresh.chmod(READ_ONLY)
+    os.replace(fresh, target)
+    sync(target)

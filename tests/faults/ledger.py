@@ -1,0 +1,44 @@
+"""What was tried of the faults that take long, a line each, so that a run that was cut short is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.workspace import ROOT
+
+LEDGER = ROOT / ".faults/ledger.jsonl"
+CODE = ("posttrain/*.py", "posttrain/train/checkpoint.py", "stages/__init__.py", "tests/faults/small/*")
+Row = dict[str, Any]
+
+
+def code() -> str:
+    """A digest of what is tried: the rows of other code do not count."""
+    files = sorted(file for pattern in CODE for file in ROOT.glob(pattern) if file.is_file())
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def rows(part: str) -> list[Row]:
+    """What was tried of a part with the present code."""
+    if not LEDGER.is_file():
+        return []
+    found = [json.loads(line) for line in LEDGER.read_text(encoding="utf-8").splitlines()]
+    return [row for row in found if row["part"] == part and row["code"] == code()]
+
+
+def fill(part: str, count: int, trial: Callable[[int], Row]) -> list[Row]:
+    """Try a part so many times in all; trials that were made before are not made again."""
+    done = {row["seed"] for row in rows(part)}
+    LEDGER.parent.mkdir(exist_ok=True)
+    for seed in range(count):
+        if seed not in done:
+            row = {"part": part, "code": code(), "seed": seed, **trial(seed)}
+            with LEDGER.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(row) + "\n")
+            print(f"{part} {seed}: {row['fault']}: {row['wrong'] or row['outcome']}", flush=True)
+    return rows(part)

@@ -1,0 +1,20 @@
+"""numbers: the table that everything starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from posttrain.params import read_yaml
+from posttrain.stage import run_stage
+from posttrain.tables.parquet import write_parquet
+
+
+def main() -> None:
+    count = read_yaml("params.yaml")["numbers"]["count"]
+    write_parquet(pl.DataFrame({"number": [float(n) for n in range(count)]}), Path("data/numbers.parquet"))
+
+
+if __name__ == "__main__":
+    run_stage(main)

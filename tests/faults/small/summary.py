@@ -1,0 +1,17 @@
+"""summary: the figures of all runs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from posttrain.stage import run_stage
+from posttrain.workspace import finite_json, write_json
+
+
+def main() -> None:
+    scores = {file.stem: finite_json(file)["score"] for file in sorted(Path("metrics/fit").glob("*.json"))}
+    write_json(Path("report/summary.json"), scores)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,63 @@
+"""The faults that are kept in the ledger, trial by trial: edits, flipped bits and power cuts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.faults import ledger
+from tests.faults.cuts import Cuts, why_not
+from tests.faults.edits import Edits
+from tests.faults.flips import Flips
+
+TRIALS: dict[str, tuple[str, type[Edits] | type[Flips] | type[Cuts], int]] = {
+    "edits": ("Inputs edited during a run", Edits, 4),
+    "flips": ("Flipped bits and emptied files", Flips, 1),
+    "cuts": ("Power cuts", Cuts, 4),
+}
+"""Part -> (its title, what tries it, by how much rarer than a kill it is tried)."""
+ABOUT = {
+    "edits": """A pipeline of seconds with the library's own stage runner, tables and checkpoints; an edit comes at a
+random moment of `dvc repro`. Wrong is a result that dvc.lock ascribes to other inputs, a refusal that does not name the
+input, and an input that is restored without the next run resuming.""",
+    "flips": """One bit is flipped, or one file emptied, in DVC's cache (from which DVC then restores an output) or in
+an output. A stage that reads it is run, then `posttrain verify`, `repair` and `dvc repro`. Wrong is a stage that reads
+it without a word, damage that `verify` does not find, and bytes that differ at the end.""",
+    "cuts": """An ext4 image is shut down (`EXT4_IOC_SHUTDOWN`, without writing out its log) during `dvc repro` or up to
+12 s after it, and mounted again with a new boot id; then come `posttrain repair` and `dvc repro`. Wrong is a byte that
+differs then, and a stage that runs again although `posttrain sync` had ended.""",
+}
+
+
+def tried(part: str, folder: Path, count: int) -> dict[str, Any]:
+    """Try a part, in proportion to so many kills; what came of each of its faults."""
+    _, kind, rarer = TRIALS[part]
+    if part == "cuts" and (reason := why_not()):
+        print(f"cuts: left out: {reason}", flush=True)
+        return {}
+    folder.mkdir()
+    found: dict[str, Any] = {}
+    for row in ledger.fill(part, max(count // rarer, 1), kind(folder).trial):
+        fault = found.setdefault(row["fault"], {"tried": 0, "outcomes": Counter(), "wrong": []})
+        fault["tried"] += 1
+        fault["outcomes"][row["outcome"]] += 1
+        fault["wrong"] += [row["wrong"]] if row["wrong"] else []
+    return found
+
+
+def tables(results: dict[str, dict[str, Any]]) -> list[str]:
+    """Their part of the document."""
+    lines = []
+    for part, (title, _, _) in TRIALS.items():
+        rows = results.get(part, {})
+        if not rows:
+            continue
+        lines += [f"## {title}\n", ABOUT[part], ""]
+        lines += ["| fault | tried | wrong or silent | what came of it |", "|---|---:|---:|---|"]
+        for name, row in rows.items():
+            how = "; ".join(f"{outcome}: {number}" for outcome, number in Counter(row["outcomes"]).most_common())
+            lines.append(f"| {name} | {row['tried']} | {len(row['wrong'])} | {how} |")
+        number, wrong = sum(row["tried"] for row in rows.values()), sum(len(row["wrong"]) for row in rows.values())
+        lines += [f"| **all** | **{number}** | **{wrong}** | |", ""]
+    return lines
