@@ -34,7 +34,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[dev]'
-	@$(BIN)/python -m posttrain mend  # also keeps the site cache of every dvc in this clone
+	@$(BIN)/python -m posttrain repair  # also keeps the site cache of every dvc in this clone
 	@touch $(READY)
 
 # What `dvc plots show` fills: made here, with its scripts inside, so that it opens without a network.

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from posttrain.errors import PipelineError
 from posttrain.workspace import write_json
 
 LOCK: Final = "dvc.lock"
@@ -159,6 +160,11 @@ def dvc_lock(root: Path) -> Iterator[None]:
 @lru_cache(maxsize=1)
 def _stages(file: Path, _: Mark) -> dict[str, dict[str, Any]]:
     from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
-    stages: dict[str, dict[str, Any]] = (YAML(typ="safe").load(file.read_bytes()) or {}).get("stages") or {}
+    try:
+        stages: dict[str, dict[str, Any]] = (YAML(typ="safe").load(file.read_bytes()) or {}).get("stages") or {}
+    except (YAMLError, UnicodeDecodeError) as error:
+        mend = "Resolve the conflict, where a merge left one, or run `python -m posttrain repair`"
+        raise PipelineError(what="it cannot be read", where=str(file), mend=mend) from error
     return stages

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain import lock
-from posttrain.digests import KEPT, Digests, boot, dvc_lock, file_digest, folder_bytes, recorded
+from posttrain.digests import KEPT, LOCK, Digests, boot, dvc_lock, file_digest, folder_bytes, recorded
 from posttrain.durable import cache_folder, cached, object_path, sync
 from posttrain.errors import PipelineError
 from posttrain.settle import disown, read_record, unused
@@ -27,7 +27,10 @@ AGAIN: Final = "`dvc repro` makes again what is missing now (`dvc pull` gets it,
 
 def repair(root: Path) -> str:
     """Fix what a kill, a power cut or an edit left in DVC's files without reading its cache; what was fixed."""
-    lines = [lock.mend(root), *disown(root)]
+    mended, file = lock.mend(root), root / LOCK
+    if file.is_file() and lock.CONFLICT in file.read_bytes():
+        return mended  # a person has to choose first
+    lines = [mended, *disown(root)]
     checked = root / CHECKED
     if not checked.is_file() or checked.read_text(encoding="utf-8") != boot():
         lines += _distrust(root)
@@ -91,20 +94,21 @@ def _distrust(root: Path) -> list[str]:
 @contextlib.contextmanager
 def _idle(root: Path) -> Iterator[Any]:
     """DVC's view of the project while no other DVC is at work on it."""
+    from dvc.exceptions import DvcException
     from dvc.lock import LockError
     from dvc.repo import Repo
     from dvc.rwlock import rwlock
 
     repo: Any = Repo(str(root.absolute()))
     with contextlib.closing(repo):
-        paths = [out.fs_path for out in repo.index.outs]
-        tmp = str(root.absolute() / KEPT.parent)
         try:
-            with dvc_lock(root), rwlock(tmp, repo.fs, "posttrain verify", [], paths, False):
+            paths = [out.fs_path for out in repo.index.outs]
+            with dvc_lock(root), rwlock(str(root.absolute() / KEPT.parent), repo.fs, "posttrain", [], paths, False):
                 yield repo
-        except LockError as error:
-            what = " ".join(str(error).split())[:300]
-            raise PipelineError(what=what, where=str(root), mend="Wait until DVC has ended, or end it") from error
+        except DvcException as error:
+            busy = isinstance(error, LockError)
+            mend = "Wait until DVC has ended, or end it" if busy else "Fix it; `dvc status` reads it too"
+            raise PipelineError(what=" ".join(str(error).split())[:300], where=str(root), mend=mend) from error
 
 
 def _outs(repo: Any) -> list[dict[str, Any]]:

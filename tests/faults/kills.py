@@ -56,7 +56,7 @@ class Tally:
     lives: int = 0
     resumed: int = 0
     mended: int = 0
-    """How often DVC could not read a file of its own, until `python -m posttrain mend`."""
+    """How often DVC could not read a file of its own, until `python -m posttrain repair`."""
     faults: list[str] = field(default_factory=list)
 
     @property

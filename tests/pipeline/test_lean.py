@@ -12,7 +12,7 @@ import pytest
 from tests.workspace import Finished, git, run
 
 AVOIDED = (
-    {"datasets", "prefect", "dvc", "trl", "accelerate"}  # big, and for other work than a stage's
+    {"datasets", "prefect", "trl", "accelerate"}  # big, and for other work than a stage's
     | {"pandas", "hypothesis"}  # pandera imports them where it finds them
     | {"sklearn", "scipy", "matplotlib", "torchvision", "torchaudio", "tensorflow", "jax"}  # transformers does so
     | {"fastapi", "sqlalchemy", "aiohttp", "IPython", "pytest"}
@@ -42,7 +42,12 @@ def test_a_stage_imports_what_it_needs(own_workspace: Path, tmp_path: Path, stag
     assert done.returncode == 0, done.stdout
     modules = set(file.read_text(encoding="utf-8").split())
     assert AVOIDED.isdisjoint(name.partition(".")[0] for name in modules)
+<<<<<<< HEAD
     if stage.startswith("data_tasks"):
+=======
+    assert "dvc.repo" not in modules, "of DVC only what reads dvc.yaml and .dvcignore: a tenth of a second"
+    if stage == "prepare":
+>>>>>>> refs/heads/inputs
         assert "torch" not in modules
         return
     models = {name.split(".")[2] for name in modules if name.startswith("transformers.models.")}
