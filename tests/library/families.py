@@ -1,6 +1,6 @@
 """Families of transformers models: small ones as the Hub has them, taken through everything that training does to them.
 
-    python -m tests.library.families        # writes the table of docs/models.md
+python -m tests.library.families        # writes the table of docs/models.md
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,10 +73,22 @@ SINGLE = {"mixtral", "deepseek_v3", "granitemoe", "gpt_oss", "qwen3_next", "xglm
 """What transformers can compute in float32 alone."""
 
 MOE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-LINEAR = {"head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
-          "linear_value_head_dim": 8}
-LATENT = {"num_key_value_heads": 4, "q_lora_rank": None, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "v_head_dim": 6,
-          "qk_nope_head_dim": 4, "head_dim": 4}
+LINEAR = {
+    "head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": None,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "qk_nope_head_dim": 4,
+    "head_dim": 4,
+}
 OTHERS: dict[str, dict[str, Any]] = {
     "apertus": {}, "arcee": {}, "biogpt": {}, "bitnet": {}, "cohere2_moe": MOE, "ernie4_5": {}, "ernie4_5_moe": MOE,
     "flex_olmo": MOE, "glm": {"head_dim": 8}, "glm4_moe": {"n_routed_experts": 4, "head_dim": 8, **MOE},
@@ -137,7 +147,7 @@ def hub_folder(name: str, folder: Path, dtype: torch.dtype = torch.bfloat16, **o
 
 
 def bare_tokenizer(folder: Path) -> None:
-    """A byte-level tokenizer as GPT-2 has it: no pad token, no chat template, its end token known to the config alone."""
+    """A byte-level tokenizer as GPT-2 has it: no pad token, no chat template, an end token only the config knows."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

@@ -42,12 +42,8 @@ def test_a_stage_imports_what_it_needs(own_workspace: Path, tmp_path: Path, stag
     assert done.returncode == 0, done.stdout
     modules = set(file.read_text(encoding="utf-8").split())
     assert AVOIDED.isdisjoint(name.partition(".")[0] for name in modules)
-<<<<<<< HEAD
-    if stage.startswith("data_tasks"):
-=======
     assert "dvc.repo" not in modules, "of DVC only what reads dvc.yaml and .dvcignore: a tenth of a second"
-    if stage == "prepare":
->>>>>>> refs/heads/inputs
+    if stage.startswith("data_tasks"):
         assert "torch" not in modules
         return
     models = {name.split(".")[2] for name in modules if name.startswith("transformers.models.")}
