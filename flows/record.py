@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 import vl_convert
 
-from flows.graph import Stage, mermaid
+from flows.graph import Stage, mermaid, python_path
 from posttrain.errors import PipelineError
 from posttrain.measure.timings import FOLDER, timings_table
 from posttrain.report.plots_page import vegalite_5
@@ -63,12 +64,32 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     with contextlib.suppress(PipelineError):  # stages that ran on other hosts have left none here
         spent = timings_table(root / FOLDER)
         create_markdown_artifact(f"```\n{spent}\n```", key="timings", description="What each stage's time went into")
+    if any(outcome.state == "Failed" for outcome in outcomes.values()):
+        _posttrain(root, "report")  # the page of an earlier run must not stand for this one
+    if rows := results(root):
+        create_table_artifact(rows, key="results", description="Every policy with its figures, or why it has none")
     changed = metrics_diff(root)
     if changed:
         create_table_artifact(changed, key="metrics", description="Metrics against the last commit")
     # Not as image artifacts: Prefect's page prints the address of each, which is the whole picture, across the screen.
     if drawn := "\n\n".join(f"![{title}]({image})" for title, image in plots(root).items()):
         create_markdown_artifact(drawn, key="plots", description="The plots that dvc.yaml names")
+
+
+def results(root: Path) -> list[dict[str, Any]]:
+    """What `python -m posttrain results` says, one row per policy; empty where nothing is evaluated."""
+    rows: list[dict[str, Any]] = json.loads(_posttrain(root, "results", "--json") or "[]")
+    shown = ("policy", "pass_at_1", "low", "high", "greedy", "kl", "error")
+    return [{key: row.get(key, "") for key in shown} for row in rows]
+
+
+def _posttrain(root: Path, *words: str) -> str:
+    """What a command of ours prints; empty where it fails, as in a project without policies."""
+    command, env = [sys.executable, "-m", "posttrain", *words], {**os.environ, "PYTHONPATH": python_path()}
+    done = subprocess.run(
+        command, check=False, cwd=root, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    return done.stdout if done.returncode == 0 else ""
 
 
 def plots(root: Path) -> dict[str, str]:

@@ -43,7 +43,9 @@ def load_tokenizer(path: str | Path) -> Any:
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
         tokenizer("0")  # some settings are not looked at before
-    except Exception as error:  # tokenizers raises Exception itself, and has no class of its own
+    except BaseException as error:  # tokenizers raises Exception itself, and its panics are no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         what = f"the tokenizer cannot be read ({' '.join(str(error).split())[:300]})"
         raise ModelError(what=what, where=str(folder), mend="Save it again") from error
     if (folder / "config.json").is_file():

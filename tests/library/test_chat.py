@@ -202,13 +202,13 @@ def test_a_template_that_asks_for_the_date_gets_the_fixed_one(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("posttrain.measure.record._NOTED", {})
     text.prompt([USER])
-    write_record("plain")
+    write_record("plain", {})
     llama = "{%- if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}none{% endif %}" + OPENED
     one, other = with_template(text, llama), with_template(text, llama, "2025-01-02")
     assert one.decode(one.prompt([USER])).startswith("26 Jul 2024")
     assert "date" not in finite_json(record_path("plain"))
     assert other.decode(other.prompt([USER])).startswith("02 Jan 2025")
-    write_record("dated")
+    write_record("dated", {})
     assert finite_json(record_path("dated"))["date"] == "2025-01-02"
 
 

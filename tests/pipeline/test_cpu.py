@@ -56,7 +56,7 @@ def test_the_choice_is_recorded_and_separates_checkpoints(tmp_path: Path, monkey
     marks = set()
     for choice in ("avx2", "avx512", "avx2"):
         monkeypatch.setenv(ISA, choice)
-        write_record("sft")
+        write_record("sft", {})
         assert json.loads(Path("records/sft.json").read_text())["cpu_isa"] == choice
         marks.add(fingerprint("sft", {}, []))
     assert len(marks) == 2

@@ -11,6 +11,8 @@ from tests.workspace import stage as run_stage
 
 STAGES = sorted(file.stem for file in (ROOT / "stages").glob("[a-z]*.py"))
 
+pytestmark = pytest.mark.xdist_group("smoke")
+
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_explains_itself(smoke_workspace: Path, stage: str) -> None:

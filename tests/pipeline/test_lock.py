@@ -14,7 +14,7 @@ from tests.workspace import dvc, git, run
 pytestmark = pytest.mark.xdist_group("smoke")
 
 
-MEND = (sys.executable, "-m", "posttrain", "mend")
+MEND = (sys.executable, "-m", "posttrain", "repair")
 
 
 def mend(workspace: Path) -> str:
