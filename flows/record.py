@@ -93,9 +93,9 @@ def _posttrain(root: Path, *words: str) -> str:
 
 
 def plots(root: Path) -> dict[str, str]:
-    """The plots that dvc.yaml names, as DVC shows them: title -> PNG as a data URI."""
+    """The plots of the report and those that dvc.yaml names, as DVC shows them: title -> PNG as a data URI."""
     shown = _asked_of_dvc(root, "plots", "show", "--json").get("data", {})
-    named = {title: parts for title, parts in shown.items() if "/" not in title}
+    named = {title: parts for title, parts in shown.items() if "/" not in title or title.startswith("report/")}
     return {
         title: f"data:image/png;base64,{base64.b64encode(_drawn(part['content'])).decode()}"
         for title, parts in list(named.items())[:MOST_PLOTS]
