@@ -94,7 +94,7 @@ engines: env ## install the extras `ray` and `dask`, and run the flow on both
 cpu: env ## train the smoke base with the instructions of old CPUs, AVX2 and AVX-512, and compare every byte
 	$(BIN)/python -m tests.cpu
 
-faults: env ## kill every stage 200 times, damage what can be damaged, and write docs/faults.md (about an hour)
+faults: env ## kill every stage 200 times, edit, damage and cut what can be, and write docs/faults.md (hours; resumable in part)
 	$(BIN)/python -m tests.faults.report --kills $(KILLS)
 
 fuzz: env ## give every stage bad input and write docs/fuzz.md (about 15 minutes)

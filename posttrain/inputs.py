@@ -45,11 +45,15 @@ class Inputs:
 
     def __init__(self, stage: str, declared: Declared) -> None:
         self.stage, self.declared, self._digests = stage, declared, Digests()
+        # Marks before what they mark: a change in between is then seen by the first comparison.
         self._marks = {path: self._digests.marks(path) for path in declared.deps}
+        self._params_marks = {file: self._digests.marks(file) for file in declared.params}
         _check_code(self._marks)
         self.digests = {path: self._digests.of(path) for path in declared.deps}
         self.params = {file: _values(file, keys) for file, keys in declared.params.items()}
-        self._params_marks = {file: self._digests.marks(file) for file in declared.params}
+        for path, marks in self._marks.items():
+            if (found := self._digests.marks(path)) != marks:
+                raise _changed(_first_difference(path, marks, found), f"{stage} was starting")
         self._digests.keep()
 
     def confirm(self) -> None:
@@ -57,7 +61,7 @@ class Inputs:
         for path, marks in self._marks.items():
             found = self._digests.marks(path)
             if found != marks and self._digests.of(path) != self.digests[path]:
-                raise _changed(_first_difference(path, marks, found), self.stage)
+                raise _changed(_first_difference(path, marks, found), f"{self.stage} was running")
         for file, marks in self._params_marks.items():
             if (found := self._digests.marks(file)) != marks:
                 self._confirm_params(file)
@@ -85,7 +89,7 @@ class Inputs:
             found = _values(file, keys)
         for key, value in self.params[file].items():
             if key not in found or found[key] != value:
-                raise _changed(f"{file}: {_first_key(key, value, found.get(key))}", self.stage)
+                raise _changed(f"{file}: {_first_key(key, value, found.get(key))}", f"{self.stage} was running")
 
 
 class _AfterReading:
@@ -199,8 +203,7 @@ def _check_code(marks: Mapping[str, Mapping[str, Mark]]) -> None:
         for name, found in files.items():
             place = Path(path, name)
             if _CODE.get(str(place.resolve()), found) != found:
-                mend = "Run it again"
-                raise PipelineError(what="it was changed while the stage was starting", where=str(place), mend=mend)
+                raise _changed(str(place), "the stage was starting")
 
 
 def _related(path: str, other: str) -> bool:
@@ -209,8 +212,8 @@ def _related(path: str, other: str) -> bool:
     return one.is_relative_to(two) or two.is_relative_to(one)
 
 
-def _changed(where: str, stage: str) -> PipelineError:
-    return PipelineError(what=f"it was changed while {stage} was running", where=where, mend=RESUME)
+def _changed(where: str, while_what: str) -> PipelineError:
+    return PipelineError(what=f"it was changed while {while_what}", where=where, mend=RESUME)
 
 
 def _first_difference(path: str, old: Mapping[str, Mark], new: Mapping[str, Mark]) -> str:

@@ -175,12 +175,14 @@ def _remove_trials(root: Path) -> list[str]:
 def _whole(text: bytes) -> bool:
     """Whether DVC would read it."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc_data.hashfile.hash import algorithms_available
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
     from voluptuous import Invalid
 
     try:
-        COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(text))
+        stages = COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(text)).get("stages", {}).values()
     except (YAMLError, UnicodeDecodeError, Invalid):
         return False
-    return True
+    files = [file for entry in stages for file in (*entry.get("deps", []), *entry.get("outs", []))]
+    return all(file.get("hash", "md5") in {*algorithms_available, "etag", "checksum"} for file in files)

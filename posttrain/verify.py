@@ -148,12 +148,13 @@ def _remove_damaged_runs(folder: Path) -> list[str]:
 
 
 def _run_digest(file: Path) -> str:
+    from dvc.exceptions import DvcException
     from dvc.stage.cache import _get_cache_hash
-    from dvc.utils.serialize import YAMLFileCorruptedError, load_yaml
+    from dvc.utils.serialize import load_yaml
 
     try:
         return str(_get_cache_hash(load_yaml(str(file))))
-    except (YAMLFileCorruptedError, ValueError, TypeError, AttributeError):  # whatever it holds, it is no entry
+    except (DvcException, ValueError, TypeError, AttributeError):  # whatever it holds, it is no entry
         return ""
 
 

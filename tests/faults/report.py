@@ -127,7 +127,15 @@ def _put(results: Results, part: str, name: str, tally: kills.Tally) -> None:
 def _write(results: Results) -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(page(results), encoding="utf-8")
+    PAGE.write_text(_kept(page(results)), encoding="utf-8")
+
+
+def _kept(text: str) -> str:
+    """The page with the sections of the old one that this checkout has not measured."""
+    head, *fresh = text.split("\n## ")
+    old = PAGE.read_text(encoding="utf-8").split("\n## ")[1:] if PAGE.is_file() else []
+    sections = {section.partition("\n")[0]: section.rstrip("\n") + "\n" for section in [*old, *fresh]}
+    return "\n## ".join([head, *sections.values()])
 
 
 def _run_smoke(folder: Path) -> None:
