@@ -93,16 +93,21 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
 
 
 def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
-    """The same, once no other DVC is at work on these stages; ends with the process that asked for it."""
+    """Repair what a kill left and read, once no other DVC is at work; ends with the process that asked for it."""
     from dvc.lock import LockError
 
     asked_by, told = os.getppid(), False
     while os.getppid() == asked_by:
         try:
+            if repaired := repair(root):
+                print(repaired, file=sys.stderr)
             return read(root, targets)
-        except LockError as error:
+        except (LockError, PipelineError) as error:
+            busy = error if isinstance(error, LockError) else error.__cause__
+            if not isinstance(busy, LockError):
+                raise
             if not told:
-                print(f"{_line(error).partition(' If there are')[0]}. Waiting until it has ended", file=sys.stderr)
+                print(f"{_line(busy).partition(' If there are')[0]}. Waiting until it has ended", file=sys.stderr)
             told = True
             time.sleep(_BUSY_POLL)
     raise SystemExit(1)
@@ -246,8 +251,6 @@ def _line(error: BaseException) -> str:
 def main(targets: Sequence[str]) -> int:
     """Print the answer, or the error, as one JSON object."""
     try:
-        if repaired := repair(Path.cwd()):
-            print(repaired, file=sys.stderr)
         stages = read_when_free(Path.cwd(), targets)
     except PosttrainError as error:
         print(json.dumps({"error": {"what": error.what, "where": error.where, "mend": error.mend}}))

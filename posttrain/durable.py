@@ -39,7 +39,10 @@ def cache_folder(root: Path) -> Path:
     """Where DVC's cache keeps its objects."""
     from dvc.config import Config
 
-    folder = Config(str(root.absolute() / ".dvc")).get("cache", {}).get("dir")
+    try:
+        folder = Config(str(root.absolute() / ".dvc")).get("cache", {}).get("dir")
+    except NotADirectoryError:  # without a home folder there is no configuration of the user's
+        folder = None
     return Path(folder or root / ".dvc/cache") / "files/md5"
 
 

@@ -196,6 +196,8 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
     message = message[0].lower() + message[1:] if message[:2] != message[:2].upper() else message
     if failure["type"] == "string_pattern_mismatch":
         message = f"expected {_description(model, [str(part) for part in path])}"
+    if failure["type"] == "missing" and (wanted := _description(model, [str(part) for part in path])):
+        return f"{dotted} is missing. Write {wanted}"
     if failure["type"] in ("missing", "value_error"):
         return f"{dotted}: {message}"
     return f"{dotted} = {_shown(failure['input'])}: {message}"

@@ -14,8 +14,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from posttrain.lock import mend
-
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCTS = ("dvc.lock", "report/")
 
@@ -52,6 +50,9 @@ def make_workspace(dest: Path, params_file: Path | None = None, *, cache: Path |
     git(dest, "config", "core.hooksPath", "no-hooks")
     git(dest, "add", "--all")
     git(dest, "commit", "--quiet", "--message", "workspace")
+    # imported here: what a stage's process has imported counts in the digest of its code
+    from posttrain.lock import mend
+
     mend(dest)  # as `make env` does: it keeps DVC's site cache in the workspace
     return dest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -46,6 +47,10 @@ def fetch_model(name: str, revision: str | None, target: Path, save_dtype: SaveD
 
 
 def _from_hub(name: str, revision: str) -> Path:
+    if not re.fullmatch("[0-9a-f]{40}", revision):
+        what = f"revision '{revision}' may move to another commit, and a Hub model needs its commit"
+        mend = "Give the commit's full hash of 40 digits"
+        raise ModelError(what=what, where=f"base.hub: {name}", mend=mend)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 

@@ -4,7 +4,7 @@ function resultColumns(policies) {
   const share = (key, title, about) => ({ text: title, about, value: (m) => fixed(m[key], 3) });
   return [
     { text: "pass@1 [95 %]", about: "share of sampled completions that are right, with a bootstrap interval over prompts",
-      value: (m) => `${fixed(m.pass_at_1, 3)} [${fixed(m.pass_at_1_low, 3)}, ${fixed(m.pass_at_1_high, 3)}]` },
+      value: (m) => m.parsed === 0 ? "not measured" : `${fixed(m.pass_at_1, 3)} [${fixed(m.pass_at_1_low, 3)}, ${fixed(m.pass_at_1_high, 3)}]` },
     ...sampled.map((key) => share(key, `pass@${key.slice(8)}`, "a right completion among so many")),
     share("greedy", "greedy", "share of prompts whose likeliest completion is right"),
     share("format", "format", "share of completions in the asked form"),
@@ -29,7 +29,7 @@ function startResults() {
   }
   if (DATA.gain.length) byId("gain").append(`What the gain over ${DATA.reference} consists of:`, el("ul", {}, DATA.gain.map((part) => el("li", {}, part))));
   const tile = (value, text) => el("li", {}, el("b", {}, value), el("span", {}, text));
-  byId("tiles").append(...(policies.length > TILES ? [] : policies).map((one) => tile(fixed(one.metrics.pass_at_1, 3), `pass@1 of ${one.label}`)),
+  byId("tiles").append(...(policies.length > TILES ? [] : policies).map((one) => tile(one.metrics.parsed === 0 ? "–" : fixed(one.metrics.pass_at_1, 3), `pass@1 of ${one.label}`)),
     ...DATA.rewards.map((one) => tile(fixed(one.accuracy, 3), `accuracy of ${one.run} on held-out pairs`)));
   const rows = policies.map((one, nth) => {
     const m = one.metrics, label = `${one.label}: ${columns[0].value(m)}`;

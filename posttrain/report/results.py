@@ -124,7 +124,9 @@ def _rows(summary: Mapping[str, Figures]) -> list[list[str]]:
     return [
         [
             name,
-            f"{one['pass_at_1']:.3f} [{one['low']:.3f}, {one['high']:.3f}]",
+            "not measured"
+            if one.get("parsed") == 0
+            else f"{one['pass_at_1']:.3f} [{one['low']:.3f}, {one['high']:.3f}]",
             *(_number(one, key, 3) for key in ("greedy", "format", "truncated")),
             _number(one, "length", 1),
             _number(one, "working", 3),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import PipelineError
+from posttrain.params import PARAMS_FILE
 from posttrain.workspace import failure_path
 
 NOT_RUN = "not run yet"
@@ -42,7 +43,7 @@ def _reason(name: str, stages: Mapping[str, Any]) -> str:
     stale = [one for one in _upstream(name, stages) if stages[one]["reasons"]]
     for one in stale:
         file = failure_path(one)
-        if file.is_file():
+        if file.is_file() and file.stat().st_mtime >= Path(PARAMS_FILE).stat().st_mtime:  # else params.yaml was edited
             first = file.read_text(encoding="utf-8").strip().partition("\n")[0]
             return f"failed: {one}: {first[:LONGEST]}"
     if not stale:

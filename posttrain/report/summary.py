@@ -117,8 +117,10 @@ def gain_parts(summary: Mapping[str, Figures]) -> list[str]:
 
 
 def _sentence_part(name: str, before: Figures, after: Figures) -> str:
-    if 0 in (before.get("parsed"), after.get("parsed")):
+    if after.get("parsed") == 0:
         return f"{name} is not measured (no completion has an answer that can be read)"
+    if before.get("parsed") == 0:
+        return f"{name} cannot be compared (of the reference no completion has an answer that can be read)"
     if after["high"] < before["low"]:
         return f"{name} lost {before['pass_at_1'] - after['pass_at_1']:.2f}"
     if after["low"] <= before["high"]:

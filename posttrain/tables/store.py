@@ -90,7 +90,7 @@ def check_disjoint(frames: Mapping[str, pl.DataFrame]) -> None:
             raise TableError(
                 what=f"{len(keys):,} of the {column}s are in more than one split:\n  {some}",
                 where=", ".join(frames),
-                mend="Move all rows of a problem to one split, or drop them from the splits used for training",
+                mend="Give each table a `split` column, or none: rename: {split: other} drops it",
             )
 
 

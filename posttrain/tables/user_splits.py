@@ -99,7 +99,10 @@ def divide(frame: pl.DataFrame, source: SplitOptions, kind: Kind, say: Say) -> p
     kept = whole.filter(pl.col("split").is_in(SPLITS[kind]))
     if kept.height < whole.height:
         left = counted(whole.height - kept.height)
-        say(f"{left} left out: their problem is in the test split of prompts (test_share {source.test_share:g})")
+        say(
+            f"{left} left out: their problem is in the test split of prompts "
+            f"(test_share {source.test_share:g}; 0 keeps them)"
+        )
     return kept
 
 

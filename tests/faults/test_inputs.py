@@ -48,7 +48,7 @@ def test_a_record_names_the_inputs_that_dvc_records(smoke_workspace: Path) -> No
     for name, entry in recorded(smoke_workspace).items():
         (path,) = [out["path"] for out in entry["outs"] if out["path"].startswith("records/")]
         record = json.loads((smoke_workspace / path).read_text())
-        assert sorted(record["inputs"]) == sorted(dep["path"] for dep in entry["deps"])
+        assert sorted(record["inputs"]) == sorted({dep["path"] for dep in entry["deps"]})
         assert not unused(entry, record), name
 
 

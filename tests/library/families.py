@@ -93,7 +93,13 @@ OTHERS: dict[str, dict[str, Any]] = {
     "apertus": {}, "arcee": {}, "biogpt": {}, "bitnet": {}, "cohere2_moe": MOE, "ernie4_5": {}, "ernie4_5_moe": MOE,
     "flex_olmo": MOE, "glm": {"head_dim": 8}, "glm4_moe": {"n_routed_experts": 4, "head_dim": 8, **MOE},
     "granitemoeshared": {**MOE, "shared_intermediate_size": 16}, "granitemoehybrid": {
-        **MOE, "layer_types": ["attention", "attention"], "shared_intermediate_size": 16},
+        **MOE, "layer_types": ["linear_attention", "full_attention"], "shared_intermediate_size": 16,
+        "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8},
+    "granite_swa": {"sliding_window": 6}, "granitemoe_swa": {**MOE, "sliding_window": 6},
+    "kimi_linear": {**MOE, "num_key_value_heads": 4, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "v_head_dim": 6,
+        "qk_nope_head_dim": 4, "num_experts_per_token": 2, "layer_types": ["linear_attention", "full_attention"],
+        "mlp_layer_types": ["dense", "sparse"], "linear_attn_config": {"head_dim": 8, "num_heads": 4}},
+    "xlstm": {"num_heads": 4, "num_blocks": 2, "ffn_round_up_to_multiple_of": 8, "chunk_size": 4},
     "hunyuan_v1_dense": {"head_dim": 8}, "jais2": {}, "lfm2": {"layer_types": ["full_attention", "full_attention"]},
     "minimax_m2": {**MOE, "head_dim": 8, "rotary_dim": 8}, "ministral3": {"head_dim": 8}, "olmo": {}, "olmoe": MOE,
     "persimmon": {"num_key_value_heads": 4}, "phimoe": MOE, "qwen2_moe": {**MOE, "shared_expert_intermediate_size": 16},
@@ -147,7 +153,7 @@ def hub_folder(name: str, folder: Path, dtype: torch.dtype = torch.bfloat16, **o
 
 
 def bare_tokenizer(folder: Path) -> None:
-    """A byte-level tokenizer as GPT-2 has it: no pad token, no chat template, an end token only the config knows."""
+    """A byte-level tokenizer as GPT-2 has it: no pad token, no chat template, the end token in config.json alone."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -246,11 +252,11 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def described(folder: Path) -> str:
-    """How the files lay out what models of this family differ in."""
-    names = list(tensors(folder))
-    if any(".experts.0." in name for name in names):
-        return "a tensor per expert"
-    return "experts joined" if any("expert" in name or "gate_up" in name for name in names) else ""
+    """How the files lay out experts."""
+    found = tensors(folder)
+    if any(".experts.0." in name for name in found):
+        return "one by one"
+    return "joined" if any(part.dim() == 3 and len(part) == MOE["num_experts"] for part in found.values()) else ""
 
 
 def main() -> None:
@@ -262,7 +268,7 @@ def main() -> None:
 def table(names: list[str] | None = None) -> str:
     """A row for each family."""
     rows = [row(name) for name in sorted(names or EVERY)]
-    head = "| `model_type` | runs | reward head | experts on disk |\n|---|---|---|---|\n"
+    head = "| `model_type` | runs | reward head | experts on disk | plain loop |\n|---|---|---|---|---|\n"
     return head + "\n".join(rows) + "\n"
 
 
@@ -275,8 +281,9 @@ def row(name: str) -> str:
     finally:
         shutil.rmtree(place, ignore_errors=True)
     if found.refused:
-        return f"| `{name}` | refused: {found.refused} | | |"
-    return f"| `{name}` | {found.runs} | {found.head} | {found.layout} |"
+        return f"| `{name}` | refused: {found.refused} | | | |"
+    looped = "equal" if name in {**FAMILIES, **IN_ROWS} else ""
+    return f"| `{name}` | {found.runs} | {found.head} | {found.layout} | {looped} |"
 
 
 EVERY = {**FAMILIES, **IN_ROWS, **OTHERS}

@@ -202,8 +202,8 @@ def test_what_a_config_says_of_code_is_neither_run_nor_kept(gpt2: Path, tmp_path
     assert not (tmp_path / "base" / "evil.py").exists()
 
 
-@pytest.mark.parametrize("revision", [None, "main", "v1.0", "6cd1b2e", "6CD1B2E" + "0" * 33, "0" * 41])
-def test_a_hub_model_needs_its_whole_commit(tmp_path: Path, revision: str | None) -> None:
+@pytest.mark.parametrize("revision", ["main", "v1.0", "6cd1b2e", "6CD1B2E" + "0" * 33, "0" * 41])
+def test_a_hub_model_needs_its_whole_commit(tmp_path: Path, revision: str) -> None:
     with pytest.raises(ModelError, match="needs its commit"):
         fetch_model("somebody/something", revision, tmp_path / "base")
 

@@ -489,7 +489,7 @@ def test_no_row_disappears_without_a_line(capsys: pytest.CaptureFixture[str]) ->
     lost, heldout = asked.filter(split="test").height, table.filter(split="heldout").height
     assert set(table["problem"]) == set(asked.filter(pl.col("split") != "test")["problem"])
     assert capsys.readouterr().err.splitlines() == [
-        f"here: {lost} rows left out: their problem is in the test split of prompts (test_share 0.2)",
+        f"here: {lost} rows left out: their problem is in the test split of prompts (test_share 0.2; 0 keeps them)",
         f"here: 60 rows: {60 - lost - heldout} train, {heldout} held out (heldout_share 0.2)",
     ]
     assert load(name, "chat", heldout_share=0.0, test_share=0.0)["split"].to_list() == ["train"] * 60
