@@ -183,7 +183,10 @@ def test_own_files_and_models_must_be_there(text: str, words: str) -> None:
         ("sft: {runs: {main: {optimizer: {learning_rate: 0.1}}}}", "sft.runs.main.optimizer.learning_rate: unknown"),
         ("sft: {runs: {main: {batch: 16.5}}}", "sft.runs.main.batch = 16.5"),
         ("sft: {runs: {main: {batch: true}}}", "sft.runs.main.batch = True"),
-        ("sft: {runs: {b: }}", "sft.runs.b.start: field required; sft.runs.b.data: field required"),
+        (
+            "sft: {runs: {b: }}",
+            "sft.runs.b.start is missing. Write the model it starts from: a folder under models/",
+        ),
         ("base: {scratch: {tiny: {batch: 0, steps: 0}}}", "base.scratch.tiny.steps = 0"),
         ("base: {scratch: {tiny: {window: 600}}}", "window = 600 is longer than shape.context = 512"),
         ("data: {tasks: {b: {task: twostep}}}", "data.tasks.b.task = 'twostep' is unknown. Did you mean 'two_step'?"),

@@ -540,7 +540,7 @@ def test_the_size_of_what_a_parquet_file_decodes_to() -> None:
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ({}, "table.path: field required"),
+        ({}, "table.path is missing"),
         ({"path": ""}, "table.path"),
         ({"path": "a", "splits": {"dev": "x"}}, "table.splits.dev"),
         ({"path": "a", "heldout": 0.1}, "table.heldout: unknown key. Did you mean 'heldout_share'?"),
