@@ -172,7 +172,9 @@ evaluate:
 }
 
 
-@pytest.mark.parametrize("name", PARTIAL)
+@pytest.mark.parametrize(
+    "name", ["kto", *(pytest.param(name, marks=pytest.mark.slow) for name in PARTIAL if name != "kto")]
+)
 def test_a_part_of_the_pipeline_alone(walked: Path, name: str, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(PARTIAL[name], encoding="utf-8")
     workspace = make_workspace(tmp_path / "clone", tmp_path / "params.yaml")
