@@ -39,7 +39,7 @@ class Watch:
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise PipelineError(what="there is no such folder", where=str(folder), mend="Make it, or name another")
+            raise PipelineError(what="there is no such folder", where=str(folder), fix="Make it, or name another")
         self.folder = folder
         self._known = self._last = look(folder)
 

@@ -124,7 +124,7 @@ def _need_server(home: Path) -> None:
     url = server.find(home)
     if url is None:
         raise PipelineError(
-            what="no Prefect server is up", where="PREFECT_API_URL", mend="Start one: python -m flows.server (make ui)"
+            what="no Prefect server is up", where="PREFECT_API_URL", fix="Start one: python -m flows.server (make ui)"
         )
     server.attach(home, url)
 

@@ -29,8 +29,8 @@ def task_runner(where: Where) -> TaskRunner[Any]:
     if where not in ENGINES:
         return ThreadPoolTaskRunner()
     if find_spec(f"prefect_{where}") is None:
-        mend = f"pip install -c constraints.txt -e '.[{where}]'"
-        raise PipelineError(what=f"prefect-{where} is not installed", where=f"--{where}", mend=mend)
+        fix = f"pip install -c constraints.txt -e '.[{where}]'"
+        raise PipelineError(what=f"prefect-{where} is not installed", where=f"--{where}", fix=fix)
     runner: TaskRunner[Any] = _ray() if where == "ray" else _dask()
     return runner
 

@@ -51,7 +51,7 @@ def find_root(start: Path) -> Path:
     for folder in (start, *start.parents):
         if (folder / ".dvc").is_dir():
             return folder
-    raise PipelineError(what="no DVC project here or above", where=str(start), mend="Run in the project's root folder")
+    raise PipelineError(what="no DVC project here or above", where=str(start), fix="Run in the project's root folder")
 
 
 def read(root: Path, targets: Sequence[str]) -> list[Stage]:
@@ -63,7 +63,7 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
 
     # DVC names stages relative to the working directory.
     if Path.cwd().resolve() != root.resolve():
-        raise PipelineError(what="the graph is read from elsewhere", where=str(Path.cwd()), mend=f"Change to {root}")
+        raise PipelineError(what="the graph is read from elsewhere", where=str(Path.cwd()), fix=f"Change to {root}")
     try:
         # DVC is not typed; everything that comes from it is turned into plain data in this function.
         repo: Any = Repo(str(root), _wait_for_lock=True)
@@ -78,7 +78,7 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
         raise
     except DvcException as error:
         raise PipelineError(
-            what=_line(error), where=ROOT_FILE, mend="Mend it; `dvc dag` and `dvc status` read it too"
+            what=_line(error), where=ROOT_FILE, fix="Fix it; `dvc dag` and `dvc status` read it too"
         ) from error
     return [
         # A frozen stage does not look at its dependencies, and so nobody upstream can make it stale.
@@ -133,7 +133,7 @@ class Reading:
         except ValueError as error:
             code = self._process.returncode
             raise PipelineError(
-                what=f"reading the graph ended with exit code {code}", where=ROOT_FILE, mend="See the lines above"
+                what=f"reading the graph ended with exit code {code}", where=ROOT_FILE, fix="See the lines above"
             ) from error
         if "error" in answer:
             raise PipelineError(**answer["error"])
@@ -196,8 +196,8 @@ def _chosen(repo: Any, targets: Sequence[str]) -> set[Any]:
             chosen.update(stage for stage, _ in repo.stage.collect_granular(target))
         except DvcException as error:
             known = [_name(stage) for stage in repo.index.graph]
-            mend = did_you_mean(target, known) or "Declare the stage in dvc.yaml"
-            raise PipelineError(what=f"no stage '{target}' ({_line(error)})", where=ROOT_FILE, mend=mend) from error
+            fix = did_you_mean(target, known) or "Declare the stage in dvc.yaml"
+            raise PipelineError(what=f"no stage '{target}' ({_line(error)})", where=ROOT_FILE, fix=fix) from error
     return chosen
 
 
@@ -214,12 +214,12 @@ def _needs(name: str, meta: Any) -> Needs:
         return Needs()
     where = f"{ROOT_FILE}, meta of '{name}'"
     if not isinstance(meta, dict):
-        raise PipelineError(what="not a mapping", where=where, mend="Write keys with values")
+        raise PipelineError(what="not a mapping", where=where, fix="Write keys with values")
     known = list(Needs.model_fields)
     for key in set(map(str, meta)) - set(known):
         hint = did_you_mean(key, known)
         if hint.startswith("Did you mean"):
-            raise PipelineError(what=f"unknown key '{key}'", where=where, mend=hint)
+            raise PipelineError(what=f"unknown key '{key}'", where=where, fix=hint)
     return check(Needs, {key: meta[key] for key in known if key in meta}, where="meta", file=where)
 
 
@@ -253,7 +253,7 @@ def main(targets: Sequence[str]) -> int:
     try:
         stages = read_when_free(Path.cwd(), targets)
     except PosttrainError as error:
-        print(json.dumps({"error": {"what": error.what, "where": error.where, "mend": error.mend}}))
+        print(json.dumps({"error": {"what": error.what, "where": error.where, "fix": error.fix}}))
         return 1
     print(json.dumps({"stages": [to_json(stage) for stage in stages]}))
     return 0

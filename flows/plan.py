@@ -104,8 +104,8 @@ def read_sweep(file: Path) -> Sweep:
 def checked_sweep_name(name: str) -> str:
     """The name, if experiments can begin with it: SWEEP-SETTINGS; a '-' would make it look like another's."""
     if not NAME.fullmatch(name):
-        mend = "Use letters, digits and '_'; file names under sweeps/ too"
-        raise PipelineError(what=f"'{name}' cannot name a sweep", where="sweep", mend=mend)
+        fix = "Use letters, digits and '_'; file names under sweeps/ too"
+        raise PipelineError(what=f"'{name}' cannot name a sweep", where="sweep", fix=fix)
     return name
 
 
@@ -133,7 +133,7 @@ def check_trials(found: Sequence[Trial]) -> None:
         answer = json.loads(done.stdout)
     except ValueError as error:
         what = f"checking the settings ended with exit code {done.returncode}"
-        raise PipelineError(what=what, where="sweep", mend="See the lines above") from error
+        raise PipelineError(what=what, where="sweep", fix="See the lines above") from error
     if "error" in answer:
         raise ParamsError(**answer["error"])
 
@@ -154,10 +154,10 @@ def check_here(found: Sequence[Trial]) -> None:
             try:
                 check_params(root)
             except ParamsError as error:
-                raise ParamsError(what=error.what, where=f"{one.name} ({shown(one)})", mend=error.mend) from error
+                raise ParamsError(what=error.what, where=f"{one.name} ({shown(one)})", fix=error.fix) from error
 
 
-def check_committed(where: str, mend: str) -> None:
+def check_committed(where: str, fix: str) -> None:
     """What runs elsewhere is made from a commit, which should tell all of it. DVC's own products may have changed."""
     git("rev-parse", "--verify", "HEAD")
     # What DVC writes is told by dvc.lock, where each output is a line `path: ...`.
@@ -171,7 +171,7 @@ def check_committed(where: str, mend: str) -> None:
     ]
     if changed:
         listed = ", ".join(changed[:5]) + (" ..." if len(changed) > 5 else "")
-        raise PipelineError(what=f"changed since the last commit: {listed}", where=where, mend=mend)
+        raise PipelineError(what=f"changed since the last commit: {listed}", where=where, fix=fix)
 
 
 def shown(trial: Trial) -> str:
@@ -209,8 +209,8 @@ def _check_run(key: str, here: Mapping[str, Any]) -> None:
     if parts[0] in GROUPS and group not in ("evaluate.settings", "evaluate.policies"):
         known = list(group_of(here, group)) if len(parts) > 1 else []
         if len(parts) < 4 or parts[2] not in known:
-            mend = did_you_mean(parts[2] if len(parts) > 2 else "", known)
-            raise ParamsError(what=f"'{key}' is no setting of a run of params.yaml", where="sweep", mend=mend)
+            fix = did_you_mean(parts[2] if len(parts) > 2 else "", known)
+            raise ParamsError(what=f"'{key}' is no setting of a run of params.yaml", where="sweep", fix=fix)
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def main() -> int:
     try:
         check_here([Trial(name, overrides) for name, overrides in json.load(sys.stdin)])
     except PosttrainError as error:
-        print(json.dumps({"error": {"what": error.what, "where": error.where, "mend": error.mend}}))
+        print(json.dumps({"error": {"what": error.what, "where": error.where, "fix": error.fix}}))
         return 1
     print("{}")
     return 0

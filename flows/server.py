@@ -56,8 +56,8 @@ def find(home: Path) -> str | None:
     named = os.environ.get("PREFECT_API_URL")
     if named:
         if _is_local(named) and not answers(named):
-            mend = "Start it, or unset PREFECT_API_URL: the flow then runs its own"
-            raise PipelineError(what=f"no server answers at {named}", where="PREFECT_API_URL", mend=mend)
+            fix = "Start it, or unset PREFECT_API_URL: the flow then runs its own"
+            raise PipelineError(what=f"no server answers at {named}", where="PREFECT_API_URL", fix=fix)
         return named
     try:
         note = json.loads(_note(home).read_text(encoding="utf-8"))
@@ -86,8 +86,8 @@ def login(home: Path) -> str:
         finally:
             fresh.unlink(missing_ok=True)
     if file.stat().st_mode & 0o077:
-        mend = f"Delete it, so that a new one is made, or if you trust all users of this host: chmod 600 {file}"
-        raise PipelineError(what="other users can read this login", where=str(file), mend=mend)
+        fix = f"Delete it, so that a new one is made, or if you trust all users of this host: chmod 600 {file}"
+        raise PipelineError(what="other users can read this login", where=str(file), fix=fix)
     return file.read_text(encoding="utf-8").strip()
 
 
@@ -100,8 +100,8 @@ def attach(home: Path, url: str) -> None:
         os.environ[AUTH] = login(home)
     token = base64.b64encode(os.environ.get(AUTH, "").encode()).decode()
     if _status(f"{url.rstrip('/')}/admin/version", {"Authorization": f"Basic {token}"}, 30.0) == 401:
-        mend = f"Set {AUTH} to what `python -m flows.server` printed there, or copy its .prefect/login to {home}/login"
-        raise PipelineError(what=f"the server at {url} refuses the login", where=AUTH, mend=mend)
+        fix = f"Set {AUTH} to what `python -m flows.server` printed there, or copy its .prefect/login to {home}/login"
+        raise PipelineError(what=f"the server at {url} refuses the login", where=AUTH, fix=fix)
 
 
 def _is_local(url: str) -> bool:
@@ -130,8 +130,8 @@ class Temporary:
     def wait(self) -> None:
         """Wait until it answers."""
         if not answers(self.url, START_PATIENCE):
-            mend = "Read that file, or start one yourself with `python -m flows.server`"
-            raise PipelineError(what="Prefect's server did not start", where=str(self.log), mend=mend)
+            fix = "Read that file, or start one yourself with `python -m flows.server`"
+            raise PipelineError(what="Prefect's server did not start", where=str(self.log), fix=fix)
 
 
 def connect(home: Path) -> Temporary | None:

@@ -91,7 +91,7 @@ class Slots:
             raise PipelineError(
                 what=f"a stage asks for {wanted} gpus and this host has {limit}",
                 where=f"dvc.yaml (meta.gpus) against Prefect's limit '{self.name}'",
-                mend=f"Ask for less, or run `prefect global-concurrency-limit update {self.name} --limit {wanted}`",
+                fix=f"Ask for less, or run `prefect global-concurrency-limit update {self.name} --limit {wanted}`",
             )
 
 

@@ -142,8 +142,8 @@ def _sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
     if not options.set:
         file = Path(options.name) if options.name.endswith((".yaml", ".yml")) else FOLDER / f"{options.name}.yaml"
         if not file.is_file() and not options.seeds:
-            mend = "Write the file, or give the values: -S online.runs.grpo.kl.beta=0.02,0.1 --seeds 1,2,3"
-            raise ParamsError(what="there is no such file", where=str(file), mend=mend)
+            fix = "Write the file, or give the values: -S online.runs.grpo.kl.beta=0.02,0.1 --seeds 1,2,3"
+            raise ParamsError(what="there is no such file", where=str(file), fix=fix)
         if file.is_file():
             return checked_sweep_name(file.stem), read_sweep(file)
     grid: dict[str, Any] = dict(_values(word) for word in options.set)
@@ -166,13 +166,13 @@ def _values(word: str) -> tuple[str, list[Any]]:
 
     key, equals, text = word.partition("=")
     if not equals or not text or any(mark in text for mark in "[]{}"):
-        mend = f"Write KEY=VALUE,VALUE, or put lists and mappings into {FOLDER}/NAME.yaml"
-        raise ParamsError(what=f"'{word}' is no key with values", where="-S", mend=mend)
+        fix = f"Write KEY=VALUE,VALUE, or put lists and mappings into {FOLDER}/NAME.yaml"
+        raise ParamsError(what=f"'{word}' is no key with values", where="-S", fix=fix)
     try:
         return key, [YAML(typ="safe", pure=True).load(part) for part in text.split(",")]
     except YAMLError as error:
-        mend = "Write KEY=VALUE,VALUE"
-        raise ParamsError(what=f"'{word}' has a value that YAML does not admit", where="-S", mend=mend) from error
+        fix = "Write KEY=VALUE,VALUE"
+        raise ParamsError(what=f"'{word}' has a value that YAML does not admit", where="-S", fix=fix) from error
 
 
 def _parts(text: str) -> list[str]:

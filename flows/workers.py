@@ -42,8 +42,8 @@ def bring_up(root: Path, name: str, commit: str, timeout: float | None) -> None:
     """What a host does for one stage: pull, run, push; any step that fails is an error with its last lines."""
     here = git("rev-parse", "HEAD").strip()
     if here != commit:
-        mend = f"In {root} on {socket.gethostname()}: git fetch && git checkout {commit[:12]}"
-        raise PipelineError(what=f"this clone is at {here[:12]}, the flow at {commit[:12]}", where=str(root), mend=mend)
+        fix = f"In {root} on {socket.gethostname()}: git fetch && git checkout {commit[:12]}"
+        raise PipelineError(what=f"this clone is at {here[:12]}, the flow at {commit[:12]}", where=str(root), fix=fix)
     with Guard() as guard:
         # What is upstream was made elsewhere and comes from the run cache, which --pull fetches; so without -s.
         # And without --allow-missing, which takes a stage that has no dependencies and never ran for unchanged.
@@ -69,16 +69,16 @@ class Workers:
     def __init__(self, root: Path) -> None:
         check_committed("--workers", "Commit them, which is how hosts come to know of them: git commit -a")
         if untracked := untracked_inputs():
-            what, mend = f"neither in git nor in DVC: {', '.join(untracked)}", f"Track it: dvc add {untracked[0]}"
-            raise PipelineError(what=what, where="--workers", mend=f"{mend}, git add, git commit")
+            what, fix = f"neither in git nor in DVC: {', '.join(untracked)}", f"Track it: dvc add {untracked[0]}"
+            raise PipelineError(what=what, where="--workers", fix=f"{fix}, git add, git commit")
         self._root = root
         self._commit = git("rev-parse", "HEAD").strip()
         self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._restoring = threading.Lock()
         found = _serving()
         if not found:
-            mend = "Start one in each clone: python -m flows.workers, with the same PREFECT_API_URL"
-            raise PipelineError(what="no host serves stages", where="--workers", mend=mend)
+            fix = "Start one in each clone: python -m flows.workers, with the same PREFECT_API_URL"
+            raise PipelineError(what="no host serves stages", where="--workers", fix=fix)
         self._serving = set(found)
         for host in found:
             self._free.put(host)
@@ -132,8 +132,8 @@ def _dvc(root: Path, guard: Guard, *words: str, timeout: float | None = None) ->
     if ended.code or timed_out:
         how = f"timed out after {ended.seconds:.0f} s" if timed_out else f"ended with exit code {ended.code}"
         tail = "\n".join(f"  {line}" for line in ended.tail[-_TAIL:])
-        mend = "Mend it there, and run the flow again"
-        raise PipelineError(what=f"dvc {words[0]} {how}:\n{tail}\n", where=str(root), mend=mend)
+        fix = "Fix it there, and run the flow again"
+        raise PipelineError(what=f"dvc {words[0]} {how}:\n{tail}\n", where=str(root), fix=fix)
 
 
 def _serving() -> list[str]:
@@ -193,8 +193,8 @@ def main(words: Sequence[str] | None = None) -> int:
         home = server.prepare(root)
         url = server.find(home)
         if url is None:
-            mend = "Set it to the coordinator's server, e.g. http://HOST:4200/api"
-            raise PipelineError(what="no Prefect server is named", where="PREFECT_API_URL", mend=mend)
+            fix = "Set it to the coordinator's server, e.g. http://HOST:4200/api"
+            raise PipelineError(what="no Prefect server is named", where="PREFECT_API_URL", fix=fix)
         server.attach(home, url)
     except PosttrainError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,49 +1,57 @@
-"""One small tree of errors; every message says what is wrong, where, and how to mend it."""
+"""One small tree of errors; every message says what is wrong, where, and how to fix it."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 VERIFY: Final = "Run `python -m posttrain verify`, which finds and removes what is damaged, then `dvc repro`"
 """How to fix an output that is damaged: to delete it would not do, as DVC may take it from a damaged cache again."""
 
 
 class PosttrainError(Exception):
-    """A failure that the user can mend, printed without a traceback by the command line."""
+    """A failure that the user can fix, printed without a traceback by the command line."""
 
-    def __init__(self, *, what: str, where: str, mend: str) -> None:
-        self.what, self.where, self.mend = what, where, mend
+    def __init__(self, *, what: str, where: str, fix: str) -> None:
+        self.what, self.where, self.fix = what, where, fix
         ended = what.endswith(("?", "!", "."))
-        super().__init__(f"{where}: {what}{'' if ended else '.'} {mend}")
+        super().__init__(f"{where}: {what}{'' if ended else '.'} {fix}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let Ray, Dask and process pools send it: exceptions are otherwise rebuilt from positional arguments."""
+        return _rebuilt, (type(self), self.what, self.where, self.fix)
 
 
-class ParamsError(PosttrainError):
+def _rebuilt(kind: type[PosttrainError], what: str, where: str, fix: str) -> PosttrainError:
+    return kind(what=what, where=where, fix=fix)
+
+
+class ParamsError(PosttrainError, ValueError):
     """A parameter is unknown, of the wrong type, out of range or contradicts another."""
 
 
-class TableError(PosttrainError):
+class TableError(PosttrainError, ValueError):
     """A table breaks its schema or a relation between tables."""
 
 
-class DataError(PosttrainError):
+class DataError(PosttrainError, ValueError):
     """A data source cannot be read or cannot give what was asked of it."""
 
 
-class ModelError(PosttrainError):
+class ModelError(PosttrainError, ValueError):
     """A model directory is missing, damaged or does not fit its tokenizer or its use."""
 
 
-class TrainingError(PosttrainError):
-    """Training went wrong in a way that more steps cannot mend."""
+class TrainingError(PosttrainError, RuntimeError):
+    """Training went wrong in a way that more steps cannot fix."""
 
 
-class CheckpointError(PosttrainError):
+class CheckpointError(PosttrainError, RuntimeError):
     """A checkpoint is damaged or belongs to other inputs."""
 
 
-class RewardError(PosttrainError):
+class RewardError(PosttrainError, RuntimeError):
     """A reward could not be computed."""
 
 
-class PipelineError(PosttrainError):
+class PipelineError(PosttrainError, RuntimeError):
     """The pipeline's graph or its runner is in a state that needs a person."""

@@ -78,7 +78,7 @@ class Inputs:
                     continue
                 if (found := self._digests.of(path)) not in (None, digest):
                     what = f"this is not what dvc.lock has of the stage {name} (md5 {found} instead of {digest})"
-                    raise PipelineError(what=what, where=path, mend=VERIFY)
+                    raise PipelineError(what=what, where=path, fix=VERIFY)
 
     def _confirm_params(self, file: str) -> None:
         keys = self.declared.params[file]
@@ -167,7 +167,7 @@ def _declared(file: Path, name: str) -> Declared | None:
         names = frozenset(resolver.get_keys())
     except DvcException as error:
         what = f"the stage {name} cannot be found ({' '.join(str(error).split())[:300]})"
-        raise PipelineError(what=what, where=str(file), mend="`dvc status` reads it too") from error
+        raise PipelineError(what=what, where=str(file), fix="`dvc status` reads it too") from error
     params: dict[str, tuple[str, ...]] = {}
     for one in stanza.get("params", []):
         for source, keys in (one if isinstance(one, dict) else {PARAMS: [one]}).items():
@@ -192,7 +192,7 @@ def _values(file: str, keys: Collection[str]) -> dict[str, Any]:
     try:
         data = load_path(file, localfs) if Path(file).is_file() else {}
     except DvcException as error:
-        raise PipelineError(what="it cannot be read", where=file, mend="Fix the file") from error
+        raise PipelineError(what="it cannot be read", where=file, fix="Fix the file") from error
     found = {key: dpath.get(data, key, separator=".", default=None) for key in keys} if keys else data or {}
     return dict(found)
 
@@ -213,7 +213,7 @@ def _related(path: str, other: str) -> bool:
 
 
 def _changed(where: str, while_what: str) -> PipelineError:
-    return PipelineError(what=f"it was changed while {while_what}", where=where, mend=RESUME)
+    return PipelineError(what=f"it was changed while {while_what}", where=where, fix=RESUME)
 
 
 def _first_difference(path: str, old: Mapping[str, Mark], new: Mapping[str, Mark]) -> str:

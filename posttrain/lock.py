@@ -38,7 +38,7 @@ OLD_S = 3600.0
 """A file in the cache that nobody has written to for so long is in no copy's way: clones may share a cache."""
 
 
-def mend(root: Path) -> str:
+def repair(root: Path) -> str:
     """Set a damaged dvc.lock aside, free what dead processes hold, remove what they left; a line for each repair.
 
     All this under the locks that DVC takes to write them, so that those of a DVC at work are left alone.
@@ -46,7 +46,7 @@ def mend(root: Path) -> str:
     from dvc.lock import make_lock
 
     if not (root / ".dvc").is_dir():
-        raise PipelineError(what="no DVC project here", where=str(root), mend="Run in the project's root folder")
+        raise PipelineError(what="no DVC project here", where=str(root), fix="Run in the project's root folder")
     with ExitStack() as held:
         for lock in (Path(".dvc/tmp/lock"), *(rwlock.with_suffix(".lock") for rwlock in RWLOCKS)):
             folder = (root / lock).parent

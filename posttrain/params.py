@@ -80,14 +80,14 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     file = Path(path)
     if not file.is_file():
-        raise ParamsError(what="there is no such file", where=str(file), mend="Run from the project's root folder")
+        raise ParamsError(what="there is no such file", where=str(file), fix="Run from the project's root folder")
     try:
         data = YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
     except (YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise ParamsError(what=f"not readable as YAML ({reason})", where=str(file), mend="Mend the file") from error
+        raise ParamsError(what=f"not readable as YAML ({reason})", where=str(file), fix="Fix the file") from error
     if not isinstance(data, dict):
-        raise ParamsError(what="holds no sections", where=str(file), mend="It needs one section per stage")
+        raise ParamsError(what="holds no sections", where=str(file), fix="It needs one section per stage")
     return data
 
 
@@ -95,13 +95,13 @@ def _check_sections(data: Mapping[Any, Any], file: str) -> None:
     """Refuse sections and groups that nothing reads, and empty ones that DVC cannot read."""
     for name, section in data.items():
         if name in REMOVED:
-            raise ParamsError(what=f"section '{name}' was removed", where=file, mend=REMOVED[name])
+            raise ParamsError(what=f"section '{name}' was removed", where=file, fix=REMOVED[name])
         if name not in GROUPS:
-            mend = did_you_mean(str(name), list(GROUPS))
-            raise ParamsError(what=f"unknown section {_shown(name)}", where=file, mend=mend)
+            fix = did_you_mean(str(name), list(GROUPS))
+            raise ParamsError(what=f"unknown section {_shown(name)}", where=file, fix=fix)
         if not isinstance(section, Mapping):
-            mend = f"Remove it, or write {name}: {{}}"
-            raise ParamsError(what=f"section '{name}' is {_kind(section)}", where=file, mend=mend)
+            fix = f"Remove it, or write {name}: {{}}"
+            raise ParamsError(what=f"section '{name}' is {_kind(section)}", where=file, fix=fix)
         _check_groups(name, section, file)
 
 
@@ -110,11 +110,11 @@ def _check_groups(name: str, section: Mapping[Any, Any], file: str) -> None:
     for group, runs in section.items():
         if group not in groups:
             hint = did_you_mean(str(group), groups)
-            mend = hint if hint.startswith("Did you mean") else _place(name, _key(group))
-            raise ParamsError(what=f"{name}.{_key(group)}: unknown key", where=file, mend=mend)
+            fix = hint if hint.startswith("Did you mean") else _place(name, _key(group))
+            raise ParamsError(what=f"{name}.{_key(group)}: unknown key", where=file, fix=fix)
         if not isinstance(runs, Mapping):
-            mend = f"Remove it, or write {group}: {{}}"
-            raise ParamsError(what=f"{name}.{group} is {_kind(runs)}", where=file, mend=mend)
+            fix = f"Remove it, or write {group}: {{}}"
+            raise ParamsError(what=f"{name}.{group} is {_kind(runs)}", where=file, fix=fix)
 
 
 def _place(section: str, key: str) -> str:
@@ -145,7 +145,7 @@ def at(data: Mapping[str, Any], section: str, file: str = PARAMS_FILE) -> Any:
             known = [str(k) for k in value] if isinstance(value, Mapping) else []
             where = ".".join(walked) or "the top level"
             raise ParamsError(
-                what=f"{where} has no section '{key}'", where=file, mend=did_you_mean(key, known) or "Add the section"
+                what=f"{where} has no section '{key}'", where=file, fix=did_you_mean(key, known) or "Add the section"
             )
         value, walked = value[key], [*walked, key]
     return value
@@ -158,13 +158,13 @@ def load(model: type[M], section: str, *, path: str | os.PathLike[str] = PARAMS_
 
 
 def check(model: type[M], value: Any, *, where: str, file: str = PARAMS_FILE) -> M:
-    """Plain data as a typed model, or one error that lists every failure with its mend."""
+    """Plain data as a typed model, or one error that lists every failure with its fix."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
         lines = [_line(model, failure, where) for failure in error.errors(include_url=False)]
-        mend = "`python -m posttrain params` explains every key"
-        raise ParamsError(what="; ".join(lines), where=file, mend=mend) from error
+        fix = "`python -m posttrain params` explains every key"
+        raise ParamsError(what="; ".join(lines), where=file, fix=fix) from error
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

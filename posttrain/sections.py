@@ -74,7 +74,7 @@ def check_params(root: Path = Path()) -> str:
     errors += _cycles(typed, made)
     if errors:
         found = list(dict.fromkeys(errors))
-        raise ParamsError(what="\n  ".join(["", *found]).lstrip(), where=PARAMS_FILE, mend=_count(len(found)))
+        raise ParamsError(what="\n  ".join(["", *found]).lstrip(), where=PARAMS_FILE, fix=_count(len(found)))
     return "\n".join([f"{PARAMS_FILE}: {len(typed)} runs are right", *_notes(settings)])
 
 
@@ -93,8 +93,8 @@ def _collected(errors: list[str]) -> Iterator[None]:
 
 def _check_name(name: object, group: str) -> None:
     if not isinstance(name, str) or not re.fullmatch(PART, name) or name == NONE:
-        mend = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
-        raise ParamsError(what=f"{group}: {name!r:.100} cannot name a run", where=PARAMS_FILE, mend=mend)
+        fix = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
+        raise ParamsError(what=f"{group}: {name!r:.100} cannot name a run", where=PARAMS_FILE, fix=fix)
 
 
 def _load(group: str, name: str) -> Any:
@@ -250,7 +250,7 @@ def _notes(settings: Settings) -> list[str]:
 def describe_params(section: str | None) -> str:
     """Every parameter of one section or of all, with type, default and meaning."""
     if section is not None and section not in GROUPS:
-        raise ParamsError(what=f"no section '{section}'", where=PARAMS_FILE, mend=did_you_mean(section, list(GROUPS)))
+        raise ParamsError(what=f"no section '{section}'", where=PARAMS_FILE, fix=did_you_mean(section, list(GROUPS)))
     blocks = [
         [title, *_lines(model, "  ")] for title, model in _described() if section in (None, title.partition(".")[0])
     ]

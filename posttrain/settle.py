@@ -31,7 +31,7 @@ def note_end(record: Path) -> None:
 def settle(root: Path, stage: str = "") -> None:
     """Have the disk keep what DVC has recorded; raise if it names inputs that the stage (or any) has not used."""
     if lines := disown(root, stage):
-        raise PipelineError(what="\n".join(lines), where="dvc.lock", mend="Run it again")
+        raise PipelineError(what="\n".join(lines), where="dvc.lock", fix="Run it again")
     sync_cache(root)
 
 

@@ -46,7 +46,7 @@ def model_of(name: str, where: str) -> Path | None:
     path = model_path(name)
     if leads_out(path, "models"):
         what = f"{where} = '{name}' leaves models/"
-        raise ParamsError(what=what, where=PARAMS_FILE, mend="Use a folder under models/, e.g. sft/main")
+        raise ParamsError(what=what, where=PARAMS_FILE, fix="Use a folder under models/, e.g. sft/main")
     return path
 
 
@@ -54,7 +54,7 @@ def needed_model(name: str, where: str) -> Path:
     """The folder of a model that must be named."""
     path = model_of(name, where)
     if path is None:
-        raise ParamsError(what=f"{where} = {NONE}", where=PARAMS_FILE, mend="Name a model, e.g. sft/main")
+        raise ParamsError(what=f"{where} = {NONE}", where=PARAMS_FILE, fix="Name a model, e.g. sft/main")
     return path
 
 

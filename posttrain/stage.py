@@ -68,8 +68,8 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
 def checked_name(name: str) -> str:
     """The run's name, if it can be the name of a folder."""
     if not RUN_NAME.fullmatch(name):
-        mend = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
-        raise ParamsError(what=f"'{name[:100]}' cannot name a run", where="params.yaml", mend=mend)
+        fix = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
+        raise ParamsError(what=f"'{name[:100]}' cannot name a run", where="params.yaml", fix=fix)
     return name
 
 
@@ -111,13 +111,13 @@ def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
         if error.errno is None:  # not the system's refusal but a library's own error: a defect of ours
             _keep(stage, traceback.format_exc(limit=-1))
             raise
-        _fail(stage, f"{_place(error, name)}: {error.strerror}. {_mend(error)}", 1)
+        _fail(stage, f"{_place(error, name)}: {error.strerror}. {_fix(error)}", 1)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
             _keep(stage, traceback.format_exc(limit=-1))
             raise
-        mend = "Lower micro_tokens, or sampling.rows or the number of samples where it samples, or use a smaller model"
-        _fail(stage, f"{name}: the memory ran out. {mend}", 1)
+        fix = "Lower micro_tokens, or sampling.rows or the number of samples where it samples, or use a smaller model"
+        _fail(stage, f"{name}: the memory ran out. {fix}", 1)
     except KeyboardInterrupt:
         _fail(stage, f"{name} was interrupted. The next run resumes from the last checkpoint, where there is one", 130)
     except Exception:
@@ -148,10 +148,10 @@ def _place(error: OSError, name: str) -> str:
     return str(error.filename) if error.filename is not None else f"the stage {name}"
 
 
-def _mend(error: OSError) -> str:
+def _fix(error: OSError) -> str:
     if error.errno in DISK_FULL:
         return "Free some disk space and run it again; what was there before is kept"
-    return "Mend the file, its folder or their rights and run it again"
+    return "Fix the file, its folder or their rights and run it again"
 
 
 def _dvc_process() -> psutil.Process | None:

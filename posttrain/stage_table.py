@@ -47,8 +47,8 @@ def group_of(settings: Settings, group: str) -> dict[str, Any]:
     section, _, inner = group.partition(".")
     found = (settings.get(section) or {}).get(inner) or {}
     if not isinstance(found, Mapping):
-        mend = "Write one key per run"
-        raise ParamsError(what=f"{group} is not a mapping of names to settings", where=PARAMS_FILE, mend=mend)
+        fix = "Write one key per run"
+        raise ParamsError(what=f"{group} is not a mapping of names to settings", where=PARAMS_FILE, fix=fix)
     return dict(found)
 
 

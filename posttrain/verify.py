@@ -27,10 +27,10 @@ AGAIN: Final = "`dvc repro` makes again what is missing now (`dvc pull` gets it,
 
 def repair(root: Path) -> str:
     """Fix what a kill, a power cut or an edit left in DVC's files without reading its cache; what was fixed."""
-    mended, file = lock.mend(root), root / LOCK
+    repaired, file = lock.repair(root), root / LOCK
     if file.is_file() and lock.CONFLICT in file.read_bytes():
-        return mended  # a person has to choose first
-    lines = [mended, *disown(root)]
+        return repaired  # a person has to choose first
+    lines = [repaired, *disown(root)]
     checked = root / CHECKED
     if not checked.is_file() or checked.read_text(encoding="utf-8") != boot():
         lines += _distrust(root)
@@ -58,7 +58,7 @@ def verify(root: Path) -> str:
         lines.append(f"DVC's cache, {name} ({what}): it was damaged, {end}")
     lines += [f"DVC's run cache, {name}: it was damaged, removed" for name in entries]
     if lines:
-        raise PipelineError(what="\n".join(["this was found:", *lines]), where=str(root.absolute()), mend=AGAIN)
+        raise PipelineError(what="\n".join(["this was found:", *lines]), where=str(root.absolute()), fix=AGAIN)
     whole = f"{count} objects in DVC's cache and {len(outs)} outputs of dvc.lock are as they were recorded"
     return "\n".join([whole, *_accepted(root)])
 
@@ -107,8 +107,8 @@ def _idle(root: Path) -> Iterator[Any]:
                 yield repo
         except DvcException as error:
             busy = isinstance(error, LockError)
-            mend = "Wait until DVC has ended, or end it" if busy else "Fix it; `dvc status` reads it too"
-            raise PipelineError(what=" ".join(str(error).split())[:300], where=str(root), mend=mend) from error
+            fix = "Wait until DVC has ended, or end it" if busy else "Fix it; `dvc status` reads it too"
+            raise PipelineError(what=" ".join(str(error).split())[:300], where=str(root), fix=fix) from error
 
 
 def _outs(repo: Any) -> list[dict[str, Any]]:

@@ -113,8 +113,8 @@ def hold(file: Path, what: str, patience_s: float = PATIENCE_S) -> None:
                 os.pwrite(handle, f"process {os.getpid()} ({' '.join(sys.argv)[:200]})".encode(), 0)
         elif time.monotonic() >= until:
             holder = file.read_text(encoding="utf-8", errors="replace") or "another process"
-            mend = "Wait until it has ended, or end it; nothing was changed"
-            raise PipelineError(what=f"{holder} is at work on {what} already", where=str(file), mend=mend)
+            fix = "Wait until it has ended, or end it; nothing was changed"
+            raise PipelineError(what=f"{holder} is at work on {what} already", where=str(file), fix=fix)
         else:
             time.sleep(0.1)
 

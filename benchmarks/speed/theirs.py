@@ -39,7 +39,7 @@ def tuned(case: Case) -> dict[str, Any]:
 
 
 class TrlMissing(SystemExit):
-    """Said once, with the mend."""
+    """Said once, with the fix."""
 
     def __init__(self) -> None:
         super().__init__("TRL is not installed, so its sides cannot run. Install it: pip install -e '.[trl]'")

@@ -115,7 +115,7 @@ def describe(name: str | None = None) -> str:
         if other == name:
             return "\n".join([f"{name}: {paper}", f"  {formula}", "knobs", *_knob_lines(model, {}, {})])
     known = sorted([*(row for family in FAMILIES for row in family.rows), *(other[0] for other in OTHERS)])
-    raise ParamsError(what=f"no algorithm '{name}'", where="algorithms", mend=did_you_mean(name, known))
+    raise ParamsError(what=f"no algorithm '{name}'", where="algorithms", fix=did_you_mean(name, known))
 
 
 def page(existing: str) -> str:

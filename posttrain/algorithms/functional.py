@@ -139,8 +139,8 @@ def objective_loss(
     """Any objective on columns named as in objective.py; the gradient is by the column `main`, in its shape."""
     unknown = sorted(set(columns) - ROW_COLUMNS - TOKEN_COLUMNS)
     if unknown:
-        mend = did_you_mean(unknown[0], sorted(ROW_COLUMNS | TOKEN_COLUMNS))
-        raise ParamsError(what=f"no objective knows a column '{unknown[0]}'", where="columns", mend=mend)
+        fix = did_you_mean(unknown[0], sorted(ROW_COLUMNS | TOKEN_COLUMNS))
+        raise ParamsError(what=f"no objective knows a column '{unknown[0]}'", where="columns", fix=fix)
     leaf = columns[main] if columns[main].requires_grad else columns[main].detach().requires_grad_()
     with torch.enable_grad():
         step, made = _ragged({**columns, main: leaf}, mask, lengths, item)
@@ -156,13 +156,13 @@ def _ragged(
 ) -> tuple[Ragged, dict[str, Tensor]]:
     """(the step without gradient columns but with its own row and token numbers, the gradient columns)."""
     if (mask is None) == (lengths is None):
-        raise ParamsError(what="tokens are padded or ragged", where="mask, lengths", mend="Give exactly one of the two")
+        raise ParamsError(what="tokens are padded or ragged", where="mask, lengths", fix="Give exactly one of the two")
     flat = dict(columns)
     if mask is not None:
         wrong = [name for name in flat if name in TOKEN_COLUMNS and flat[name].shape != mask.shape]
         if wrong:
             what = f"'{wrong[0]}' has shape {tuple(flat[wrong[0]].shape)}, the mask {tuple(mask.shape)}"
-            raise ParamsError(what=what, where="mask", mend="Token columns and mask need one shape [B, T]")
+            raise ParamsError(what=what, where="mask", fix="Token columns and mask need one shape [B, T]")
         flat = {name: column[mask.bool()] if name in TOKEN_COLUMNS else column for name, column in flat.items()}
         lengths = mask.bool().sum(dim=1)
     assert lengths is not None
@@ -187,7 +187,7 @@ def _groups(rewards: Tensor, group_size: int | None, groups: Tensor | None) -> T
         return groups
     if groups is not None or group_size < 1 or rewards.shape[0] % group_size:
         what = f"{rewards.shape[0]} rows are no whole groups of {group_size}, or groups were given twice"
-        raise ParamsError(what=what, where="group_size", mend="Give group_size for neighbours, or groups, not both")
+        raise ParamsError(what=what, where="group_size", fix="Give group_size for neighbours, or groups, not both")
     return torch.arange(rewards.shape[0], device=rewards.device) // group_size
 
 
@@ -199,10 +199,10 @@ def _nth(side: Tensor) -> Tensor:
 
 def _row(rows: Mapping[str, Any], name: str) -> Any:
     if name not in rows:
-        raise ParamsError(what=f"no algorithm '{name}'", where="algorithm", mend=did_you_mean(name, sorted(rows)))
+        raise ParamsError(what=f"no algorithm '{name}'", where="algorithm", fix=did_you_mean(name, sorted(rows)))
     row: Row[Any] = rows[name]
     return row
 
 
 def _missing(algorithm: str, name: str, what: str) -> ParamsError:
-    return ParamsError(what=f"'{algorithm}' needs {name}, {what}", where=name, mend=f"Give {name}")
+    return ParamsError(what=f"'{algorithm}' needs {name}, {what}", where=name, fix=f"Give {name}")

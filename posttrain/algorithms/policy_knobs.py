@@ -145,7 +145,7 @@ READERS: Readers = {
 
 
 def refusal(knobs: PolicyKnobs) -> str | None:
-    """Why a combination that is typed right means nothing, with the mend; None when it means something."""
+    """Why a combination that is typed right means nothing, with the fix; None when it means something."""
     for judge in (_ratio_refusal, _clip_refusal, _kl_refusal, _update_refusal):
         reason = judge(knobs)
         if reason:

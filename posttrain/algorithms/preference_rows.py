@@ -102,7 +102,7 @@ READERS: Readers = {
 
 
 def refusal(knobs: PreferenceKnobs) -> str | None:
-    """Why a combination that is typed right means nothing, with the mend; None when it means something."""
+    """Why a combination that is typed right means nothing, with the fix; None when it means something."""
     if knobs.loss == "orpo" and (knobs.reference or knobs.reduce != "mean"):
         return "orpo takes the odds of an answer's mean probability. Use reference false and reduce mean"
     if knobs.loss in FEEDBACK and not knobs.reference:

@@ -34,8 +34,8 @@ def choose(names: Sequence[str], policy: str | None, score: Score) -> list[Measu
             measured.append(read_measured(Path(), WORKSPACE, chosen, score))
         measured += [_read(one, chosen, score) for one in found.values()]
     if not measured:
-        mend = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
-        raise PipelineError(what="there is nothing to compare", where=PARAMS_FILE, mend=mend)
+        fix = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
+        raise PipelineError(what="there is nothing to compare", where=PARAMS_FILE, fix=fix)
     check_same_prompts(measured)
     return measured
 
@@ -44,8 +44,8 @@ def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> 
     found = named(name, known)
     if not found:
         alike = [*runs_here, *(one.name for one in known)]
-        mend = f"`dvc exp list` names the experiments. {did_you_mean(name, alike)}".strip()
-        raise PipelineError(what=f"no run, experiment or sweep '{name}'", where="compare", mend=mend)
+        fix = f"`dvc exp list` names the experiments. {did_you_mean(name, alike)}".strip()
+        raise PipelineError(what=f"no run, experiment or sweep '{name}'", where="compare", fix=fix)
     return found
 
 
@@ -62,8 +62,8 @@ def _policy(flat: Sequence[Flat], here: Sequence[str], settings: Settings) -> st
     if len(own) == 1 and len(touched) == 1:
         return own[0]
     what = "the experiments differ in more than one run" if touched else "the experiments have equal settings"
-    mend = f"Say which policy to look at: --policy, one of {', '.join(own or labels)}"
-    raise PipelineError(what=what, where="compare", mend=mend)
+    fix = f"Say which policy to look at: --policy, one of {', '.join(own or labels)}"
+    raise PipelineError(what=what, where="compare", fix=fix)
 
 
 def _read(experiment: Experiment, policy: str, score: Score) -> Measured:

@@ -92,8 +92,8 @@ def _pairs(labels: Sequence[str], settings: Sequence[Setting], against: str | No
     names = [{setting.label, *(one.name for one in setting.trained)} for setting in settings]
     base = next((nth for nth, known in enumerate(names) if against in known), None)
     if base is None:
-        mend = did_you_mean(against, sorted(set().union(*names)))
-        raise PipelineError(what=f"'{against}' is not among what is compared", where="--against", mend=mend)
+        fix = did_you_mean(against, sorted(set().union(*names)))
+        raise PipelineError(what=f"'{against}' is not among what is compared", where="--against", fix=fix)
     return [(nth, base) for nth in range(len(labels)) if nth != base]
 
 

@@ -36,8 +36,8 @@ def git(*words: str) -> str:
     done = subprocess.run(["git", *words], check=False, capture_output=True, text=True)
     if done.returncode:
         reason = " ".join(done.stderr.split())[:300]
-        mend = "Experiments need a git repository with a commit: git add --all && git commit"
-        raise PipelineError(what=f"git {words[0]} failed ({reason})", where=str(Path.cwd()), mend=mend)
+        fix = "Experiments need a git repository with a commit: git add --all && git commit"
+        raise PipelineError(what=f"git {words[0]} failed ({reason})", where=str(Path.cwd()), fix=fix)
     return done.stdout
 
 
@@ -86,8 +86,8 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
             files.get_file(path.as_posix(), str(target))
         except (DvcException, OSError) as error:
             reason = " ".join(str(error).split())[:300]
-            mend = "If it was run elsewhere: dvc exp pull, dvc pull. Else name what it holds with --policy"
-            raise DataError(what=f"it lacks {path} ({reason})", where=experiment.name, mend=mend) from error
+            fix = "If it was run elsewhere: dvc exp pull, dvc pull. Else name what it holds with --policy"
+            raise DataError(what=f"it lacks {path} ({reason})", where=experiment.name, fix=fix) from error
     return into
 
 

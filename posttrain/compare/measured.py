@@ -61,8 +61,8 @@ def read_measured(folder: Path, name: str, policy: str, score: Score) -> Measure
     settings = read_yaml(folder / PARAMS_FILE)
     model = policies(settings).get(policy)
     if model is None:
-        mend = f"It has {', '.join(policies(settings))}"
-        raise DataError(what=f"evaluate.policies has no '{policy}'", where=f"{name}: {PARAMS_FILE}", mend=mend)
+        fix = f"It has {', '.join(policies(settings))}"
+        raise DataError(what=f"evaluate.policies has no '{policy}'", where=f"{name}: {PARAMS_FILE}", fix=fix)
     plot = folder / plot_path(model)
     return Measured(
         name=name,
@@ -86,7 +86,7 @@ def check_same_prompts(found: list[Measured]) -> None:
             raise DataError(
                 what=f"{one.name} and {found[0].name} were measured on other prompts ({shared} are the same)",
                 where=f"results/{one.policy}/rollouts.parquet",
-                mend="Compare what shares the data and evaluate.settings of params.yaml",
+                fix="Compare what shares the data and evaluate.settings of params.yaml",
             )
 
 

@@ -35,8 +35,8 @@ def conclusion(found: Comparison) -> str:
     beaten = {pair.right if pair.finding.mean > 0 else pair.left for pair in told}
     if not told:
         seeds = min(mean.seeds for mean in found.means)
-        mend = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds a setting"
-        return f"Cannot tell which setting is better: {mend}; run more seeds (docs/compare.md)."
+        fix = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds a setting"
+        return f"Cannot tell which setting is better: {fix}; run more seeds (docs/compare.md)."
     rest = [label for nth, label in enumerate(labels) if nth not in beaten]
     if len(rest) == 1:
         return f"Best on the held-out prompts: {rest[0]}."

@@ -71,8 +71,8 @@ def load_policies() -> dict[str, str]:
     odd = [f"{label!r}: {name!r}" for label, name in policies.items() if not _right_policy(label, name)]
     if odd:
         what = f"evaluate.policies has {', '.join(odd)[:300]}"
-        mend = "Write LABEL: MODEL, a short name and a folder under models/, e.g. grpo: online/grpo"
-        raise ParamsError(what=what, where=PARAMS_FILE, mend=mend)
+        fix = "Write LABEL: MODEL, a short name and a folder under models/, e.g. grpo: online/grpo"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
     return dict(policies)
 
 
@@ -85,8 +85,8 @@ def evaluate(name: str) -> dict[str, float]:
     """Sample from a policy, judge, measure; writes results/NAME/rollouts.parquet and metrics.json."""
     policies, params = load_policies(), load(EvaluateParams, "evaluate.settings")
     if name not in policies:
-        mend = did_you_mean(name, list(policies))
-        raise ParamsError(what=f"evaluate.policies has no '{name}'", where=PARAMS_FILE, mend=mend)
+        fix = did_you_mean(name, list(policies))
+        raise ParamsError(what=f"evaluate.policies has no '{name}'", where=PARAMS_FILE, fix=fix)
     device = Device(params.device)
     note(seed=params.seed)
     folder = needed_model(policies[name], f"evaluate.policies.{name}")
@@ -145,8 +145,8 @@ def _rows(params: EvaluateParams) -> list[dict[str, Any]]:
     else:
         print("evaluate: no prompt has an answer, so pass@1 and greedy are not measured", file=sys.stderr)
     if frame.height < 2:
-        what, mend = f"{frame.height} prompts are in the split {params.split}", "At least two are needed"
-        raise DataError(what=what, where=str(file), mend=mend)
+        what, fix = f"{frame.height} prompts are in the split {params.split}", "At least two are needed"
+        raise DataError(what=what, where=str(file), fix=fix)
     if frame.height < params.prompts and "prompts" in params.model_fields_set:
         known = f"{frame.height} prompts are all there are in split '{params.split}'"
         print(f"evaluate: {known} (evaluate.settings.prompts: {params.prompts})", file=sys.stderr)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from posttrain import user_code
 from posttrain.workspace import write_json
 
 FOLDER: Final = Path("records")
@@ -80,5 +81,7 @@ def _name(name: str, module: ModuleType) -> str:
 
 
 def _counts(module: str) -> bool:
-    """Whether what a module says can change a run; to measure one changes nothing."""
+    """Whether a module's code can change a run: the library but for what measures it, and the user's own files."""
+    if module in user_code.loaded_modules():
+        return True
     return module.partition(".")[0] in ("posttrain", "stages") and not module.startswith("posttrain.measure")

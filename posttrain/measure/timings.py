@@ -66,8 +66,8 @@ def timings_table(folder: Path = FOLDER) -> str:
     """Every stage's seconds and the share of each phase, the longest stage first."""
     found = sorted((_read(file) for file in folder.rglob("*.json")), key=lambda one: -float(one["total"]))
     if not found:
-        mend = "Run a stage: each writes its timings at its end"
-        raise PipelineError(what="there are no timings", where=str(folder), mend=mend)
+        fix = "Run a stage: each writes its timings at its end"
+        raise PipelineError(what="there are no timings", where=str(folder), fix=fix)
     names = (*NAMES, OTHER)
     every: dict[str, Any] = {
         "stage": "all",
@@ -89,5 +89,5 @@ def _read(file: Path) -> dict[str, Any]:
         {name: float(found["seconds"][name]) for name in (*NAMES, OTHER)}
         float(found["total"]), float(found["peak_mb"]), str(found["stage"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise PipelineError(what=f"cannot be read ({error!r:.100})", where=str(file), mend="Delete it") from error
+        raise PipelineError(what=f"cannot be read ({error!r:.100})", where=str(file), fix="Delete it") from error
     return found

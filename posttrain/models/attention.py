@@ -123,7 +123,7 @@ def _attention(
     del attention_mask
     where = f"layer {getattr(module, 'layer_idx', '?')} of {type(module).__name__}"
     if layout is None:
-        raise ModelError(what="called without a layout", where=where, mend="Call it through posttrain.models.forward")
+        raise ModelError(what="called without a layout", where=where, fix="Call it through posttrain.models.forward")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     return layout.attend(layer, query, key, value, Scoring(scale, sliding_window, softcap, s_aux)), None

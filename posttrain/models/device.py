@@ -39,7 +39,7 @@ class Device:
         torch.set_num_threads(params.threads)
         name = params.device if params.device != "auto" else _best()
         if not {"cuda": torch.cuda, "mps": torch.backends.mps, "cpu": torch.cpu}[name].is_available():
-            raise ModelError(what="there is no such device here", where=f"device = {name}", mend="Use auto or cpu")
+            raise ModelError(what="there is no such device here", where=f"device = {name}", fix="Use auto or cpu")
         if name == "cuda" and params.deterministic:
             repeat_every_bit()
         self.torch = torch.device(name)

@@ -15,12 +15,12 @@ def load_ends(path: str | Path) -> tuple[int, ...]:
     try:
         found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        mend = "Mend it, or delete it where the tokenizer's own end token will do"
-        raise ModelError(what=f"cannot be read ({error!r:.200})", where=str(file), mend=mend) from error
+        fix = "Fix it, or delete it where the tokenizer's own end token will do"
+        raise ModelError(what=f"cannot be read ({error!r:.200})", where=str(file), fix=fix) from error
     ends = [] if found is None else found if isinstance(found, list) else [found]
     rows = load_config(file.parent).get_text_config().vocab_size if ends else 0
     odd = [end for end in ends if not isinstance(end, int) or isinstance(end, bool) or not 0 <= end < rows]
     if odd:
-        what, mend = f"eos_token_id = {odd!r:.80} is no token of the model's {rows}", "Give tokens of the vocabulary"
-        raise ModelError(what=what, where=str(file), mend=mend)
+        what, fix = f"eos_token_id = {odd!r:.80} is no token of the model's {rows}", "Give tokens of the vocabulary"
+        raise ModelError(what=what, where=str(file), fix=fix)
     return tuple(dict.fromkeys(ends))

@@ -33,8 +33,8 @@ def fetch_model(name: str, revision: str | None, target: Path, save_dtype: SaveD
     """Check the model and its tokenizer, and write them into `target` in their own dtype, with a manifest."""
     folder = Path(name) if revision is None else _from_hub(name, revision)
     if not folder.is_dir():
-        mend = "Give the folder of a model in base.folders; a model of the Hub belongs in base.hub, with its commit"
-        raise ModelError(what="folder not found", where=name, mend=mend)
+        fix = "Give the folder of a model in base.folders; a model of the Hub belongs in base.hub, with its commit"
+        raise ModelError(what="folder not found", where=name, fix=fix)
     model = load_policy(folder)
     load_ends(folder)
     with tempfile.TemporaryDirectory(prefix="posttrain-") as scratch:
@@ -49,8 +49,8 @@ def fetch_model(name: str, revision: str | None, target: Path, save_dtype: SaveD
 def _from_hub(name: str, revision: str) -> Path:
     if not re.fullmatch("[0-9a-f]{40}", revision):
         what = f"revision '{revision}' may move to another commit, and a Hub model needs its commit"
-        mend = "Give the commit's full hash of 40 digits"
-        raise ModelError(what=what, where=f"base.hub: {name}", mend=mend)
+        fix = "Give the commit's full hash of 40 digits"
+        raise ModelError(what=what, where=f"base.hub: {name}", fix=fix)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -58,6 +58,6 @@ def _from_hub(name: str, revision: str) -> Path:
         found = snapshot_download(name, revision=revision, allow_patterns=FILES, ignore_patterns="*/*")
     except (HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        mend = "Check the name and the connection, or download it and name its folder in base.folders"
-        raise ModelError(what=f"cannot be fetched ({reason})", where=f"base.hub: {name}", mend=mend) from error
+        fix = "Check the name and the connection, or download it and name its folder in base.folders"
+        raise ModelError(what=f"cannot be fetched ({reason})", where=f"base.hub: {name}", fix=fix) from error
     return Path(found)

@@ -58,7 +58,7 @@ def head_of(model: Any) -> Head:
         raise ModelError(
             what=f"its head is not a matrix ({type(linear).__name__})",
             where=type(model).__name__,
-            mend="Use a causal language model whose logits are hidden states times a matrix",
+            fix="Use a causal language model whose logits are hidden states times a matrix",
         )
     config = model.config.get_text_config()
     multiplied, divided = (getattr(config, name, None) or 1.0 for name in ("logit_scale", "logits_scaling"))

@@ -30,7 +30,7 @@ def filled(cls: Any, config: Any, weights: WeightFiles) -> Any:
     layers = config.get_text_config().num_hidden_layers
     if layers > len(weights):
         what = f"num_hidden_layers = {layers!r:.40} cannot be: there are {len(weights)} tensors"
-        raise ModelError(what=what, where=where, mend="Take the config that belongs to the weights")
+        raise ModelError(what=what, where=where, fix="Take the config that belongs to the weights")
     tied = dict(outline(cls, config, where).all_tied_weights_keys)
     _check_dtypes(weights)
     with _quiet():
@@ -48,14 +48,14 @@ def filled(cls: Any, config: Any, weights: WeightFiles) -> Any:
             )
         except (*BUILD_ERRORS, OSError, SafetensorError) as error:
             what = f"the weights do not fit {cls.__name__} ({' '.join(str(error).split())[:300]})"
-            mend = "Take the weights that belong to the config"
-            raise ModelError(what=what, where=str(weights.folder), mend=mend) from error
+            fix = "Take the weights that belong to the config"
+            raise ModelError(what=what, where=str(weights.folder), fix=fix) from error
     _check_fit(found, weights.folder)
     _refuse([f"{name} is not finite" for name in not_finite(model)], weights.folder)
     apart = sorted(set(tied) - set(model.all_tied_weights_keys))
     if apart:
         what = f"the config ties {', '.join(apart)} to other weights, and the files give them values of their own"
-        raise ModelError(what=what, where=where, mend="Set tie_word_embeddings: false in it")
+        raise ModelError(what=what, where=where, fix="Set tie_word_embeddings: false in it")
     with _quiet():
         check_runs(ready(model), str(weights.folder))
     return model
@@ -102,7 +102,7 @@ def _check_fit(found: dict[str, Any], folder: Path) -> None:
 def _refuse(faults: list[str], folder: Path) -> None:
     if faults:
         shown = "; ".join(faults[:8]) + (f" and {len(faults) - 8} more" if len(faults) > 8 else "")
-        raise ModelError(what=shown, where=str(folder / WEIGHTS), mend="Save the model again with its own config")
+        raise ModelError(what=shown, where=str(folder / WEIGHTS), fix="Save the model again with its own config")
 
 
 def not_finite(model: Any) -> list[str]:
@@ -118,12 +118,12 @@ def outline(cls: Any, config: Any, where: str) -> Any:
         with torch.device("meta"):
             found = cls(config)
     except (*BUILD_ERRORS, StrictDataclassError) as error:
-        mend = "Take the config.json that belongs to the weights"
-        raise ModelError(what=f"the config makes no model ({error!r:.200})", where=where, mend=mend) from error
+        fix = "Take the config.json that belongs to the weights"
+        raise ModelError(what=f"the config makes no model ({error!r:.200})", where=where, fix=fix) from error
     size, free = sum(part.numel() for part in found.parameters()) * 4.0, free_bytes(torch.device("cpu"))
     if size > free:
         what = f"its weights take {size / 1e9:.3g} GB in float32, and {free / 1e9:.3g} GB of memory are free"
-        raise ModelError(what=what, where=where, mend="Use a smaller model or a larger machine")
+        raise ModelError(what=what, where=where, fix="Use a smaller model or a larger machine")
     return found
 
 

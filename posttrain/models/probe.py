@@ -23,7 +23,7 @@ TOLERANCE = 1e-3
 """Of the largest value: rounding is far below it, a wrong mask or position far above."""
 LOUD = 100.0
 """States are made so many times larger to look at the head."""
-MEND = "Use a model of a family that docs/models.md lists"
+TESTED_FAMILY = "Use a model of a family that docs/models.md lists"
 KINDS = {"full_attention", "sliding_attention"}
 FAULTS = (ArithmeticError, AttributeError, LookupError, ModelError, RuntimeError, TypeError, ValueError)
 """What transformers' models raise for arguments that they do not take, and our attention for what it does not know."""
@@ -42,20 +42,20 @@ def check_runs(model: Any, where: str) -> None:
         model.set_attn_implementation(NAME)
     except FAULTS as error:
         what = f"{type(model).__name__} cannot be run ({type(error).__name__}: {error!s:.200})"
-        raise ModelError(what=what, where=where, mend=MEND) from error
+        raise ModelError(what=what, where=where, fix=TESTED_FAMILY) from error
     if not bool(expected.isfinite().all()):
-        what, mend = f"{type(model).__name__} gives values that are not finite", "Take the config of these weights"
-        raise ModelError(what=what, where=where, mend=mend)
+        what, fix = f"{type(model).__name__} gives values that are not finite", "Take the config of these weights"
+        raise ModelError(what=what, where=where, fix=fix)
     fault = _fault(lambda: _packed_and_decoded(model, rows), head, expected)
     if fault is not None:
         run_in_rows(model)
         again = _fault(lambda: packed_states(model, pack(rows, [[]] * len(rows))), head, expected)
         if again is not None:
-            raise ModelError(what=f"{type(model).__name__} {again}, in padded rows too", where=where, mend=MEND)
+            raise ModelError(what=f"{type(model).__name__} {again}, in padded rows too", where=where, fix=TESTED_FAMILY)
         print(f"{where}: {type(model).__name__} {fault}: it runs in padded rows and samples without a cache: slow")
     if head is not None and loud is not None and not _close(head.logits(loud[0]), loud[1]):
         what = f"the logits of {type(model).__name__} are more than its states times a matrix, capped and scaled"
-        raise ModelError(what=what, where=where, mend=MEND)
+        raise ModelError(what=what, where=where, fix=TESTED_FAMILY)
 
 
 def _with_loud_states(model: Any, rows: list[list[int]]) -> tuple[Tensor, Tensor]:

@@ -43,8 +43,8 @@ def model_class(config: Any) -> Any:
     if found is None and name == scorer_name(config.model_type):
         return _generic(name, config.model_type)
     if found is None:
-        mend = "Use an architecture of this version of transformers; code from the Hub is never run"
-        raise ModelError(what=f"unknown architecture '{name}'", where="config.json", mend=mend)
+        fix = "Use an architecture of this version of transformers; code from the Hub is never run"
+        raise ModelError(what=f"unknown architecture '{name}'", where="config.json", fix=fix)
     return found
 
 
@@ -58,7 +58,7 @@ def with_score(model: Any, where: str) -> Any:
     same = type(scorer.base_model) is type(backbone(model))
     if not same or not isinstance(head, nn.Linear) or dict(head.named_parameters()).keys() != {"weight"}:
         what = f"{type(scorer).__name__} is not the backbone of {type(model).__name__} with one matrix `score`"
-        raise ModelError(what=what, where=where, mend="Use a family that docs/models.md lists")
+        raise ModelError(what=what, where=where, fix="Use a family that docs/models.md lists")
     setattr(scorer, scorer.base_model_prefix, backbone(model))
     scorer.score = nn.Linear(head.in_features, 1, bias=False)
     nn.init.zeros_(scorer.score.weight)

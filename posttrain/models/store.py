@@ -39,7 +39,7 @@ def load_tokenizer(path: str | Path) -> Any:
 
     folder = _folder(path)
     if not (folder / "tokenizer.json").is_file():
-        raise ModelError(what="tokenizer.json is missing", where=str(folder), mend="Save the model with its tokenizer")
+        raise ModelError(what="tokenizer.json is missing", where=str(folder), fix="Save the model with its tokenizer")
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
         tokenizer("0")  # some settings are not looked at before
@@ -47,7 +47,7 @@ def load_tokenizer(path: str | Path) -> Any:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         what = f"the tokenizer cannot be read ({' '.join(str(error).split())[:300]})"
-        raise ModelError(what=what, where=str(folder), mend="Save it again") from error
+        raise ModelError(what=what, where=str(folder), fix="Save it again") from error
     if (folder / "config.json").is_file():
         check_vocabulary(tokenizer, folder)
     return tokenizer
@@ -58,7 +58,7 @@ def check_vocabulary(tokenizer: Any, folder: Path) -> None:
     rows = load_config(folder).get_text_config().vocab_size
     if len(tokenizer) > rows:
         what = f"the tokenizer has {len(tokenizer)} tokens, the model embeds {rows}"
-        raise ModelError(what=what, where=str(folder), mend="Use the tokenizer that the model was trained with")
+        raise ModelError(what=what, where=str(folder), fix="Use the tokenizer that the model was trained with")
 
 
 @phase("load")
@@ -87,8 +87,8 @@ def load_policy(path: str | Path) -> Any:
     """The folder's model, if it is one that writes text."""
     model = load_model(path)
     if is_scorer(model):
-        mend = "Name a model whose architecture ends in ForCausalLM"
-        raise ModelError(what=f"{type(model).__name__} scores text and writes none", where=str(path), mend=mend)
+        fix = "Name a model whose architecture ends in ForCausalLM"
+        raise ModelError(what=f"{type(model).__name__} scores text and writes none", where=str(path), fix=fix)
     return model
 
 
@@ -118,21 +118,21 @@ def load_config(folder: Path) -> Any:
         sizes = config.get_text_config()
         numbers = {name: getattr(sizes, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StrictDataclassError) as error:
-        mend = "It must be a transformers config with a model_type that this version of transformers knows"
-        raise ModelError(what=f"cannot be read ({error!r:.300})", where=str(file), mend=mend) from error
+        fix = "It must be a transformers config with a model_type that this version of transformers knows"
+        raise ModelError(what=f"cannot be read ({error!r:.300})", where=str(file), fix=fix) from error
     causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
     known = [causal, scorer_name(config.model_type)] if causal else []
     if not isinstance(config.architectures, list) or not config.architectures or config.architectures[0] not in known:
         what = f"architectures = {config.architectures!r:.80} is none of {config.model_type}'s: {', '.join(known)}"
-        raise ModelError(what=what, where=str(file), mend="Name one of them; code from the Hub is never run")
+        raise ModelError(what=what, where=str(file), fix="Name one of them; code from the Hub is never run")
     if getattr(config, "quantization_config", None) is not None:
-        mend = "Take the model's unquantized weights (bfloat16, float16 or float32)"
-        raise ModelError(what="the weights are quantized, which cannot be trained", where=str(file), mend=mend)
+        fix = "Take the model's unquantized weights (bfloat16, float16 or float32)"
+        raise ModelError(what="the weights are quantized, which cannot be trained", where=str(file), fix=fix)
     odd = [
         f"{name} = {n!r:.40}" for name, n in numbers.items() if not isinstance(n, int) or isinstance(n, bool) or n < 1
     ]
     if odd:
-        raise ModelError(what=f"{', '.join(odd)} cannot be", where=str(file), mend="Give whole numbers above 0")
+        raise ModelError(what=f"{', '.join(odd)} cannot be", where=str(file), fix="Give whole numbers above 0")
     return config
 
 
@@ -172,14 +172,14 @@ def save_model(
         os.replace(fresh, target)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(fresh, ignore_errors=True)
-        mend = "Free the disk or fix the folder's rights, and run it again: a trained model's checkpoint is kept"
-        raise ModelError(what=f"the model cannot be written ({error})", where=str(target), mend=mend) from error
+        fix = "Free the disk or fix the folder's rights, and run it again: a trained model's checkpoint is kept"
+        raise ModelError(what=f"the model cannot be written ({error})", where=str(target), fix=fix) from error
 
 
-def _check_finite(model: Any, target: Path, mend: str) -> None:
+def _check_finite(model: Any, target: Path, fix: str) -> None:
     bad = not_finite(model)
     if bad:
-        raise ModelError(what=f"not finite: {', '.join(bad[:5])}", where=str(target), mend=mend)
+        raise ModelError(what=f"not finite: {', '.join(bad[:5])}", where=str(target), fix=fix)
 
 
 def _small_files(folder: Path) -> list[Path]:
@@ -192,13 +192,13 @@ def _folder(path: str | Path) -> Path:
     """The folder, its small files checked against the manifest if there is one; tensors are checked when read."""
     folder = Path(path)
     if not folder.is_dir():
-        raise ModelError(what="the model folder is missing", where=str(folder), mend="Run the stage that makes it")
+        raise ModelError(what="the model folder is missing", where=str(folder), fix="Run the stage that makes it")
     listed = {name: entry for name, entry in _manifest(folder).items() if isinstance(entry, str)}
     changed = [
         name for name, entry in listed.items() if not (folder / name).is_file() or digest(folder / name) != entry
     ]
     if changed:
-        raise ModelError(what=f"not what {MANIFEST} says: {', '.join(changed)}", where=str(folder), mend=AGAIN)
+        raise ModelError(what=f"not what {MANIFEST} says: {', '.join(changed)}", where=str(folder), fix=AGAIN)
     return folder
 
 
@@ -208,9 +208,9 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(what=f"cannot be read ({error})", where=str(file), mend=AGAIN) from error
+        raise ModelError(what=f"cannot be read ({error})", where=str(file), fix=AGAIN) from error
     if not isinstance(found, dict):
-        raise ModelError(what="holds no JSON object", where=str(file), mend=AGAIN)
+        raise ModelError(what="holds no JSON object", where=str(file), fix=AGAIN)
     return found
 
 
@@ -219,7 +219,7 @@ def _check_digests(weights: WeightFiles) -> None:
     listed = {name: entry for name, entry in _manifest(weights.folder).items() if not isinstance(entry, str)}
     same = set(weights) == set(listed) and all(describe(weights.tensor(name)) == listed[name] for name in weights)
     if listed and not same:
-        raise ModelError(what=f"the weights are not those of {MANIFEST}", where=str(weights.folder), mend=AGAIN)
+        raise ModelError(what=f"the weights are not those of {MANIFEST}", where=str(weights.folder), fix=AGAIN)
 
 
 def _config_text(model: Any, dtype: torch.dtype) -> str:

@@ -35,7 +35,7 @@ def complete_tokenizer(folder: Path, target: Path) -> None:
     check_vocabulary(tokenizer, folder)
     if tokenizer(tokenizer.eos_token, add_special_tokens=False)["input_ids"] != [tokenizer.eos_token_id]:
         what = f"its end token {tokenizer.eos_token!r} is not one token of the vocabulary"
-        raise ModelError(what=what, where=str(folder), mend="Set eos_token in tokenizer_config.json")
+        raise ModelError(what=what, where=str(folder), fix="Set eos_token in tokenizer_config.json")
     if said:
         print(f"{folder}: {'; '.join(said)}")
 
@@ -49,8 +49,8 @@ def _missing(folder: Path, target: Path) -> tuple[dict[str, Any], list[str]]:
         first = found[0] if isinstance(found, list) and found else found
         end = tokenizer.convert_ids_to_tokens(first) if isinstance(first, int) and 0 <= first < len(tokenizer) else None
         if end is None:
-            mend = "Set eos_token in tokenizer_config.json to the token that ends an answer"
-            raise ModelError(what="the tokenizer has no end token", where=str(folder), mend=mend)
+            fix = "Set eos_token in tokenizer_config.json to the token that ends an answer"
+            raise ModelError(what="the tokenizer has no end token", where=str(folder), fix=fix)
         added["eos_token"] = end
     if tokenizer.pad_token is None:
         added["pad_token"] = end
@@ -73,8 +73,8 @@ def _convert(folder: Path, target: Path) -> None:
         found.backend_tokenizer.save(str(target / "tokenizer.json"))
     except Exception as error:  # tokenizers raises Exception itself, and has no class of its own
         what = f"tokenizer.json is missing and cannot be made from its files ({' '.join(str(error).split())[:200]})"
-        mend = "Where its packages are installed, run AutoTokenizer.from_pretrained(...).save_pretrained(...) once"
-        raise ModelError(what=what, where=str(folder), mend=mend) from error
+        fix = "Where its packages are installed, run AutoTokenizer.from_pretrained(...).save_pretrained(...) once"
+        raise ModelError(what=what, where=str(folder), fix=fix) from error
     file = target / "tokenizer_config.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     config |= found.special_tokens_map

@@ -75,8 +75,8 @@ def open_weights(folder: Path) -> Iterator[WeightFiles]:
             }
             weights = WeightFiles(folder, files)
         except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            mend = "Save the folder again; weights must be safetensors"
-            raise ModelError(what=f"the weights cannot be read ({error})", where=str(folder), mend=mend) from error
+            fix = "Save the folder again; weights must be safetensors"
+            raise ModelError(what=f"the weights cannot be read ({error})", where=str(folder), fix=fix) from error
         yield weights
 
 

@@ -51,8 +51,8 @@ def train_distill(run: str) -> None:
     text = ChatText(load_tokenizer(folder), str(folder), today=params.date)
     if text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
         what = f"{section}.teacher = '{params.teacher}' has another tokenizer than '{params.start}'"
-        mend = "A distribution over tokens can be learned from a teacher of the same tokenizer only"
-        raise ParamsError(what=what, where=PARAMS_FILE, mend=mend)
+        fix = "A distribution over tokens can be learned from a teacher of the same tokenizer only"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
     device = Device(params.device)
     modules = Modules(
         load_policy(folder).to(device.torch),

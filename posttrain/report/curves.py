@@ -26,8 +26,8 @@ def read_curve(path: Path) -> dict[str, Column]:
         names = [str(name) for name in rows[0]] if rows else []
         return {name: [_number(row[name]) for row in rows] for name in names}
     except (OSError, ValueError, csv.Error) as error:
-        mend = "Train it again: dvc repro"
-        raise DataError(what=f"not readable as a table of metrics ({error})", where=str(path), mend=mend) from error
+        fix = "Train it again: dvc repro"
+        raise DataError(what=f"not readable as a table of metrics ({error})", where=str(path), fix=fix) from error
 
 
 def thinned(columns: dict[str, Column], points: int) -> tuple[dict[str, Column], int]:

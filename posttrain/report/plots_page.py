@@ -43,7 +43,7 @@ def page() -> str:
             raise PipelineError(
                 what=f"the scripts hold '{mark}', which would end or change the page",
                 where="vl-convert-python",
-                mend="Install the version that constraints.txt names",
+                fix="Install the version that constraints.txt names",
             )
     return TEMPLATE.replace("SCRIPTS", scripts)
 
@@ -51,7 +51,7 @@ def page() -> str:
 def install(root: Path) -> Path:
     """Write the page under `root` and name it in DVC's local settings, which git does not track."""
     if not (root / ".dvc").is_dir():
-        raise PipelineError(what="no DVC project", where=str(root), mend="Run from the project's root folder")
+        raise PipelineError(what="no DVC project", where=str(root), fix="Run from the project's root folder")
     target = root / PAGE
     fresh = target.with_suffix(f".{os.getpid()}")
     fresh.write_text(page(), encoding="utf-8")

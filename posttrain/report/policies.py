@@ -40,7 +40,7 @@ def measured(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[P
                 raise DataError(
                     what=f"it was measured on other prompts than {found[0].label}",
                     where=f"results/{label}/rollouts.parquet",
-                    mend="Evaluate both again: dvc repro",
+                    fix="Evaluate both again: dvc repro",
                 )
             found.append(policy)
         except PosttrainError as error:
@@ -63,11 +63,11 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         data = finite_json(path)
     except FileNotFoundError as error:
-        raise DataError(what="file not found", where=str(path), mend="Run the pipeline: dvc repro") from error
+        raise DataError(what="file not found", where=str(path), fix="Run the pipeline: dvc repro") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(what=f"not readable as JSON ({error})", where=str(path), mend=VERIFY) from error
+        raise DataError(what=f"not readable as JSON ({error})", where=str(path), fix=VERIFY) from error
     if not isinstance(data, dict):
-        raise DataError(what="holds no JSON object", where=str(path), mend=VERIFY)
+        raise DataError(what="holds no JSON object", where=str(path), fix=VERIFY)
     return data
 
 
@@ -75,14 +75,14 @@ def need_numbers(metrics: Mapping[str, Any], names: Iterable[str], file: Path) -
     """Refuse a file of metrics in which one of these is not a number."""
     odd = [name for name in names if isinstance(metrics.get(name), bool) or not isinstance(metrics[name], int | float)]
     if odd:
-        raise DataError(what=f"not a number: {', '.join(odd)}", where=str(file), mend=VERIFY)
+        raise DataError(what=f"not a number: {', '.join(odd)}", where=str(file), fix=VERIFY)
 
 
 def _policy(label: str, model: str) -> Policy:
     folder = Path("results") / label
     metrics = read_json(folder / "metrics.json")
     if missing := [name for name in ("pass_at_1", "pass_at_1_low", "pass_at_1_high") if name not in metrics]:
-        what, mend = f"it lacks {', '.join(missing)}", "Evaluate the policy again: dvc repro"
-        raise DataError(what=what, where=str(folder / "metrics.json"), mend=mend)
+        what, fix = f"it lacks {', '.join(missing)}", "Evaluate the policy again: dvc repro"
+        raise DataError(what=what, where=str(folder / "metrics.json"), fix=fix)
     need_numbers(metrics, metrics, folder / "metrics.json")
     return Policy(label, model, metrics, read_table(folder / "rollouts.parquet", "rollouts"))

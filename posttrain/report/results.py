@@ -82,7 +82,7 @@ def write_readme(not_current: Mapping[str, str]) -> str:
 
     if not_current:
         label, reason = next(iter(not_current.items()))
-        raise DataError(what=f"{label}: {reason}", where="results", mend="Run the pipeline first: dvc repro")
+        raise DataError(what=f"{label}: {reason}", where="results", fix="Run the pipeline first: dvc repro")
     summary = read_summary()
     text = _readme()
     before, _, rest = text.partition(BEGIN)
@@ -103,7 +103,7 @@ def read_summary() -> dict[str, Figures]:
     """The figures that the stage `report` wrote."""
     summary = from_json(read_json(Path(SUMMARY)))
     if not policy_figures(summary):
-        raise DataError(what="holds no policy", where=SUMMARY, mend="Run the pipeline: dvc repro")
+        raise DataError(what="holds no policy", where=SUMMARY, fix="Run the pipeline: dvc repro")
     return summary
 
 
@@ -181,11 +181,11 @@ def _beside_python(tool: str) -> str:
 
 def _readme() -> str:
     if not README.is_file():
-        raise DataError(what="there is no such file", where=str(README), mend="Run from the project's root folder")
+        raise DataError(what="there is no such file", where=str(README), fix="Run from the project's root folder")
     text = README.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(END) < text.index(BEGIN):
-        mend = f"Put {BEGIN} and {END} around the place of the table, once"
-        raise DataError(what="the marks of the results are missing or doubled", where=str(README), mend=mend)
+        fix = f"Put {BEGIN} and {END} around the place of the table, once"
+        raise DataError(what="the marks of the results are missing or doubled", where=str(README), fix=fix)
     return text
 
 

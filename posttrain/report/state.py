@@ -31,7 +31,7 @@ def _stages() -> list[dict[str, Any]]:
         answer = json.loads(done.stdout)
     except ValueError as error:
         what = f"reading the graph ended with exit code {done.returncode} ({done.stderr.strip()[-300:]})"
-        raise PipelineError(what=what, where="dvc.yaml", mend="See `dvc status`") from error
+        raise PipelineError(what=what, where="dvc.yaml", fix="See `dvc status`") from error
     if "error" in answer:
         raise PipelineError(**answer["error"])
     stages: list[dict[str, Any]] = answer["stages"]

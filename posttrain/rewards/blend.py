@@ -40,7 +40,7 @@ class Blend:
                 raise RewardError(
                     what=f"{len(bad)} of {len(values)} rewards are not finite, the first for {text!r}",
                     where=f"reward '{name}'",
-                    mend="Mend the reward; a missing reward is never taken for 0",
+                    fix="Fix the reward; a missing reward is never taken for 0",
                 )
             each[name] = values
         total = [sum(self._parts[name][0] * values[i] for name, values in each.items()) for i in range(len(samples))]
@@ -55,13 +55,13 @@ def check_answers(weights: Mapping[str, float], answers: Mapping[str, str], wher
         return ids
     if not any(answer.strip() for answer in answers.values()):
         what = "reward 'correct' compares with the prompt's answer, and no prompt has one"
-        raise DataError(what=what, where=where, mend="Give answers, or rewards that need none, e.g. {model: 1.0}")
+        raise DataError(what=what, where=where, fix="Give answers, or rewards that need none, e.g. {model: 1.0}")
     first = next((name for name in unread if answers[name].strip()), unread[0])
     example = f"the first is {answers[first]!r:.60} ({why_unread(answers[first])}; prompt {first})"
     reads = "'correct' reads a number, alone or after the last `####`"
     if len(unread) == len(ids):
-        mend = "Write the answers as numbers; without any leave out the column and use another reward (docs/rewards.md)"
-        raise DataError(what=f"{reads}, and none of {len(ids)} answers is one; {example}", where=where, mend=mend)
+        fix = "Write the answers as numbers; without any leave out the column and use another reward (docs/rewards.md)"
+        raise DataError(what=f"{reads}, and none of {len(ids)} answers is one; {example}", where=where, fix=fix)
     rule = "only the other rewards judge them" if _others(weights) else "these prompts are left out"
     print(f"{where}: {reads}; {len(unread)} of {len(ids)} answers are not one, {example}: {rule}", file=sys.stderr)
     return ids if _others(weights) else ids - set(unread)
@@ -79,12 +79,12 @@ def check_completions(
         f"none of {count or len(samples)} completions ends with `#### N`, which {' and '.join(named)} read; the first "
         f"is {samples[0].text!r:.100}"
     )
-    mend = "Train on demonstrations that end so (sft), or ask for it in the prompts (docs/rewards.md)"
+    fix = "Train on demonstrations that end so (sft), or ask for it in the prompts (docs/rewards.md)"
     if cut > len(samples) / 2:
-        mend = f"{cut} of {len(samples)} are cut off: raise sampling.max_tokens. {mend}"
+        fix = f"{cut} of {len(samples)} are cut off: raise sampling.max_tokens. {fix}"
     if not _others(weights):
-        raise DataError(what=what, where=where, mend=mend)
-    print(f"{where}: {what}. {mend}", file=sys.stderr)
+        raise DataError(what=what, where=where, fix=fix)
+    print(f"{where}: {what}. {fix}", file=sys.stderr)
 
 
 def _others(weights: Mapping[str, float]) -> bool:
@@ -97,11 +97,11 @@ def check_rewards(weights: Mapping[str, float], where: str) -> None:
     known = [*VERIFIABLE, LEARNED]
     for name in weights:
         if name not in known:
-            mend = f"{did_you_mean(name, known)} The rewards are {', '.join(known)} (docs/rewards.md)"
-            raise ParamsError(what=f"unknown reward '{name}'", where=f"{where}.reward (params.yaml)", mend=mend)
+            fix = f"{did_you_mean(name, known)} The rewards are {', '.join(known)} (docs/rewards.md)"
+            raise ParamsError(what=f"unknown reward '{name}'", where=f"{where}.reward (params.yaml)", fix=fix)
     if not any(weights.values()):
-        what, mend = "no reward has a weight other than 0", "Name one, e.g. {correct: 1.0}"
-        raise ParamsError(what=what, where=f"{where}.reward (params.yaml)", mend=mend)
+        what, fix = "no reward has a weight other than 0", "Name one, e.g. {correct: 1.0}"
+        raise ParamsError(what=what, where=f"{where}.reward (params.yaml)", fix=fix)
 
 
 def make_blend(weights: Mapping[str, float], where: str, reward_model: Path | None, device: Device) -> Blend:
@@ -113,8 +113,8 @@ def make_blend(weights: Mapping[str, float], where: str, reward_model: Path | No
             from posttrain.rewards.learned import RewardModel
 
             if reward_model is None:
-                mend = "Name a reward model: reward_model: reward/main"
-                raise ParamsError(what="reward 'model' needs a reward model", where=f"{where} (params.yaml)", mend=mend)
+                fix = "Name a reward model: reward_model: reward/main"
+                raise ParamsError(what="reward 'model' needs a reward model", where=f"{where} (params.yaml)", fix=fix)
             parts[name] = (weight, RewardModel(reward_model, device))
         else:
             parts[name] = (weight, VERIFIABLE[name])

@@ -24,11 +24,11 @@ class RewardModel:
         self._model = load_model(path).to(device.torch)
         self._shift = getattr(self._model.config, "reward_shift", 0.0)
         if not type(self._model).__name__.endswith("ForSequenceClassification"):
-            mend = "Run the stage `reward`, or give a model whose architecture ends in ForSequenceClassification"
-            raise ModelError(what=f"{type(self._model).__name__} scores no text", where=str(path), mend=mend)
+            fix = "Run the stage `reward`, or give a model whose architecture ends in ForSequenceClassification"
+            raise ModelError(what=f"{type(self._model).__name__} scores no text", where=str(path), fix=fix)
         if not isinstance(self._shift, int | float) or not math.isfinite(self._shift):
             what, where = f"reward_shift = {self._shift!r:.40} is no number", str(path / "config.json")
-            raise ModelError(what=what, where=where, mend="Give the mean score of demonstrations, or remove it")
+            raise ModelError(what=what, where=where, fix="Give the mean score of demonstrations, or remove it")
         self._device, self._budget = device, micro_tokens
 
     @torch.no_grad()

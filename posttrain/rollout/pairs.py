@@ -133,9 +133,9 @@ def _labelled(
             label = _prefers(rewards[k] - middle, noise, rng)
             liked.append({**_shared(row), "completion": _turn(samples[k]), "label": label})
     if not pairs:
-        mend = f"Train {params.policy} longer, or raise samples or prompts"
+        fix = f"Train {params.policy} longer, or raise samples or prompts"
         where = f"{where} (params.yaml)"
-        raise DataError(what="no prompt got two samples of different reward", where=where, mend=mend)
+        raise DataError(what="no prompt got two samples of different reward", where=where, fix=fix)
     summary = {"annotator_error": flipped / max(compared, 1), "mean_reward": sum(rewards) / len(rewards)}
     return with_ids(pl.DataFrame(pairs), "pairs"), with_ids(pl.DataFrame(liked), "feedback"), summary
 

@@ -22,10 +22,10 @@ def check_room(model: Any, prompts: Sequence[Sequence[int]], count: int, params:
     if count * SAMPLE_BYTES > free:
         what = f"{count:,} completions at a time take over {count * SAMPLE_BYTES / 1e9:.3g} GB of memory, and "
         what += f"{free / 1e9:.3g} GB are free"
-        raise ParamsError(what=what, where=where, mend="Lower the number of prompts or of samples of each")
+        raise ParamsError(what=what, where=where, fix="Lower the number of prompts or of samples of each")
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     longest = max((len(ids) for ids in prompts), default=0)
     if isinstance(context, int) and 0 < context < longest + params.max_tokens:
         what = f"a prompt of {longest} tokens and sampling.max_tokens = {params.max_tokens} more are longer than the "
         what += f"model's context of {context}"
-        raise ParamsError(what=what, where=where, mend="Lower sampling.max_tokens, or give shorter prompts")
+        raise ParamsError(what=what, where=where, fix="Lower sampling.max_tokens, or give shorter prompts")

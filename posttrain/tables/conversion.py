@@ -86,7 +86,7 @@ class _Reading:
                 self._flush(converted, source, part)
                 converted = []
         if not number:
-            raise DataError(what=f"{part.place} has no rows", where=self.where, mend="Give it rows or remove it")
+            raise DataError(what=f"{part.place} has no rows", where=self.where, fix="Give it rows or remove it")
         self._flush(converted, source, part)
         self._check_renames(columns, part)
         self.columns.update(columns.seen)
@@ -97,7 +97,7 @@ class _Reading:
             raise DataError(
                 what=f"the columns {names[:300] or '(none)'} are not a layout of a '{self.kind}' table",
                 where=self.where,
-                mend=f"Understood are: {understood(self.kind)}. Rename columns, e.g. rename: {{question: prompt}}",
+                fix=f"Understood are: {understood(self.kind)}. Rename columns, e.g. rename: {{question: prompt}}",
             )
         return Converted(pl.concat(self.frames), self.refused, self.limited)
 
@@ -122,14 +122,14 @@ class _Reading:
         for old, new in self.rename.items():
             if old in row and new in row and new not in self.rename:
                 what = f"'rename' turns '{old}' into '{new}', which {part.place} already has"
-                raise DataError(what=what, where=self.where, mend=f"Rename '{new}' too")
+                raise DataError(what=what, where=self.where, fix=f"Rename '{new}' too")
         return {self.rename.get(name, name): value for name, value in row.items()}
 
     def _check_renames(self, columns: Columns, part: Part) -> None:
         missing = next((old for old in self.rename if old not in columns.seen), None)
         if missing is not None:
-            mend = printable(did_you_mean(missing, list(columns.seen)))
-            raise DataError(what=f"{part.place} has no column '{missing}' to rename", where=self.where, mend=mend)
+            fix = printable(did_you_mean(missing, list(columns.seen)))
+            raise DataError(what=f"{part.place} has no column '{missing}' to rename", where=self.where, fix=fix)
 
     def _flush(self, rows: list[Row], source: str, part: Part) -> None:
         origin = {"given": pl.String(), "line": pl.UInt32()}

@@ -1,4 +1,4 @@
-"""What a schema found: every failure with its row, column, value and mend, and the sentences that say so."""
+"""What a schema found: every failure with its row, column, value and fix, and the sentences that say so."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def with_ids(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
         raise TableError(
             what=f"a '{kind}' table needs {', '.join(missing)}; there are {', '.join(frame.columns) or 'no columns'}",
             where=f"with_ids(frame, '{kind}')",
-            mend="Add the columns before the ids",
+            fix="Add the columns before the ids",
         )
     return frame.select(content_ids(frame, CONTENT[kind]), *needed)
 
@@ -59,8 +59,8 @@ def from_rows(rows: Iterable[Mapping[str, Any]], kind: Kind) -> pl.DataFrame:
     schema = {name: dtype for name, dtype in COLUMNS[kind].items() if name != "id"}
     odd = next((sorted(row) for row in table if set(row) != set(schema)), None)
     if odd is not None:
-        what, mend = f"a row has the keys {', '.join(odd)}", f"Give every row the keys {', '.join(schema)}"
-        raise TableError(what=what, where=f"from_rows(rows, '{kind}')", mend=mend)
+        what, fix = f"a row has the keys {', '.join(odd)}", f"Give every row the keys {', '.join(schema)}"
+        raise TableError(what=what, where=f"from_rows(rows, '{kind}')", fix=fix)
     try:
         # column by column, because a frame made of rows turns a number into text without a word
         columns = [pl.Series(name, [row[name] for row in table], dtype=dtype) for name, dtype in schema.items()]
@@ -68,6 +68,6 @@ def from_rows(rows: Iterable[Mapping[str, Any]], kind: Kind) -> pl.DataFrame:
         raise TableError(
             what=f"the values do not fit the column types ({str(error).splitlines()[0]})",
             where=f"from_rows(rows, '{kind}')",
-            mend="Give each column the type of posttrain/tables/columns.py",
+            fix="Give each column the type of posttrain/tables/columns.py",
         ) from error
     return with_ids(pl.DataFrame(columns), kind)

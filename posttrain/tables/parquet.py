@@ -119,7 +119,7 @@ def write_parquet(frame: pl.DataFrame, path: Place) -> None:
         raise TableError(
             what=f"the table cannot be written ({error})",
             where=str(file),
-            mend="Free the disk or mend the folder's rights",
+            fix="Free the disk or fix the folder's rights",
         ) from error
     finally:
         partial.unlink(missing_ok=True)

@@ -89,11 +89,11 @@ class Finder:
 
     def _check_inside(self, place: Path) -> None:
         if not self.outside_workspace and leads_out(place):
-            mend = "Copy the data into the workspace, or set outside_workspace: true"
-            raise self._error(f"{place} leads out of the workspace", mend)
+            fix = "Copy the data into the workspace, or set outside_workspace: true"
+            raise self._error(f"{place} leads out of the workspace", fix)
 
-    def _error(self, what: str, mend: str) -> DataError:
-        return DataError(what=printable(what), where=self.where, mend=printable(mend))
+    def _error(self, what: str, fix: str) -> DataError:
+        return DataError(what=printable(what), where=self.where, fix=printable(fix))
 
 
 _SUFFIXES: Final = ", ".join(READERS)

@@ -49,7 +49,7 @@ class Part:
             yield from self.read(columns)
         except DECODE_ERRORS as error:
             what = f"{self.place} cannot be read ({first_line(error)})"
-            raise DataError(what=what, where=where, mend="Fix the file") from error
+            raise DataError(what=what, where=where, fix="Fix the file") from error
 
 
 def file_part(file: Path) -> Part:

@@ -1,4 +1,4 @@
-"""One pandera schema per table: values and relations, each rule with its requirement and its mend."""
+"""One pandera schema per table: values and relations, each rule with its requirement and its fix."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def schema_of(kind: Kind) -> pa.DataFrameSchema:
     return pa.DataFrameSchema(columns, strict=True, ordered=True, name=kind)
 
 
-def _rule(requirement: str, mend: str, holds: pl.Expr) -> pa.Check:
+def _rule(requirement: str, fix: str, holds: pl.Expr) -> pa.Check:
     def check(data: pa.PolarsData) -> pl.LazyFrame:
         return data.lazyframe.select(holds)
 
-    return pa.Check(check, name=requirement, error=f"{requirement}; {mend}", n_failure_cases=1)
+    return pa.Check(check, name=requirement, error=f"{requirement}; {fix}", n_failure_cases=1)
 
 
 def _rules(kind: Kind, name: str) -> list[pa.Check]:
@@ -73,7 +73,7 @@ def _nonblank(name: str) -> pa.Check:
 
 
 def _finite(name: str) -> pa.Check:
-    return _rule("must be finite", "mend the reward that gave it", pl.col(name).is_finite())
+    return _rule("must be finite", "fix the reward that gave it", pl.col(name).is_finite())
 
 
 def _text_rules(name: str) -> list[pa.Check]:

@@ -54,7 +54,7 @@ def load_task(run: str) -> tuple[Task, Params]:
     if not isinstance(name, str) or name not in TASKS:
         what = f"{where}.task = {name!r:.80} is unknown" if name is not None else f"{where} names no task"
         hint = did_you_mean(str(name), list(TASKS)) if name is not None else f"Give it one of: {', '.join(TASKS)}"
-        raise ParamsError(what=what, where=PARAMS_FILE, mend=hint)
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=hint)
     return TASKS[name], check(TASKS[name].params, {key: own[key] for key in own if key != "task"}, where=where)
 
 
@@ -111,8 +111,8 @@ def file_tables(run: str) -> Tables:
     root = Path(params.path)
     if not root.is_dir():
         what = "is a file" if root.is_file() else "folder not found"
-        mend = "Give the folder, and name its files: chat: demonstrations.jsonl"
-        raise ParamsError(what=what, where=f"{where}.path = {params.path} (params.yaml)", mend=mend)
+        fix = "Give the folder, and name its files: chat: demonstrations.jsonl"
+        raise ParamsError(what=what, where=f"{where}.path = {params.path} (params.yaml)", fix=fix)
     return _loaded(
         {
             kind: load_table(

@@ -60,10 +60,10 @@ def check_table(frame: pl.DataFrame, kind: Kind, path: Place) -> pl.DataFrame:
     structure = structure_failures(frame, kind)
     if structure:
         told = "\n  ".join(structure)
-        mend = f"Give the table exactly the columns of a '{kind}' table, in their order"
-        raise TableError(what=f"the columns are not those of a '{kind}' table:\n  {told}", where=str(file), mend=mend)
+        fix = f"Give the table exactly the columns of a '{kind}' table, in their order"
+        raise TableError(what=f"the columns are not those of a '{kind}' table:\n  {told}", where=str(file), fix=fix)
     if frame.is_empty():
-        raise TableError(what=f"the '{kind}' table has no rows", where=str(file), mend="Give it at least one row")
+        raise TableError(what=f"the '{kind}' table has no rows", where=str(file), fix="Give it at least one row")
     failures = row_failures(frame, kind)
     if failures:
         raise _rejection(frame, kind, file, failures)
@@ -90,7 +90,7 @@ def check_disjoint(frames: Mapping[str, pl.DataFrame]) -> None:
             raise TableError(
                 what=f"{len(keys):,} of the {column}s are in more than one split:\n  {some}",
                 where=", ".join(frames),
-                mend="Give each table a `split` column, or none: rename: {split: other} drops it",
+                fix="Give each table a `split` column, or none: rename: {split: other} drops it",
             )
 
 
@@ -106,7 +106,7 @@ def check_known(frame: pl.DataFrame, column: str, known: pl.DataFrame, *, where:
         raise TableError(
             what=f"{strangers.height} of {frame.height} rows name an id that {known_where} does not have:\n  {some}",
             where=where,
-            mend=f"Make this table anew from {known_where}",
+            fix=f"Make this table anew from {known_where}",
         )
 
 
@@ -118,7 +118,7 @@ def rejected_path(path: Place) -> Path:
 def _check_container(file: Path) -> None:
     if not file.is_file():
         what = "this is a folder, not a table" if file.is_dir() else "there is no such table"
-        raise TableError(what=what, where=str(file), mend="Run the stage that makes it: dvc repro")
+        raise TableError(what=what, where=str(file), fix="Run the stage that makes it: dvc repro")
     try:
         with file.open("rb") as stream:
             head = stream.read(len(_MAGIC))
@@ -126,7 +126,7 @@ def _check_container(file: Path) -> None:
             stream.seek(max(0, size - len(_MAGIC)))
             tail = stream.read()
     except OSError as error:
-        raise TableError(what=f"cannot be read ({error})", where=str(file), mend="Mend the file's rights") from error
+        raise TableError(what=f"cannot be read ({error})", where=str(file), fix="Fix the file's rights") from error
     if head != _MAGIC:
         raise _damaged(file, f"this is no parquet file (it begins with {head!r}, not with {_MAGIC!r})")
     if size < _SMALLEST or tail != _MAGIC:
@@ -134,7 +134,7 @@ def _check_container(file: Path) -> None:
 
 
 def _damaged(file: Path, what: str) -> TableError:
-    return TableError(what=what, where=str(file), mend=VERIFY)
+    return TableError(what=what, where=str(file), fix=VERIFY)
 
 
 def _rejection(frame: pl.DataFrame, kind: Kind, file: Path, failures: list[Failure]) -> TableError:
@@ -144,8 +144,8 @@ def _rejection(frame: pl.DataFrame, kind: Kind, file: Path, failures: list[Failu
     count = f"{total:,} failure{'s' * (total > 1)} in {rejected.height:,} of {frame.height:,} rows"
     try:
         write_parquet(rejected, place)
-        mend = f"Mend or drop these rows; they lie with their reasons in {place}"
+        fix = f"Fix or drop these rows; they lie with their reasons in {place}"
     except TableError as error:
-        mend = f"Mend or drop these rows; they could not be put beside the table ({error.what})"
+        fix = f"Fix or drop these rows; they could not be put beside the table ({error.what})"
     told = "\n  ".join([*lines, *more])
-    return TableError(what=f"{count} break the rules of a '{kind}' table:\n  {told}", where=str(file), mend=mend)
+    return TableError(what=f"{count} break the rules of a '{kind}' table:\n  {told}", where=str(file), fix=fix)

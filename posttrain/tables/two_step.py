@@ -202,5 +202,5 @@ class _Task:
 
 
 def _too_many(what: str, knob: str) -> ParamsError:
-    mend = f"Lower {knob}, or raise operand_max or result_max"
-    return ParamsError(what=what, where=f"prepare.two_step.{knob}", mend=mend)
+    fix = f"Lower {knob}, or raise operand_max or result_max"
+    return ParamsError(what=what, where=f"prepare.two_step.{knob}", fix=fix)

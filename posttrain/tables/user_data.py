@@ -136,9 +136,9 @@ def _file_parts(source: FileTable, finder: Finder, root: Path, say: Say) -> Part
 
 def _hub_parts(source: HubTable, where: str) -> Parts:
     if Path(source.name).exists():
-        mend = "Name local data under data.files"
+        fix = "Name local data under data.files"
         raise DataError(
-            what=f"'{source.name}' is a local file or folder, not a data set of the Hub", where=where, mend=mend
+            what=f"'{source.name}' is a local file or folder, not a data set of the Hub", where=where, fix=fix
         )
     # imported here because only data of the Hub needs it and it takes most of a second
     import datasets
@@ -147,7 +147,7 @@ def _hub_parts(source: HubTable, where: str) -> Parts:
         loaded = datasets.load_dataset(source.name, source.config, revision=source.revision)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         what = f"the data set cannot be loaded ({first_line(error)})"
-        raise DataError(what=what, where=where, mend="Check its name and the network, or name files") from error
+        raise DataError(what=what, where=where, fix="Check its name and the network, or name files") from error
     return dataset_parts(loaded, source.name)
 
 
@@ -182,11 +182,11 @@ def _rejected(rows: pl.DataFrame, refused: list[Refused], kind: Kind) -> tuple[p
 
 def _rejection(rejected: pl.DataFrame, told: list[str], what: str, where: str, table: Path | None) -> TableError:
     more = [f"and {rejected.height - len(told):,} more"] if rejected.height > len(told) else []
-    mend = "Fix or remove these rows, or set bad_rows: drop"
+    fix = "Fix or remove these rows, or set bad_rows: drop"
     if table is not None:
         write_parquet(rejected, rejected_path(table))
-        mend = f"{mend}; {rejected_path(table)} lists them all"
-    return TableError(what="\n  ".join([f"{rejected.height:,} {what}", *told, *more]), where=where, mend=mend)
+        fix = f"{fix}; {rejected_path(table)} lists them all"
+    return TableError(what="\n  ".join([f"{rejected.height:,} {what}", *told, *more]), where=where, fix=fix)
 
 
 def _tell(table: pl.DataFrame, own: pl.DataFrame, source: ReadOptions, kind: Kind, count: int, say: Say) -> None:

@@ -54,8 +54,8 @@ def _named(names: list[str], source: SplitOptions, where: str) -> dict[str, Spli
     if missing is not None or "train" not in named.values():
         what = f"split '{missing}' is not found" if missing is not None else "no split is named train"
         known = printable(", ".join(names)[:300])
-        mend = f"The source has {known}. Name them, e.g. splits: {{train: {printable(names[0])}}}"
-        raise DataError(what=what, where=where, mend=mend)
+        fix = f"The source has {known}. Name them, e.g. splits: {{train: {printable(names[0])}}}"
+        raise DataError(what=what, where=where, fix=fix)
     return named
 
 
@@ -69,13 +69,13 @@ def own_splits(read: Converted, names: list[str], source: SplitOptions, where: s
         what = (
             f"the rows have a column 'split', and the source itself has the splits {', '.join(map(printable, names))}"
         )
-        raise DataError(what=what, where=where, mend="Give one file, or rename the column, e.g. rename: {split: part}")
+        raise DataError(what=what, where=where, fix="Give one file, or rename the column, e.g. rename: {split: part}")
     named = _named(values, source, where)
     known = printable(", ".join(source.splits.values() or SPLIT_NAMES))
-    mend = "name it under 'splits', or rename the column if it is not a split"
+    fix = "name it under 'splits', or rename the column if it is not a split"
     odd = frame.filter(~given.is_in(list(named)).fill_null(value=False))
     for file, line, value in odd.select(*ORIGIN, "given").rows():
-        read.refused.append(Refused(file, line, f"split = {shown(value)} is not one of {known}; {mend}"))
+        read.refused.append(Refused(file, line, f"split = {shown(value)} is not one of {known}; {fix}"))
     split = given.replace_strict(named, default=None, return_dtype=pl.String())
     return frame.with_columns(split=split).drop_nulls("split")
 
@@ -120,9 +120,9 @@ def check_splits(table: pl.DataFrame, source: SplitOptions, kind: Kind, where: s
     shares = {"train": 1.0, "heldout": source.heldout_share, "test": source.test_share}
     for split in SPLITS[kind]:
         if shares[split] and table.filter(split=split).is_empty():
-            mend = f"Give more rows, name a split of the source, or raise {split}_share; 0 means that none is needed"
-            mend = "Lower heldout_share and test_share, or give more rows" if split == "train" else mend
-            raise DataError(what=f"none of {counted(table.height)} is in the split '{split}'", where=where, mend=mend)
+            fix = f"Give more rows, name a split of the source, or raise {split}_share; 0 means that none is needed"
+            fix = "Lower heldout_share and test_share, or give more rows" if split == "train" else fix
+            raise DataError(what=f"none of {counted(table.height)} is in the split '{split}'", where=where, fix=fix)
 
 
 def counted(count: int) -> str:

@@ -55,14 +55,14 @@ class ChatText:
         self._where = where
         self._specials = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
         if tokenizer.eos_token_id is None:
-            raise DataError(what="the tokenizer has no end token", where=where, mend="Set eos_token in its config")
+            raise DataError(what="the tokenizer has no end token", where=where, fix="Set eos_token in its config")
         if not tokenizer.chat_template:
             raise DataError(
-                what="the tokenizer has no chat template", where=where, mend="Use an instruct model or add a template"
+                what="the tokenizer has no chat template", where=where, fix="Use an instruct model or add a template"
             )
         if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
             what = f"the tokenizer has several chat templates ({', '.join(tokenizer.chat_template)}) and no default"
-            raise DataError(what=what, where=where, mend="Name one of them 'default'")
+            raise DataError(what=what, where=where, fix="Name one of them 'default'")
         self._template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today)
         self._checked: set[tuple[str, ...]] = set()
         self.stop: int = tokenizer.eos_token_id
@@ -89,8 +89,8 @@ class ChatText:
         for messages, (head, asked), (text, spans) in zip(whole, opened, closed, strict=True):
             self._check(messages)
             if not text.startswith(head):
-                mend = "Use a template that only adds text at the end"
-                raise self._refusal("changes earlier text when a turn is added to", messages, mend)
+                fix = "Use a template that only adds text at the end"
+                raise self._refusal("changes earlier text when a turn is added to", messages, fix)
             completion = self._pieces(text, spans, skip=len(head))
             encoded.append(Encoded(self._pieces(head, asked), self._until_stop(completion)))
         return encoded
@@ -119,7 +119,7 @@ class ChatText:
             raise DataError(
                 what="the chat template puts no stop token after the answer",
                 where=self._where,
-                mend=f"End the assistant's turn with {self.tokenizer.eos_token} in the template",
+                fix=f"End the assistant's turn with {self.tokenizer.eos_token} in the template",
             )
         return ids[: ids.index(self.stop) + 1]
 
@@ -170,8 +170,8 @@ class ChatText:
                 if found.dated:
                     note(date=self._template.date)
         except RenderError as error:
-            mend = "Change the conversation, or the template"
-            raise self._refusal("fails on", shown[len(texts)][0], mend, f": {error}") from error
+            fix = "Change the conversation, or the template"
+            raise self._refusal("fails on", shown[len(texts)][0], fix, f": {error}") from error
         return texts
 
     def _check(self, messages: Sequence[Message]) -> None:
@@ -187,27 +187,27 @@ class ChatText:
             closed, opened = self._render(before, [(messages, False)] * 2)
             header = frame[len(closed) : start]
             if closed == opened and frame.startswith(closed) and header.strip():
-                mend = f"Let it write {header!r} after the last turn where add_generation_prompt is true"
-                raise self._refusal("ignores add_generation_prompt and so opens no answer to", messages[:-1], mend)
+                fix = f"Let it write {header!r} after the last turn where add_generation_prompt is true"
+                raise self._refusal("ignores add_generation_prompt and so opens no answer to", messages[:-1], fix)
         self._checked.add(roles)
 
     def _places(self, frame: str, messages: Sequence[Message]) -> list[int]:
         """Where the mark of each turn lies in the text that the template made of the marks."""
         places = [frame.find(_MARK.format(i)) for i in range(len(messages))]
-        mend = "Use a template that takes these turns, or change the conversation"
+        fix = "Use a template that takes these turns, or change the conversation"
         if -1 in places:
             lost = places.index(-1)
-            raise self._refusal(f"leaves out turn {lost + 1} ({messages[lost]['role']}) of", messages, mend)
+            raise self._refusal(f"leaves out turn {lost + 1} ({messages[lost]['role']}) of", messages, fix)
         if places != sorted(places):
-            raise self._refusal("changes the order of", messages, mend)
+            raise self._refusal("changes the order of", messages, fix)
         return places
 
-    def _refusal(self, what: str, messages: Sequence[Message], mend: str, why: str = "") -> DataError:
+    def _refusal(self, what: str, messages: Sequence[Message], fix: str, why: str = "") -> DataError:
         """The error for what the template does to a conversation, which is shown by its roles and its beginning."""
         roles = ", ".join(turn["role"] for turn in messages) or "no"
         begins = f", which begins {messages[0]['content'][:60]!r}" if messages else ""
         return DataError(
-            what=f"the chat template {what} a conversation of {roles} turns{begins}{why}", where=self._where, mend=mend
+            what=f"the chat template {what} a conversation of {roles} turns{begins}{why}", where=self._where, fix=fix
         )
 
 

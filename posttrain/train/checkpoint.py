@@ -89,8 +89,8 @@ class Checkpoints:
             _sync(self._folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(fresh, ignore_errors=True)
-            mend = f"Free the disk or mend the folder's rights, and run it again: it goes on from {self._kept()}"
-            raise CheckpointError(what=f"cannot be written ({error})", where=str(target), mend=mend) from error
+            fix = f"Free the disk or fix the folder's rights, and run it again: it goes on from {self._kept()}"
+            raise CheckpointError(what=f"cannot be written ({error})", where=str(target), fix=fix) from error
         for old in self._all()[:-KEPT]:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -118,8 +118,8 @@ class Checkpoints:
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             what = f"checkpoints of {_amount(size)} each need {_amount(needed)} of disk, and {_amount(free)} are free"
-            mend = "Free the disk, or make checkpoints/ a link to a larger one"
-            raise CheckpointError(what=what, where=str(self._stage), mend=mend)
+            fix = "Free the disk, or make checkpoints/ a link to a larger one"
+            raise CheckpointError(what=what, where=str(self._stage), fix=fix)
 
     def _kept(self) -> str:
         kept = self._all()
@@ -139,14 +139,14 @@ class Checkpoints:
             sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
             for name in (TENSORS, STATE):
                 if _digest(folder / name) != sums[name]:
-                    raise CheckpointError(what=f"{name} does not match its checksum", where=str(folder), mend=DELETE)
+                    raise CheckpointError(what=f"{name} does not match its checksum", where=str(folder), fix=DELETE)
             plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
             if (plain["mark"], _name(plain["step"])) != (self._mark, folder.name):
                 what = f"it is step {plain['step']} of another run ({plain['mark']})"
-                raise CheckpointError(what=what, where=str(folder), mend=DELETE)
+                raise CheckpointError(what=what, where=str(folder), fix=DELETE)
             tensors = load_file(str(folder / TENSORS))
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise CheckpointError(what=f"cannot be read ({error})", where=str(folder), mend=DELETE) from error
+            raise CheckpointError(what=f"cannot be read ({error})", where=str(folder), fix=DELETE) from error
         return Saved(int(plain.pop("step")), tensors, plain)
 
 

@@ -21,7 +21,7 @@ KEPT = {False: (24, 16, 12, 8, 8), True: (26, 8, 6, 4, 6)}
 """Bytes that a layer keeps per token for the backward pass, in float32 and under bf16 autocast: for each number of the
 hidden size D, the feed-forward width F, all heads A and all key-value heads K, and for A + K where queries and keys are
 normed. Measured on gated feed-forward layers; those with one matrix in keep less."""
-MEND = "Lower micro_tokens, use a smaller model, or precision bf16 on a GPU"
+LOWER_MEMORY = "Lower micro_tokens, use a smaller model, or precision bf16 on a GPU"
 
 
 def training_bytes(modules: Modules, step_tokens: int) -> float:
@@ -75,8 +75,8 @@ def check_memory(modules: Modules, step_tokens: int, share: float | None, name: 
     needed, free = training_bytes(modules, step_tokens), free_bytes(modules.device.torch)
     if share is not None and needed > share * free:
         what = f"training needs about {needed / GB:.3g} GB more memory, and {free / GB:.3g} GB are free"
-        mend = f"{MEND}; limits.memory: null (params.yaml) tries it regardless"
-        raise TrainingError(what=what, where=name, mend=mend)
+        fix = f"{LOWER_MEMORY}; limits.memory: null (params.yaml) tries it regardless"
+        raise TrainingError(what=what, where=name, fix=fix)
 
 
 @contextlib.contextmanager
@@ -90,4 +90,4 @@ def told_out_of_memory(modules: Modules, step_tokens: int, name: str) -> Iterato
             raise
         needed = training_bytes(modules, step_tokens)
         what = f"the memory ran out; by estimate {needed / GB:.3g} GB were needed beside the weights"
-        raise TrainingError(what=what, where=name, mend=f"{MEND}; the last checkpoint is kept") from error
+        raise TrainingError(what=what, where=name, fix=f"{LOWER_MEMORY}; the last checkpoint is kept") from error

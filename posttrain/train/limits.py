@@ -39,23 +39,23 @@ def within(limits: LimitParams, rows: Sequence[Row], name: str) -> bool:
         raise TrainingError(
             what=f"{' and '.join(bad)} not finite at step {newest['step']}",
             where=name,
-            mend="Lower the learning rate; the last checkpoint before it is kept",
+            fix="Lower the learning rate; the last checkpoint before it is kept",
         )
     beyond = list(_beyond(limits, rows, len(rows) - 1))
     if beyond and len(rows) >= limits.steps:
         earlier = [
             {key for key, _, _ in _beyond(limits, rows, at)} for at in range(len(rows) - limits.steps, len(rows))
         ]
-        for key, what, mend in beyond:
+        for key, what, fix in beyond:
             if all(key in keys for keys in earlier):
                 told = f"{what}, and has been for {limits.steps} steps, at step {newest['step']}"
                 kept = f"The last checkpoint before it is kept; limits.{key}: null (params.yaml) goes on regardless"
-                raise TrainingError(what=told, where=name, mend=f"{mend}. {kept}")
+                raise TrainingError(what=told, where=name, fix=f"{fix}. {kept}")
     return not beyond
 
 
 def _beyond(limits: LimitParams, rows: Sequence[Row], at: int) -> Iterator[tuple[str, str, str]]:
-    """(limit, what happened, how to mend it) for each limit that the row is beyond."""
+    """(limit, what happened, how to fix it) for each limit that the row is beyond."""
     row = rows[at]
     norm, usual = row.get("grad_norm", 0.0), _usual_gradient(limits, rows, at)
     if limits.gradient is not None and usual and norm > limits.gradient * usual:

@@ -122,7 +122,7 @@ def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]
     except (LookupError, ValueError, RuntimeError, TypeError) as error:
         # checksum, fingerprint and weights are right, so this is no accident, and the run is half loaded
         what = f"step {saved.step} was made by another version of the run ({error!r})"
-        raise TrainingError(what=what, where=f"the checkpoints of {run.name}", mend="Delete them") from error
+        raise TrainingError(what=what, where=f"the checkpoints of {run.name}", fix="Delete them") from error
     with torch.no_grad():
         for name, parameter in trained.items():
             parameter.copy_(saved.tensors[name])
@@ -142,7 +142,7 @@ def _check_fit(trained: dict[str, Tensor], start: State, saved: Saved) -> None:
     listed = isinstance(rows, list) and all(_numbers(row) for row in rows) and len(rows) == saved.step
     if not listed or not _numbers(state) or state.keys() != start.keys():
         raise CheckpointError(
-            what="its metrics or its state are not whole", where=f"step {saved.step}", mend="Delete it"
+            what="its metrics or its state are not whole", where=f"step {saved.step}", fix="Delete it"
         )
     kinds = tuple({f"{name.split('.')[0]}." for name in trained})
     faults = [f"it lacks {name}" for name in trained if name not in saved.tensors]
@@ -154,4 +154,4 @@ def _check_fit(trained: dict[str, Tensor], start: State, saved: Saved) -> None:
         elif not torch.isfinite(theirs).all():
             faults.append(f"{name} is not finite")
     if faults:
-        raise CheckpointError(what="; ".join(sorted(faults)[:5]), where=f"step {saved.step}", mend="Delete it")
+        raise CheckpointError(what="; ".join(sorted(faults)[:5]), where=f"step {saved.step}", fix="Delete it")

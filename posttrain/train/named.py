@@ -28,12 +28,12 @@ def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
     """The run's own settings laid on those of its algorithm's row, typed and checked."""
     own = at(read(), section)
     if not isinstance(own, dict) or not isinstance(own.get("algorithm"), str):
-        mend = f"Give it an algorithm, one of: {', '.join(algorithms)}"
-        raise ParamsError(what=f"{section} names no algorithm", where=PARAMS_FILE, mend=mend)
+        fix = f"Give it an algorithm, one of: {', '.join(algorithms)}"
+        raise ParamsError(what=f"{section} names no algorithm", where=PARAMS_FILE, fix=fix)
     if own["algorithm"] not in algorithms:
-        mend = _hint(own["algorithm"], algorithms)
+        fix = _hint(own["algorithm"], algorithms)
         what = f"{section}.algorithm = '{own['algorithm'][:80]}' is unknown"
-        raise ParamsError(what=what, where=PARAMS_FILE, mend=mend)
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
     algorithm = algorithms[own["algorithm"]]
     return check(algorithm.model, algorithm.row.laid(own), where=section)
 

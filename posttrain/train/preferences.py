@@ -131,7 +131,7 @@ def train_preference(run: str) -> None:
     )
     if params.parts > len(rows):
         what = f"{section}.parts = {params.parts} parts cannot be made of {len(rows)} rows"
-        raise ParamsError(what=what, where=PARAMS_FILE, mend="Use fewer")
+        raise ParamsError(what=what, where=PARAMS_FILE, fix="Use fewer")
     source = preference_source(objective, rows, params.batch, params.epochs, params.seed, modules)
     update = adamw(modules, params, source.steps)
     watch = ("loss", "accuracy")
@@ -157,7 +157,7 @@ def needed_kind(params: PreferenceRun, section: str) -> Kind:
     run, _, named = params.data.partition("/")
     if named != kind:
         what = f"{section}.data = '{params.data}': {params.algorithm} learns from a table of {kind}"
-        raise ParamsError(what=what, where=PARAMS_FILE, mend=f"Name one, e.g. {run}/{kind}")
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Name one, e.g. {run}/{kind}")
     return kind
 
 

@@ -69,7 +69,7 @@ def windows(text: ChatText, documents: Sequence[str], width: int, where: str) ->
     stream = [token for ids in (text.plain(documents) if documents else []) for token in (*ids, text.stop)]
     if len(stream) <= width:
         what = f"the {len(documents)} documents of a split have {len(stream)} tokens, fewer than window = {width}"
-        raise DataError(what=what, where=where, mend="Give more text, or lower base.window")
+        raise DataError(what=what, where=where, fix="Give more text, or lower base.window")
     starts = range(0, len(stream) - width, width)
     return [Item([[]], [stream[start : start + width + 1]]) for start in starts]
 
@@ -80,12 +80,12 @@ def _judged(text: ChatText, rows: Sequence[Record]) -> list[Encoded]:
 
 def _short(items: list[Item], longest: int, where: str) -> list[Item]:
     if not items:
-        raise DataError(what="a split has no rows to train on", where=where, mend="Give it rows")
+        raise DataError(what="a split has no rows to train on", where=where, fix="Give it rows")
     sizes = (max(len(p) + len(c) for p, c in zip(item.prompts, item.completions, strict=True)) for item in items)
     kept = [item for item, size in zip(items, sizes, strict=True) if size <= longest]
     if not kept:
-        mend = "Raise max_tokens or shorten the data"
-        raise DataError(what=f"all {len(items)} rows are longer than max_tokens = {longest}", where=where, mend=mend)
+        fix = "Raise max_tokens or shorten the data"
+        raise DataError(what=f"all {len(items)} rows are longer than max_tokens = {longest}", where=where, fix=fix)
     if len(kept) < len(items):
         print(f"{where}: {len(items) - len(kept)} of {len(items)} rows are longer than {longest} tokens: left out")
     return kept

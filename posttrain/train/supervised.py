@@ -110,9 +110,9 @@ def import_folder(run: str) -> None:
     """Check a model of the user's own and copy it to models/base/RUN."""
     params, where = load(FolderRun, f"base.folders.{run}"), f"base.folders.{run}.path = "
     if any_leads_out(params.path) and not params.outside_workspace:
-        mend = f"Copy the model into the workspace, or set base.folders.{run}.outside_workspace: true"
+        fix = f"Copy the model into the workspace, or set base.folders.{run}.outside_workspace: true"
         where += f"{params.path} (params.yaml)"
-        raise ParamsError(what="the path leads out of the workspace", where=where, mend=mend)
+        raise ParamsError(what="the path leads out of the workspace", where=where, fix=fix)
     _import(run, params.path, None, params.save_dtype)
 
 

@@ -19,7 +19,7 @@ LAYERS = (
     {"posttrain.inputs", "posttrain.leftovers"},
     {"posttrain.settle", "posttrain.slots", "posttrain.stage_table"},
     {"posttrain.measure", "posttrain.durable"},
-    {"posttrain.digests"},
+    {"posttrain.digests", "posttrain.user_code"},
     {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
     {"posttrain.errors"},
     {"posttrain"},

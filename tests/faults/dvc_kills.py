@@ -85,7 +85,7 @@ def torture_restore(smoke: Path, folder: Path, kills: int, seed: int) -> Tally:
 
 
 def _again(workspace: Path, tally: Tally, *what: str) -> subprocess.CompletedProcess[str]:
-    """The next run, after `mend` where DVC cannot read what it left; then no file of its own may be left over."""
+    """The next run, after `repair` where DVC cannot read what it left; then no file of its own may be left over."""
     again = dvc(workspace, "repro", *what)
     mended = run(workspace, sys.executable, "-m", "posttrain", "repair").stdout
     if "was damaged" in mended:

@@ -35,7 +35,7 @@ GONE_WRONG = re.compile(r"at step \d+|the weights|not finite")
 HEAD = """# Bad input
 
 Written by `make fuzz` from what it measured; do not edit. Each case spoils one thing in a workspace and runs the stage
-that reads it. *Refused clearly* means: exit code 1, one line that says what is wrong, where, and how to mend it, no
+that reads it. *Refused clearly* means: exit code 1, one line that says what is wrong, where, and how to fix it, no
 traceback, and no file written or changed (`dvc.lock` included) except the rejected rows that lie beside a table.
 """
 

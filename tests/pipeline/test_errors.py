@@ -1,4 +1,4 @@
-"""What a person sees who made a mistake: what, where and how to mend it, and nothing half-written."""
+"""What a person sees who made a mistake: what, where and how to fix it, and nothing half-written."""
 
 from __future__ import annotations
 

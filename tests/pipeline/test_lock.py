@@ -1,4 +1,4 @@
-"""A dvc.lock of which a kill left only a part is mended, and what was done is not done again."""
+"""A dvc.lock of which a kill left only a part is fixed, and what was done is not done again."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tests.workspace import dvc, git, run
 pytestmark = pytest.mark.xdist_group("smoke")
 
 
-MEND = (sys.executable, "-m", "posttrain", "repair")
+REPAIR = (sys.executable, "-m", "posttrain", "repair")
 
 
-def mend(workspace: Path) -> str:
-    return subprocess.run(MEND, cwd=workspace, capture_output=True, text=True, check=True).stdout
+def repair(workspace: Path) -> str:
+    return subprocess.run(REPAIR, cwd=workspace, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.85])
 def test_a_damaged_lock_is_set_aside_and_nothing_is_run_again(own_workspace: Path, share: float) -> None:
     lock = own_workspace / "dvc.lock"
     whole = lock.read_bytes()
-    assert "nothing to repair" in mend(own_workspace)
+    assert "nothing to repair" in repair(own_workspace)
     # most cuts leave what DVC reads, with some dependency or stage less; one after a bare `path:` does not
     end = whole.index(b"- path:", int(share * len(whole))) + len(b"- path:") if share else 0
     lock.write_bytes(whole[:end])
     refused = dvc(own_workspace, "repro")
     assert refused.returncode != 0, "DVC reads it, so there is nothing to repair"
-    assert "set aside as dvc.lock.damaged" in mend(own_workspace)
+    assert "set aside as dvc.lock.damaged" in repair(own_workspace)
     done = dvc(own_workspace, "repro")
     assert done.returncode == 0, done.stdout
     assert "Running stage" not in done.stdout, done.stdout
@@ -42,7 +42,7 @@ def test_a_merge_is_left_to_its_person(own_workspace: Path) -> None:
     lock = own_workspace / "dvc.lock"
     lock.write_bytes(lock.read_bytes() + b"<<<<<<< HEAD\n=======\n>>>>>>> other\n")
     before = lock.read_bytes()
-    assert "nothing to repair" in mend(own_workspace)
+    assert "nothing to repair" in repair(own_workspace)
     assert lock.read_bytes() == before
 
 
@@ -52,10 +52,10 @@ def test_a_damaged_rwlock_is_removed_and_a_whole_one_is_not(own_workspace: Path,
     rwlock.write_bytes(part)
     refused = dvc(own_workspace, "repro")
     assert refused.returncode != 0 and "RWLock-file" in refused.stdout
-    assert "rwlock was damaged" in mend(own_workspace)
+    assert "rwlock was damaged" in repair(own_workspace)
     assert dvc(own_workspace, "repro").returncode == 0
     whole = rwlock.read_bytes()
-    assert "nothing to repair" in mend(own_workspace)
+    assert "nothing to repair" in repair(own_workspace)
     assert rwlock.read_bytes() == whole
 
 
@@ -65,7 +65,7 @@ def test_files_that_dvc_forgot_change_nothing_and_are_removed_and_no_others(own_
     for file in (trial, other):
         file.write_bytes(b"test")
     assert "up to date" in dvc(own_workspace, "status").stdout
-    assert f"results/sft/{trial.name} was left" in mend(own_workspace)
+    assert f"results/sft/{trial.name} was left" in repair(own_workspace)
     assert not trial.exists() and other.exists()
 
 
@@ -75,7 +75,7 @@ def test_a_dvc_at_work_is_waited_for(own_workspace: Path) -> None:
     whole = lock.read_bytes()
     lock.write_bytes(b"schema: '2.0'\nstages:\n  sft:\n    cmd:")
     with make_lock(str(own_workspace / ".dvc/tmp/lock")):
-        waiting = subprocess.Popen(MEND, cwd=own_workspace, stdout=subprocess.PIPE, text=True)
+        waiting = subprocess.Popen(REPAIR, cwd=own_workspace, stdout=subprocess.PIPE, text=True)
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.wait(5)
         lock.write_bytes(whole)

@@ -1,0 +1,30 @@
+"""Errors as other code sees them: bases of the standard library, and through pickle as Ray and Dask send them."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from posttrain import errors
+
+KINDS = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.PosttrainError)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_error_survives_pickle_with_all_that_it_says(kind: type[errors.PosttrainError]) -> None:
+    error = kind(what="it is empty", where="a.parquet, row 3", fix="Fill it")
+    sent = pickle.loads(pickle.dumps(error))
+    assert type(sent) is kind
+    assert (sent.what, sent.where, sent.fix, str(sent)) == (error.what, error.where, error.fix, str(error))
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [(errors.ParamsError, ValueError), (errors.DataError, ValueError), (errors.TrainingError, RuntimeError)],
+)
+def test_an_error_is_caught_by_the_base_that_python_would_raise(
+    kind: type[errors.PosttrainError], base: type[Exception]
+) -> None:
+    with pytest.raises(base):
+        raise kind(what="it is empty", where="a.parquet", fix="Fill it")
