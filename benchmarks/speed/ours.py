@@ -29,6 +29,7 @@ from posttrain.models.device import Device, DeviceParams
 from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts
 from posttrain.rewards.blend import Blend
 from posttrain.rollout.engine import SamplingParams
+from posttrain.text.layout import TokenRow
 from posttrain.text.stops import Stops
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, Saved
@@ -51,9 +52,7 @@ class Given:
 
     def batch(self, step: int) -> Batch:
         items = self._updates[step]
-        return stack(
-            [Item([row.prompt for row in item], [row.completion for row in item], self._columns) for item in items]
-        )
+        return stack([Item([TokenRow(row.prompt, row.completion) for row in item], self._columns) for item in items])
 
     def seen(self) -> dict[str, float]:
         return {}

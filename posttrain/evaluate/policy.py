@@ -33,7 +33,7 @@ from posttrain.tables.columns import Split
 from posttrain.tables.identity import with_ids
 from posttrain.tables.store import read_table, write_table
 from posttrain.text.chat import DATE, ChatText, TemplateDate
-from posttrain.text.layout import micro_batches, pack
+from posttrain.text.layout import TokenRow, micro_batches, pack
 from posttrain.workspace import rounded, table_path, write_json
 
 NOT_MEASURED = "pass@1 is not measured, as no completion has an answer that can be read and compared"
@@ -203,7 +203,7 @@ def _divergence(
     sizes = [len(p) + len(c) for p, c in zip(prompts, drawn.ids, strict=True)]
     k1, k3 = torch.zeros(2, dtype=torch.float64, device=device.torch)
     for part in micro_batches(sizes, list(range(len(sizes))), 16_384):
-        layout = pack([prompts[i] for i in part], [drawn.ids[i] for i in part]).to(device.torch)
+        layout = pack([TokenRow(prompts[i], drawn.ids[i]) for i in part]).to(device.torch)
         with device.autocast():
             ours, _ = score_tokens(model, layout, params.sampling.temperature)
             theirs, _ = score_tokens(other, layout, params.sampling.temperature)

@@ -14,7 +14,7 @@ from posttrain.models.attention import NAME, Scoring
 from posttrain.models.cache import CachedAttention, PromptAttention
 from posttrain.models.forward import backbone, hidden_states, packed_states, run_in_rows
 from posttrain.models.head import Head, head_of
-from posttrain.text.layout import pack
+from posttrain.text.layout import pack, token_rows
 
 ROWS = ((0, 1, 2), (3, 4))
 """Two rows, so that what leaks from one into the other shows; the second has a token to decode."""
@@ -49,7 +49,7 @@ def check_runs(model: Any, where: str) -> None:
     fault = _fault(lambda: _packed_and_decoded(model, rows), head, expected)
     if fault is not None:
         run_in_rows(model)
-        again = _fault(lambda: packed_states(model, pack(rows, [[]] * len(rows))), head, expected)
+        again = _fault(lambda: packed_states(model, pack(token_rows(rows, [[]] * len(rows)))), head, expected)
         if again is not None:
             raise ModelError(what=f"{type(model).__name__} {again}, in padded rows too", where=where, fix=TESTED_FAMILY)
         print(f"{where}: {type(model).__name__} {fault}: it runs in padded rows and samples without a cache: slow")
@@ -97,7 +97,7 @@ class _Noted(PromptAttention):
     """A prefill that notes the window of each layer."""
 
     def __init__(self, rows: list[list[int]]) -> None:
-        self.layout = pack(rows, [[]] * len(rows))
+        self.layout = pack(token_rows(rows, [[]] * len(rows)))
         self.windows: list[int | None] = []
         super().__init__(self.layout)
 

@@ -48,8 +48,7 @@ class WithText(_Around):
         samples, text = self._inner.batch(step), self._text.batch(step)
         tokens = int(text.columns.lengths_B.sum())
         empty = make_batch(
-            text.prompts,
-            text.completions,
+            text.rows,
             {name: torch.zeros(len(text), dtype=one.dtype) for name, one in samples.columns.rows.items()},
             {name: torch.zeros(tokens, dtype=one.dtype) for name, one in samples.columns.tokens.items()},
         )

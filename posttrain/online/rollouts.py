@@ -17,6 +17,7 @@ from posttrain.rewards.blend import Blend
 from posttrain.rewards.verifiable import Sampled
 from posttrain.rollout.engine import Mixture, Samples, SamplingParams, sample
 from posttrain.rollout.groups import agreeing, soft_overlong
+from posttrain.text.layout import TokenRow
 from posttrain.train.batch import Batch, joined, make_batch
 from posttrain.train.modules import Modules
 
@@ -224,7 +225,7 @@ class Rollouts:
             if self._shaping.opponents:
                 columns["opponent"] = torch.arange(size) >= size - size // 2
             old = {"old_logp": torch.tensor([x for i in rows for x in drawn.logps[i]])}
-            batches.append(make_batch([list(owners[i].ids) for i in rows], [drawn.ids[i] for i in rows], columns, old))
+            batches.append(make_batch([TokenRow(owners[i].ids, drawn.ids[i]) for i in rows], columns, old))
         return batches
 
     @phase("generate")

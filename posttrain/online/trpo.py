@@ -32,7 +32,7 @@ class FisherProblem:
         with torch.no_grad(), modules.device.autocast():
             self._old: list[tuple[Layout, Tensor]] = []
             for micro in modules.micros(self._inner.batch):
-                layout = pack(micro.prompts, micro.completions).to(modules.device.torch)
+                layout = pack(micro.rows).to(modules.device.torch)
                 self._old.append((layout, packed_states(modules.policy, layout)[layout.source_M].clone()))
             self._old_head = head_of(modules.policy).mapped(torch.clone)
 

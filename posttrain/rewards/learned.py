@@ -14,7 +14,7 @@ from posttrain.models.device import Device
 from posttrain.models.forward import score_rows
 from posttrain.models.store import load_model
 from posttrain.rewards.verifiable import Sampled
-from posttrain.text.layout import micro_batches, pack
+from posttrain.text.layout import TokenRow, micro_batches, pack
 
 
 class RewardModel:
@@ -38,7 +38,7 @@ class RewardModel:
         parts: list[Tensor] = []
         for rows in micro_batches(sizes, list(range(len(samples))), self._budget):
             part = [samples[i] for i in rows]
-            layout = pack([s.prompt_ids for s in part], [s.completion_ids for s in part]).to(self._device.torch)
+            layout = pack([TokenRow(s.prompt_ids, s.completion_ids) for s in part]).to(self._device.torch)
             with self._device.autocast():
                 parts.append(score_rows(self._model, layout) - self._shift)
         scores: list[float] = torch.cat(parts).tolist() if parts else []

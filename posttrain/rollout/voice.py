@@ -14,7 +14,7 @@ from posttrain.models.forward import hidden_states, row_states, runs_in_rows
 from posttrain.models.head import head_of
 from posttrain.models.replay import Step, replayed
 from posttrain.models.step import DecoderStep, fits, in_use
-from posttrain.text.layout import pack, sent
+from posttrain.text.layout import pack, sent, token_rows
 
 
 class Voice(Protocol):
@@ -87,7 +87,7 @@ class Speaker:
         states = [] if self._prompt_states is None else [self._prompt_states[kept_P]]
         attention = None
         if fresh:
-            layout = pack(fresh, [[]] * len(fresh)).to(self._device)
+            layout = pack(token_rows(fresh, [[]] * len(fresh))).to(self._device)
             attention = PromptAttention(layout)
             every = hidden_states(self._model, layout.ids_N[None], layout.positions_N[None], attention)[0]
             states.append(every[layout.last_B])

@@ -1,4 +1,4 @@
-"""Conversations as token ids, with a mask of the tokens that the model is to learn.
+"""Conversations as rows of token ids.
 
 Prompts and completions are encoded apart, as the sampler sees them, so that training and sampling agree token by
 token. Text that looks like a special token stays text: it cannot forge a turn or an end.
@@ -7,7 +7,6 @@ token. Text that looks like a special token stays text: it cannot forge a turn o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from pydantic import BeforeValidator
 
 from posttrain.errors import DataError
 from posttrain.measure.record import note
+from posttrain.text.layout import TokenRow
 from posttrain.text.stops import Stops
 from posttrain.text.templates import PROCESS, Asked, RenderError, Template
 
@@ -36,14 +36,6 @@ def _iso(value: Any) -> Any:
 
 TemplateDate = Annotated[str, BeforeValidator(_iso)]
 """A date such as "2024-07-26"."""
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """One conversation: the prompt's ids and those of the answer, stop token included."""
-
-    prompt: list[int]
-    completion: list[int]
 
 
 class ChatText:
@@ -80,7 +72,7 @@ class ChatText:
         """The same for one conversation."""
         return self.prompts([messages])[0]
 
-    def exchanges(self, pairs: Sequence[tuple[Sequence[Message], Sequence[Message]]]) -> list[Encoded]:
+    def exchanges(self, pairs: Sequence[tuple[Sequence[Message], Sequence[Message]]]) -> list[TokenRow]:
         """Prompts and their answers (one assistant turn each); an answer ends with the stop token."""
         whole = [[*prompt, *answer] for prompt, answer in pairs]
         opened = self._rendered([(prompt, True) for prompt, _ in pairs])
@@ -92,10 +84,10 @@ class ChatText:
                 fix = "Use a template that only adds text at the end"
                 raise self._refusal("changes earlier text when a turn is added to", messages, fix)
             completion = self._pieces(text, spans, skip=len(head))
-            encoded.append(Encoded(self._pieces(head, asked), self._until_stop(completion)))
+            encoded.append(TokenRow(self._pieces(head, asked), self._until_stop(completion)))
         return encoded
 
-    def exchange(self, prompt: Sequence[Message], answer: Sequence[Message]) -> Encoded:
+    def exchange(self, prompt: Sequence[Message], answer: Sequence[Message]) -> TokenRow:
         """The same for one conversation."""
         return self.exchanges([(prompt, answer)])[0]
 

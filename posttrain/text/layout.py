@@ -1,8 +1,9 @@
 """Rows of token ids packed into one sequence without padding, each prompt once however many answers share it.
 
-A row is a prompt and a completion. The packed sequence holds every prompt once and every completion once. A row's
-attention runs over its prompt and its completion only: rows of similar length are gathered side by side, padded on the
-right (where a causal mask hides it), and each packed token takes its output from one place. Nothing leaks across rows.
+A row is a prompt, what follows it, and a mask of the tokens that are trained. The packed sequence holds every prompt
+once and the rest of each row. A row's attention runs over its own tokens only: rows of similar length are gathered
+next to each other, padded on the right (where a causal mask hides it), and each packed token takes its output from one
+place. Nothing leaks across rows.
 """
 
 from __future__ import annotations
@@ -19,6 +20,35 @@ BUCKET_WASTE = 1.25
 Ids = Sequence[int]
 
 
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """The tokens of a conversation: a prompt, which is never trained and may be shared, and what follows it.
+
+    `mask` has a value for each token of `rest`: whether it is trained. Turns of a user or of a tool between those of
+    the policy are not. None: every token of `rest` is trained.
+    """
+
+    prompt: Ids
+    rest: Ids
+    mask: Sequence[bool] | None = None
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.rest)
+
+    @property
+    def trained(self) -> Sequence[int]:
+        """The places in `rest` that are trained: the first token of all has nothing before it that predicts it."""
+        first = 0 if self.prompt else 1
+        if self.mask is None:
+            return range(first, len(self.rest))
+        return [place for place in range(first, len(self.rest)) if self.mask[place]]
+
+
+def token_rows(prompts: Sequence[Ids], completions: Sequence[Ids]) -> list[TokenRow]:
+    """Rows of one prompt and one completion each."""
+    return [TokenRow(*one) for one in zip(prompts, completions, strict=True)]
+
+
 @dataclass(frozen=True)
 class Layout:
     """What the forward pass needs to know of a packed batch of B rows, M scored tokens, N packed tokens."""
@@ -30,7 +60,7 @@ class Layout:
     take_N: Tensor
     """Where each packed token's output lies in the buckets' outputs, flattened one after the other."""
     source_M: Tensor
-    """The packed token whose hidden state predicts each completion token."""
+    """The packed token whose hidden state predicts each trained token."""
     target_M: Tensor
     lengths_B: Tensor
     last_B: Tensor
@@ -52,11 +82,8 @@ def sent(part: Tensor, device: torch.device) -> Tensor:
     return part.to(device, non_blocking=True)
 
 
-def pack(prompts: Sequence[Ids], completions: Sequence[Ids]) -> Layout:
-    """Rows (prompt, completion) as one layout; adjacent equal prompts are stored once.
-
-    The first token of a row without a prompt has nothing before it and is not scored.
-    """
+def pack(rows: Sequence[TokenRow]) -> Layout:
+    """Rows as one layout; adjacent equal prompts are stored once."""
     ids: list[int] = []
     positions: list[int] = []
     spans: list[tuple[int, int, int, int]] = []
@@ -66,26 +93,22 @@ def pack(prompts: Sequence[Ids], completions: Sequence[Ids]) -> Layout:
     owned: list[bool] = []
     before: Ids | None = None
     start = 0
-    for prompt, completion in zip(prompts, completions, strict=True):
+    for row in rows:
+        prompt, rest = row.prompt, row.rest
         new = before is None or prompt != before
         if new:
             start, before = len(ids), prompt
             ids.extend(prompt)
             positions.extend(range(len(prompt)))
         first = len(ids)
-        ids.extend(completion)
-        positions.extend(range(len(prompt), len(prompt) + len(completion)))
-        spans.append((start, len(prompt), first, len(completion)))
+        ids.extend(rest)
+        positions.extend(range(len(prompt), len(prompt) + len(rest)))
+        spans.append((start, len(prompt), first, len(rest)))
         owned.append(new)
-        scored = completion if prompt else completion[1:]
-        if scored:
-            source.append(start + len(prompt) - 1 if prompt else first)
-            skipped = len(completion) - len(scored)
-            source.extend(
-                range(first + skipped, first + len(completion) - 1) if prompt else range(first + 1, first + len(scored))
-            )
-        target.extend(scored)
-        lengths.append(len(scored))
+        trained = row.trained
+        source.extend(first + place - 1 if place else start + len(prompt) - 1 for place in trained)
+        target.extend(rest[place] for place in trained)
+        lengths.append(len(trained))
     gathers, take = _attention(spans, owned, len(ids))
     last = [first + count - 1 if count else start + length - 1 for start, length, first, count in spans]
     return Layout(

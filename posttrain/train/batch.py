@@ -10,25 +10,24 @@ import torch
 from torch import Tensor
 
 from posttrain.formulas.ragged import Ragged
-from posttrain.text.layout import Ids
+from posttrain.text.layout import TokenRow
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of (prompt, completion) and their columns; `columns.rows['row']` numbers them."""
+    """Rows of tokens and their columns; `columns.rows['row']` numbers them."""
 
-    prompts: Sequence[Ids]
-    completions: Sequence[Ids]
+    rows: Sequence[TokenRow]
     columns: Ragged
 
     def __len__(self) -> int:
-        return len(self.prompts)
+        return len(self.rows)
 
     def part(self, rows: Sequence[int]) -> Batch:
         """Some rows, in the order given, numbered anew."""
         columns = self.columns.select(torch.tensor(rows, dtype=torch.long))
         columns = columns.with_rows(row=torch.arange(len(rows)))
-        return Batch([self.prompts[i] for i in rows], [self.completions[i] for i in rows], columns)
+        return Batch([self.rows[i] for i in rows], columns)
 
     def with_columns(self, columns: Ragged) -> Batch:
         """The same rows with other columns."""
@@ -40,43 +39,44 @@ class Batch:
         saved = {"lengths": columns.lengths_B, "items": columns.items}
         saved |= {f"row.{name}": part for name, part in columns.rows.items()}
         saved |= {f"token.{name}": part for name, part in columns.tokens.items()}
-        for name, side in (("prompt", self.prompts), ("completion", self.completions)):
+        for name in ("prompt", "rest"):
+            side = [getattr(row, name) for row in self.rows]
             saved[f"{name}.ids"] = torch.tensor([i for ids in side for i in ids], dtype=torch.long)
             saved[f"{name}.lengths"] = torch.tensor([len(ids) for ids in side], dtype=torch.long)
+        saved["masked"] = torch.tensor([row.mask is not None for row in self.rows])
+        saved["mask"] = torch.tensor([one for row in self.rows for one in row.mask or ()], dtype=torch.bool)
         return saved
 
     @staticmethod
     def from_tensors(saved: dict[str, Tensor]) -> Batch:
         """The batch that `tensors` saved."""
-        sides = []
-        for name in ("prompt", "completion"):
-            parts = torch.split(saved[f"{name}.ids"], saved[f"{name}.lengths"].tolist())
-            sides.append([part.tolist() for part in parts])
+        prompts, rests = (
+            [part.tolist() for part in torch.split(saved[f"{name}.ids"], saved[f"{name}.lengths"].tolist())]
+            for name in ("prompt", "rest")
+        )
+        masked, mask = saved["masked"], saved["mask"]
+        sizes = (saved["rest.lengths"] * masked).tolist()
+        parts = zip(torch.split(mask, sizes), masked.tolist(), strict=True)
+        masks = [part.tolist() if has else None for part, has in parts]
         columns = Ragged(
             lengths_B=saved["lengths"],
             rows={name[4:]: part for name, part in saved.items() if name.startswith("row.")},
             tokens={name[6:]: part for name, part in saved.items() if name.startswith("token.")},
             item_B=saved["items"],
         )
-        return Batch(sides[0], sides[1], columns)
-
-
-def scored_lengths(prompts: Sequence[Ids], completions: Sequence[Ids]) -> Tensor:
-    """How many tokens of each row are scored: a row without a prompt begins with a token that nothing predicts."""
-    pairs = zip(prompts, completions, strict=True)
-    return torch.tensor([len(ids) if prompt else max(len(ids) - 1, 0) for prompt, ids in pairs], dtype=torch.long)
+        return Batch([TokenRow(*one) for one in zip(prompts, rests, masks, strict=True)], columns)
 
 
 def make_batch(
-    prompts: Sequence[Ids],
-    completions: Sequence[Ids],
-    rows: dict[str, Tensor] | None = None,
-    tokens: dict[str, Tensor] | None = None,
+    rows: Sequence[TokenRow],
+    row_columns: dict[str, Tensor] | None = None,
+    token_columns: dict[str, Tensor] | None = None,
     items: Tensor | None = None,
 ) -> Batch:
-    """A batch from ids and known columns."""
-    numbered = {**(rows or {}), "row": torch.arange(len(prompts))}
-    return Batch(prompts, completions, Ragged(scored_lengths(prompts, completions), numbered, tokens or {}, items))
+    """A batch from rows and known columns."""
+    lengths = torch.tensor([len(row.trained) for row in rows], dtype=torch.long)
+    numbered = {**(row_columns or {}), "row": torch.arange(len(rows))}
+    return Batch(rows, Ragged(lengths, numbered, token_columns or {}, items))
 
 
 def joined(parts: Sequence[Batch]) -> Batch:
@@ -85,8 +85,7 @@ def joined(parts: Sequence[Batch]) -> Batch:
         return parts[0]
     first = parts[0].columns
     return make_batch(
-        [ids for part in parts for ids in part.prompts],
-        [ids for part in parts for ids in part.completions],
+        [row for part in parts for row in part.rows],
         {name: torch.cat([part.columns.rows[name] for part in parts]) for name in first.rows if name != "row"},
         {name: torch.cat([part.columns.tokens[name] for part in parts]) for name in first.tokens},
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from posttrain.text.layout import Ids
+from posttrain.text.layout import TokenRow
 from posttrain.train.batch import Batch, make_batch
 from posttrain.train.modules import Modules
 
@@ -18,8 +18,7 @@ from posttrain.train.modules import Modules
 class Item:
     """Rows that belong together (one answer, or the answers of a comparison), with a value per row for each column."""
 
-    prompts: Sequence[Ids]
-    completions: Sequence[Ids]
+    rows: Sequence[TokenRow]
     columns: dict[str, Sequence[float]] = field(default_factory=dict)
 
 
@@ -65,9 +64,8 @@ class UnpairedEpochs(Epochs):
         batch = super().batch(step)
         count = len(batch)
         labels = torch.cat([batch.columns.rows["label"], torch.zeros(count if count > 1 else 0)])
-        others = [batch.completions[(i + 1) % count] for i in range(count)] if count > 1 else []
-        prompts = [*batch.prompts, *(batch.prompts if count > 1 else [])]
-        return make_batch(prompts, [*batch.completions, *others], {"label": labels})
+        others = [replace(batch.rows[(i + 1) % count], prompt=batch.rows[i].prompt) for i in range(count)]
+        return make_batch([*batch.rows, *(others if count > 1 else [])], {"label": labels})
 
 
 class PartedEpochs:
@@ -117,10 +115,9 @@ class PartedEpochs:
 
 def stack(items: Sequence[Item]) -> Batch:
     """Items as one batch; their rows share an item number."""
-    prompts = [ids for item in items for ids in item.prompts]
-    completions = [ids for item in items for ids in item.completions]
+    rows = [row for item in items for row in item.rows]
     names = items[0].columns if items else {}
     columns = {name: torch.tensor([float(v) for item in items for v in item.columns[name]]) for name in names}
-    sizes = torch.tensor([len(item.prompts) for item in items])
+    sizes = torch.tensor([len(item.rows) for item in items])
     numbers = torch.repeat_interleave(torch.arange(len(items)), sizes)
-    return make_batch(prompts, completions, columns, items=numbers)
+    return make_batch(rows, columns, items=numbers)

@@ -55,7 +55,7 @@ def _forward_width(config: Any) -> int:
 
 def most_tokens(items: Sequence[Item], count: int) -> int:
     """The tokens of the `count` longest items: no step of so many items holds more."""
-    sizes = sorted(sum(map(len, item.prompts)) + sum(map(len, item.completions)) for item in items)
+    sizes = sorted(sum(map(len, item.rows)) for item in items)
     return sum(sizes[-count:])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -53,13 +53,13 @@ class Modules:
 
     def micros(self, batch: Batch) -> Iterator[Batch]:
         """The batch in parts that fit in memory, items kept whole."""
-        sizes = [len(p) + len(c) for p, c in zip(batch.prompts, batch.completions, strict=True)]
+        sizes = [len(row) for row in batch.rows]
         for rows in micro_batches(sizes, batch.columns.items.tolist(), self.micro_tokens):
             yield batch.part(rows) if len(rows) < len(batch) else batch
 
     def with_gradient(self, micro: Batch, needs: frozenset[str]) -> Ragged:
         """The columns that the trained models give, with gradient."""
-        layout = pack(micro.prompts, micro.completions).to(self.device.torch)
+        layout = pack(micro.rows).to(self.device.torch)
         columns = on_device(micro.columns, self.device.torch)
         with self.device.autocast():
             if "score" in needs:
@@ -79,7 +79,7 @@ class Modules:
 
         The loss is asked tile by tile while the head's distributions are at hand, so that they are made once.
         """
-        layout = pack(micro.prompts, micro.completions).to(self.device.torch)
+        layout = pack(micro.rows).to(self.device.torch)
         columns = on_device(micro.columns, self.device.torch)
         totals: dict[str, Tensor] = {}
 
@@ -120,8 +120,8 @@ class Modules:
             raise ValueError("a teacher was asked for without a divergence")
         seen = layout
         if self.teacher_prompts is not None:
-            asked = [self.teacher_prompts[tuple(prompt)] for prompt in micro.prompts]
-            seen = pack(asked, micro.completions).to(self.device.torch)
+            asked = [replace(row, prompt=self.teacher_prompts[tuple(row.prompt)]) for row in micro.rows]
+            seen = pack(asked).to(self.device.torch)
         with torch.no_grad():
             theirs = packed_states(self.teacher, seen)[seen.source_M]
         mine = packed_states(self.policy, layout)[layout.source_M]
@@ -145,7 +145,7 @@ class Modules:
         return batch
 
     def _fixed(self, name: str, micro: Batch) -> Tensor:
-        layout = pack(micro.prompts, micro.completions).to(self.device.torch)
+        layout = pack(micro.rows).to(self.device.torch)
         with self.device.autocast():
             if name == "old_value":
                 return value_tokens(self.critic, layout)

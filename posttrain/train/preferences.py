@@ -178,8 +178,5 @@ def _accuracy(modules: Modules, items: list[Item]) -> dict[str, float]:
 @torch.no_grad()
 def _scores(modules: Modules, items: list[Item]) -> Tensor:
     """The score of every answer."""
-    parts = [
-        score_rows(modules.policy, pack(m.prompts, m.completions).to(modules.device.torch))
-        for m in modules.micros(stack(items))
-    ]
+    parts = [score_rows(modules.policy, pack(m.rows).to(modules.device.torch)) for m in modules.micros(stack(items))]
     return torch.cat(parts).double().cpu()

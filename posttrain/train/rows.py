@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from posttrain.errors import DataError
 from posttrain.measure.phases import phase
-from posttrain.text.chat import ChatText, Encoded
+from posttrain.text.chat import ChatText
+from posttrain.text.layout import TokenRow
 from posttrain.train.epochs import Item
 
 Record = Mapping[str, Any]
@@ -17,7 +19,7 @@ Record = Mapping[str, Any]
 def demonstrations(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
     """Chat rows: the last turn is the completion; rows longer than `longest` tokens are left out, and counted."""
     encoded = text.exchanges([(row["messages"][:-1], row["messages"][-1:]) for row in rows])
-    items = [Item([one.prompt], [one.completion]) for one in encoded]
+    items = [Item([one]) for one in encoded]
     return _short(items, longest, where)
 
 
@@ -29,8 +31,7 @@ def comparisons(text: ChatText, rows: Iterable[Record], longest: int, where: str
     for row, chosen, rejected in zip(kept, encoded[::2], encoded[1::2], strict=True):
         items.append(
             Item(
-                [chosen.prompt, chosen.prompt],
-                [chosen.completion, rejected.completion],
+                [chosen, replace(rejected, prompt=chosen.prompt)],
                 {"side": [1.0, -1.0], "margin": [row["margin"]] * 2},
             )
         )
@@ -42,7 +43,7 @@ def feedback(text: ChatText, rows: Iterable[Record], longest: int, where: str) -
     """Unpaired rows: an answer and whether it was liked."""
     kept = list(rows)
     items = [
-        Item([one.prompt], [one.completion], {"label": [1.0 if row["label"] else -1.0]})
+        Item([one], {"label": [1.0 if row["label"] else -1.0]})
         for row, one in zip(kept, _judged(text, kept), strict=True)
     ]
     return _short(items, longest, where)
@@ -51,12 +52,12 @@ def feedback(text: ChatText, rows: Iterable[Record], longest: int, where: str) -
 @phase("load")
 def rankings(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
     """Judged answers, prompt by prompt: the liked ones rank 0, the others 1; prompts of one kind only are left out."""
-    answers: dict[str, list[tuple[Encoded, float]]] = {}
+    answers: dict[str, list[tuple[TokenRow, float]]] = {}
     kept = list(rows)
     for row, one in zip(kept, _judged(text, kept), strict=True):
         answers.setdefault(str(one.prompt), []).append((one, 0.0 if row["label"] else 1.0))
     items = [
-        Item([one.prompt for one, _ in mine], [one.completion for one, _ in mine], {"rank": [rank for _, rank in mine]})
+        Item([one for one, _ in mine], {"rank": [rank for _, rank in mine]})
         for mine in answers.values()
         if len({rank for _, rank in mine}) == 2
     ]
@@ -71,17 +72,17 @@ def windows(text: ChatText, documents: Sequence[str], width: int, where: str) ->
         what = f"the {len(documents)} documents of a split have {len(stream)} tokens, fewer than window = {width}"
         raise DataError(what=what, where=where, fix="Give more text, or lower base.window")
     starts = range(0, len(stream) - width, width)
-    return [Item([[]], [stream[start : start + width + 1]]) for start in starts]
+    return [Item([TokenRow([], stream[start : start + width + 1])]) for start in starts]
 
 
-def _judged(text: ChatText, rows: Sequence[Record]) -> list[Encoded]:
+def _judged(text: ChatText, rows: Sequence[Record]) -> list[TokenRow]:
     return text.exchanges([(row["prompt"], row["completion"]) for row in rows])
 
 
 def _short(items: list[Item], longest: int, where: str) -> list[Item]:
     if not items:
         raise DataError(what="a split has no rows to train on", where=where, fix="Give it rows")
-    sizes = (max(len(p) + len(c) for p, c in zip(item.prompts, item.completions, strict=True)) for item in items)
+    sizes = (max(map(len, item.rows)) for item in items)
     kept = [item for item, size in zip(items, sizes, strict=True) if size <= longest]
     if not kept:
         fix = "Raise max_tokens or shorten the data"

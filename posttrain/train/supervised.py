@@ -179,7 +179,7 @@ def _fit(
     most = most_tokens(items, batch)
     log = run_training(name, params, inputs, objective, source, modules, update, ("loss",), step_tokens=most)
     save_model(modules.policy, model_path(name), tokenizer, params.save_dtype)
-    tokens = sum(len(ids) for item in items for ids in item.completions)
+    tokens = sum(len(row.rest) for item in items for row in item.rows)
     summary = {"train_loss": log.tail("loss", 20), "heldout_loss": _mean_loss(modules, heldout)}
     write_json(metrics_path(name), {"steps": source.steps, "rows": len(items), "tokens": tokens, **rounded(summary)})
     print(f"{name}: held-out loss {summary['heldout_loss']:.3f}, saved in {model_path(name)}")

@@ -27,7 +27,7 @@ from posttrain.models.scorer import scorer_name
 from posttrain.models.store import load_model, load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.rollout.engine import SamplingParams, sample
 from posttrain.text.chat import ChatText
-from posttrain.text.layout import pack
+from posttrain.text.layout import pack, token_rows
 from posttrain.train.batch import make_batch
 from posttrain.train.loop import GradientProblem
 from posttrain.train.modules import Modules
@@ -183,7 +183,7 @@ def examine(name: str, place: Path) -> Found:
     asked = text.prompt([{"role": "user", "content": TEXTS[0]}])
     answer = text.exchange([{"role": "user", "content": TEXTS[0]}], [{"role": "assistant", "content": TEXTS[1]}])
     before = [part.detach().clone() for part in model.parameters()]
-    descend(model, asked, answer.completion)
+    descend(model, asked, answer.rest)
     assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
     drawn = sample(
         model, [asked], ["a"], n=2, params=SamplingParams(max_tokens=5), seed=0, stop=text.stops, device=DEVICE
@@ -193,14 +193,14 @@ def examine(name: str, place: Path) -> Found:
     same(model, load_model(trained))
     return Found(
         runs="padded rows" if runs_in_rows(model) else "packed",
-        head=rewarded(name, trained, reward, asked, answer.completion),
+        head=rewarded(name, trained, reward, asked, answer.rest),
         layout=described(given),
     )
 
 
 def descend(model: Any, prompt: list[int], completion: list[int]) -> None:
     """One step of gradient descent on an answer, large enough to show in bfloat16."""
-    objective, batch = LikelihoodObjective(LikelihoodKnobs()), make_batch([prompt], [completion], {}, {})
+    objective, batch = LikelihoodObjective(LikelihoodKnobs()), make_batch(token_rows([prompt], [completion]), {}, {})
     step = objective.prepare(batch.columns, objective.initial_state()).step
     GradientProblem(objective, Modules(model, DEVICE), batch.with_columns(step)).backward()
     with torch.no_grad():
@@ -217,7 +217,7 @@ def rewarded(name: str, folder: Path, target: Path, prompt: list[int], completio
         scorer = load_scorer(folder)
     except ModelError as error:
         return f"refused: {error.what}"
-    layout = pack([prompt], [completion])
+    layout = pack(token_rows([prompt], [completion]))
     assert float(score_rows(scorer, layout).detach()) == 0.0, "it starts at 0"
     score_rows(scorer, layout).sum().backward()
     with torch.no_grad():

@@ -35,10 +35,10 @@ def turn(role: str, content: str) -> dict[str, str]:
 def test_a_prompt_and_its_answer_are_the_template_and_end_with_the_stop_token(text: ChatText) -> None:
     one = text.exchange([turn("user", "1+1")], [turn("assistant", "#### 2")])
     whole = text.tokenizer.apply_chat_template([turn("user", "1+1"), turn("assistant", "#### 2")], return_dict=False)
-    assert one.prompt + one.completion == whole
+    assert one.prompt + one.rest == whole
     assert one.prompt == text.prompt([turn("user", "1+1")])
-    assert one.completion[-1] == text.stop and text.stop not in one.completion[:-1]
-    assert text.decode(one.completion) == "#### 2"
+    assert one.rest[-1] == text.stop and text.stop not in one.rest[:-1]
+    assert text.decode(one.rest) == "#### 2"
 
 
 def test_a_completion_may_end_with_any_of_the_models_tokens(text: ChatText) -> None:
@@ -60,8 +60,8 @@ def test_content_never_becomes_markup_and_comes_back_as_it_was(text: ChatText, q
     special = {text.tokenizer.convert_tokens_to_ids(token) for token in (*SPECIALS, "<|system|>", "<|tool|>")}
     one = text.exchange([turn("user", question)], [turn("assistant", answer)])
     assert sum(token in special for token in one.prompt) == 3, "user, end, assistant"
-    assert [token for token in one.completion if token in special] == [text.stop]
-    assert text.decode(one.completion) == answer
+    assert [token for token in one.rest if token in special] == [text.stop]
+    assert text.decode(one.rest) == answer
 
 
 def test_a_template_without_a_stop_token_is_refused(text: ChatText) -> None:
@@ -256,7 +256,7 @@ def test_a_template_without_a_header_needs_no_generation_prompt(text: ChatText) 
     )
     one = with_template(text, mistral).exchange([USER], [ANSWER])
     assert text.decode(one.prompt) == "[INST] 1+1 [/INST]"
-    assert text.decode(one.completion) == " #### 2"
+    assert text.decode(one.rest) == " #### 2"
 
 
 def test_the_default_of_several_templates_is_used(text: ChatText) -> None:

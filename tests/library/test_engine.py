@@ -10,7 +10,7 @@ from posttrain.models.forward import packed_states, score_tokens
 from posttrain.models.head import head_of
 from posttrain.rollout.draw import row_keys, uniform
 from posttrain.rollout.engine import Mixture, Samples, SamplingParams, greedy, sample
-from posttrain.text.layout import pack
+from posttrain.text.layout import pack, token_rows
 from posttrain.text.stops import Stops
 from tests.library.models import random_rows, tiny_model
 
@@ -49,7 +49,7 @@ def test_recorded_log_probs_are_those_of_the_training_forward(temperature: float
     samples = drawn(params=params)
     prompts = [prompt for prompt in PROMPTS for _ in range(4)]
     with torch.no_grad():
-        expected, _ = score_tokens(tiny_model(), pack(prompts, samples.ids), temperature)
+        expected, _ = score_tokens(tiny_model(), pack(token_rows(prompts, samples.ids)), temperature)
     found = torch.tensor([value for row in samples.logps for value in row])
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
@@ -82,7 +82,7 @@ def test_sampled_frequencies_are_the_models_probabilities() -> None:
     one = SamplingParams(max_tokens=1, rows=n)
     ids = [row[0] for row in sample(model, [prompt], ["x"], n=n, params=one, seed=3, stop=ENDS, device=DEVICE).ids]
     with torch.no_grad():
-        every = pack([prompt] * 97, [[token] for token in range(97)])
+        every = pack(token_rows([prompt] * 97, [[token] for token in range(97)]))
         p = score_tokens(model, every)[0].exp()
     seen = torch.bincount(torch.tensor(ids), minlength=97) / n
     error = (seen - p).abs()
@@ -108,7 +108,7 @@ def test_a_mixture_is_the_geometric_mean_of_two_models_made_to_sum_to_one() -> N
     )
     assert found.ids != drawn(n=2).ids
     prompts = [prompt for prompt in PROMPTS for _ in range(2)]
-    layout = pack(prompts, found.ids)
+    layout = pack(token_rows(prompts, found.ids))
     with torch.no_grad():
         ours, theirs = (head_of(one).logits(packed_states(one, layout)[layout.source_M]) for one in (model, other))
     mixed = (0.7 * ours.log_softmax(-1) + 0.3 * theirs.log_softmax(-1)).log_softmax(-1)

@@ -13,7 +13,7 @@ import torch
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.forward import packed_states
 from posttrain.models.store import new_model
-from posttrain.text.layout import pack
+from posttrain.text.layout import pack, token_rows
 from posttrain.train.epochs import Item
 from posttrain.train.estimate import kept_bytes, most_tokens, training_bytes
 from posttrain.train.modules import Modules
@@ -40,7 +40,7 @@ def kept(model: Any, *, bf16: bool) -> int:
 
     device = Device(DeviceParams(device="cpu", precision="bf16" if bf16 else "fp32"))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda part: part), device.autocast():
-        packed_states(model.train(), pack([[1]], [[2] * (TOKENS - 1)]))
+        packed_states(model.train(), pack(token_rows([[1]], [[2] * (TOKENS - 1)])))
     return sum(part.untyped_storage().nbytes() for part in saved.values())
 
 
@@ -66,7 +66,7 @@ def test_a_step_needs_memory_for_its_own_tokens_alone() -> None:
 
 
 def test_the_most_tokens_are_those_of_the_longest_items() -> None:
-    items = [Item([[1] * n, [1]], [[2], [2] * n]) for n in (5, 1, 3)]
+    items = [Item(token_rows([[1] * n, [1]], [[2], [2] * n])) for n in (5, 1, 3)]
     assert most_tokens(items, 1) == 12
     assert most_tokens(items, 2) == 12 + 8
     assert most_tokens(items, 50) == 12 + 8 + 4
@@ -96,7 +96,7 @@ update = AdamW([(modules.policy, 1e-3)], OptimizerParams(), 2)
 objective = LikelihoodObjective(LikelihoodKnobs())
 
 def step(rows):
-    batch = make_batch([[1]] * rows, [[2] * 63] * rows)
+    batch = make_batch(token_rows([[1]] * rows, [[2] * 63] * rows))
     prepared = objective.prepare(batch.columns, {})
     update.step(GradientProblem(objective, modules, batch.with_columns(prepared.step)), 0.0)
 

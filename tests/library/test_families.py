@@ -14,7 +14,7 @@ from posttrain.models.forward import score_tokens
 from posttrain.models.probe import check_runs
 from posttrain.models.store import new_model
 from posttrain.rollout.engine import SamplingParams, greedy, sample
-from posttrain.text.layout import pack
+from posttrain.text.layout import pack, token_rows
 from posttrain.text.stops import Stops
 from posttrain.train.batch import make_batch
 from posttrain.train.loop import GradientProblem
@@ -62,7 +62,7 @@ def test_training_sees_the_window_that_the_sampler_saw() -> None:
     model, params = family("mistral"), SamplingParams(max_tokens=30)
     found = sample(model, PROMPTS, NAMES, n=2, params=params, seed=1, stop=ENDS, device=DEVICE)
     with torch.no_grad():
-        expected, _ = score_tokens(model, pack([prompt for prompt in PROMPTS for _ in range(2)], found.ids))
+        expected, _ = score_tokens(model, pack(token_rows([prompt for prompt in PROMPTS for _ in range(2)], found.ids)))
     recorded = torch.tensor([value for row in found.logps for value in row])
     torch.testing.assert_close(recorded, expected, rtol=1e-4, atol=1e-4)
 
@@ -91,7 +91,7 @@ def test_families_learn_what_plain_autograd_does(name: str) -> None:
         check_runs(model, name)
         if fast:
             objective = LikelihoodObjective(LikelihoodKnobs())
-            batch = make_batch(prompts, completions, {}, {})
+            batch = make_batch(token_rows(prompts, completions), {}, {})
             step = objective.prepare(batch.columns, objective.initial_state()).step
             GradientProblem(objective, Modules(model, DEVICE), batch.with_columns(step)).backward()
         else:

@@ -17,6 +17,7 @@ from posttrain.models.logp import plain_token_logp, token_loss_backward
 from posttrain.models.step import fits
 from posttrain.models.store import new_model
 from posttrain.rollout.engine import Samples, SamplingParams, greedy, sample
+from posttrain.text.layout import token_rows
 from posttrain.text.stops import Stops
 from posttrain.train.batch import make_batch
 from posttrain.train.loop import GradientProblem
@@ -91,7 +92,7 @@ def _backward(objective: Objective, model: Any, by_token: bool, micro_tokens: in
         "group": torch.arange(4).repeat_interleave(3),
     }
     old = {name: -torch.rand(count, generator=draw) * 3 for name in ("old_logp", "ref_logp")}
-    batch = make_batch(prompts, completions, rows, old)
+    batch = make_batch(token_rows(prompts, completions), rows, old)
     prepared = objective.prepare(batch.columns, objective.initial_state())
     problem = GradientProblem(
         _Plain(objective) if not by_token else objective,  # type: ignore[arg-type]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from posttrain.models.forward import packed_states, score_tokens
 from posttrain.models.head import Head
 from posttrain.models.logp import exact_kl, plain_token_logp, token_logp
-from posttrain.text.layout import micro_batches, pack
+from posttrain.text.layout import TokenRow, micro_batches, pack, token_rows
 from tests.library.models import HEADS, plain_logps, random_head, random_rows, tiny_model
 
 
@@ -21,7 +23,7 @@ def test_packed_log_probs_and_gradients_equal_the_plain_path(kv_heads: int) -> N
     (expected * weights).sum().backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    found, _ = score_tokens(model, pack(prompts, completions))
+    found, _ = score_tokens(model, pack(token_rows(prompts, completions)))
     (found * weights).sum().backward()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     for name, parameter in model.named_parameters():
@@ -32,9 +34,9 @@ def test_a_row_does_not_feel_its_neighbours() -> None:
     model = tiny_model()
     prompts, completions = random_rows(9, seed=3)
     with torch.no_grad():
-        before, _ = score_tokens(model, pack(prompts, completions))
+        before, _ = score_tokens(model, pack(token_rows(prompts, completions)))
         changed = [[(token + 1) % 97 for token in ids] if i == 4 else ids for i, ids in enumerate(completions)]
-        after, _ = score_tokens(model, pack(prompts, changed))
+        after, _ = score_tokens(model, pack(token_rows(prompts, changed)))
     start = sum(len(ids) for ids in completions[:4])
     end = start + len(completions[4])
     assert torch.equal(before[:start], after[:start])
@@ -44,7 +46,7 @@ def test_a_row_does_not_feel_its_neighbours() -> None:
 
 def test_a_shared_prompt_is_stored_once() -> None:
     prompt, completions = [5, 6, 7, 8], [[1, 2], [3], [4, 5, 6]]
-    layout = pack([prompt] * 3, completions)
+    layout = pack(token_rows([prompt] * 3, completions))
     assert layout.ids_N.numel() == len(prompt) + 6
     assert layout.lengths_B.tolist() == [2, 1, 3]
     assert layout.target_M.tolist() == [1, 2, 3, 4, 5, 6]
@@ -52,7 +54,7 @@ def test_a_shared_prompt_is_stored_once() -> None:
 
 
 def test_a_row_without_a_prompt_is_scored_from_its_second_token() -> None:
-    layout = pack([[], []], [[9, 8, 7], [6]])
+    layout = pack(token_rows([[], []], [[9, 8, 7], [6]]))
     assert layout.target_M.tolist() == [8, 7]
     assert layout.lengths_B.tolist() == [2, 0]
     assert layout.source_M.tolist() == [0, 1]
@@ -93,13 +95,38 @@ def test_micro_batches_keep_items_whole_and_order() -> None:
     assert cut == [[0, 1, 2, 3], [4], [5]]
 
 
+def test_a_masked_turn_is_context_and_nothing_else() -> None:
+    """A row whose rest holds an answer, a user's turn and an answer: the answers are scored as if each stood alone."""
+    model = tiny_model()
+    prompt, first, user, second = [5, 6, 7], [1, 2], [8, 9, 10], [3, 4, 11]
+    mask = [True] * 2 + [False] * 3 + [True] * 3
+    one = TokenRow(prompt, [*first, *user, *second], mask)
+    apart = [TokenRow(prompt, first), TokenRow([*prompt, *first, *user], second)]
+    with torch.no_grad():
+        together, entropy = score_tokens(model, pack([one]))
+        expected, expected_entropy = score_tokens(model, pack(apart))
+    assert one.trained == [0, 1, 5, 6, 7] and pack([one]).lengths_B.tolist() == [5]
+    torch.testing.assert_close(together, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(entropy, expected_entropy, rtol=1e-5, atol=1e-6)
+
+
+def test_a_mask_of_all_tokens_is_no_mask() -> None:
+    prompts, completions = random_rows(5)
+    rows = token_rows([*prompts, []], [*completions, [9, 8, 7]])
+    masked = [replace(row, mask=[True] * len(row.rest)) for row in rows]
+    plain, full = pack(rows), pack(masked)
+    for name in ("ids_N", "source_M", "target_M", "lengths_B", "last_B"):
+        assert torch.equal(getattr(plain, name), getattr(full, name)), name
+
+
 def test_positions_and_attention_survive_any_order_of_rows() -> None:
     model = tiny_model()
     prompts, completions = random_rows(7, seed=5)
     order = [3, 0, 6, 1, 5, 2, 4]
     with torch.no_grad():
-        straight = score_tokens(model, pack(prompts, completions))[0].split([len(c) for c in completions])
-        shuffled = score_tokens(model, pack([prompts[i] for i in order], [completions[i] for i in order]))[0]
+        straight = score_tokens(model, pack(token_rows(prompts, completions)))[0].split([len(c) for c in completions])
+        rows = token_rows([prompts[i] for i in order], [completions[i] for i in order])
+        shuffled = score_tokens(model, pack(rows))[0]
     parts = shuffled.split([len(completions[i]) for i in order])
     for place, i in enumerate(order):
         torch.testing.assert_close(parts[place], straight[i], rtol=1e-4, atol=1e-5)
@@ -107,7 +134,7 @@ def test_positions_and_attention_survive_any_order_of_rows() -> None:
 
 def test_hidden_states_of_a_packed_layout_have_one_row_per_token() -> None:
     model = tiny_model()
-    layout = pack(*random_rows(5))
+    layout = pack(token_rows(*random_rows(5)))
     with torch.no_grad():
         assert packed_states(model, layout).shape == (layout.ids_N.numel(), 32)
 
@@ -120,7 +147,7 @@ def test_bf16_forward_and_gradient_stay_near_float32() -> None:
     for precision in ("fp32", "bf16"):
         model = tiny_model()
         with Device(DeviceParams(device="cpu", precision=precision)).autocast():
-            logp, entropy = score_tokens(model, pack(prompts, completions))
+            logp, entropy = score_tokens(model, pack(token_rows(prompts, completions)))
             assert logp.dtype == entropy.dtype == torch.float32, "log-probs are float32 whatever the matrices are"
         logp.mean().backward()
         gradient = torch.cat([p.grad.flatten() for p in model.parameters()])

@@ -198,7 +198,7 @@ def test_common_families_give_the_log_probs_of_their_own_forward(family: str) ->
 
     from posttrain.models.forward import score_tokens
     from posttrain.models.store import new_model
-    from posttrain.text.layout import pack
+    from posttrain.text.layout import pack, token_rows
     from tests.library.models import plain_logps, random_rows
 
     shape = AutoConfig.for_model(
@@ -209,7 +209,7 @@ def test_common_families_give_the_log_probs_of_their_own_forward(family: str) ->
     prompts, completions = random_rows(9)
     with torch.no_grad():
         expected = plain_logps(model, prompts, completions)
-        found, _ = score_tokens(model, pack(prompts, completions))
+        found, _ = score_tokens(model, pack(token_rows(prompts, completions)))
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 

@@ -30,6 +30,7 @@ from posttrain.params import check, merge
 from posttrain.rewards.blend import Blend
 from posttrain.rewards.verifiable import Sampled
 from posttrain.text.chat import ChatText
+from posttrain.text.layout import TokenRow
 from posttrain.train import randomness
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
@@ -94,7 +95,7 @@ def items(folder: Path, kind: str) -> list[Item]:
         columns = {"side": [1.0, -1.0]} if kind == "pairs" else {"label": [1.0 if i % 2 else -1.0]}
         rows = [one, two] if kind == "pairs" else [one]
         columns = {} if kind == "plain" else columns
-        made.append(Item([row.prompt for row in rows], [row.completion for row in rows], columns))
+        made.append(Item(rows, columns))
     return made
 
 
@@ -143,7 +144,7 @@ def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, Modules, Sou
     )  # fmt: skip
     samples = groups(folder, modules, needs, params.rollout, params.shaping())
     if name == "ptx":
-        windows = [Item([[]], [list(range(9 + i, 20 + i))]) for i in range(5)]
+        windows = [Item([TokenRow([], list(range(9 + i, 20 + i)))]) for i in range(5)]
         return objective, modules, WithText(samples, windows, 2, 0)
     if name == "gkd":
         return objective, modules, Shared(samples, Epochs(items(folder, "plain"), 4, 1, 0), 0.5, 0)
@@ -343,7 +344,7 @@ def test_a_teacher_with_a_context_is_asked_with_it(folder: Path, tmp_path: Path)
     ]
     seen = modules.with_gradient(batch, objective.needs).tokens["teacher_kl"].detach()
     expected = []
-    for prompt, completion in zip(batch.prompts, batch.completions, strict=True):
+    for prompt, completion in ((row.prompt, row.rest) for row in batch.rows):
         theirs = modules.teacher_prompts[tuple(prompt)]  # type: ignore[index]
         assert len(theirs) > len(prompt)
         logits = [

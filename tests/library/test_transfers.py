@@ -21,6 +21,7 @@ from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.store import load_model, load_scorer
+from posttrain.text.layout import token_rows
 from posttrain.train.batch import make_batch
 from posttrain.train.loop import GradientProblem
 from posttrain.train.modules import Modules
@@ -122,7 +123,7 @@ def problem(folder: Path, name: str, rows: int, micro_tokens: int) -> GradientPr
     tokens = sum(len(ids) for ids in completions)
     fixed = {kind: torch.full((tokens,), -1.0) for kind in ("old_logp", "ref_logp", "anchor", "old_value")}
     pairs = torch.arange(rows) // 2 if "side" in objective.needs else None
-    batch = make_batch(prompts, completions, columns, fixed, pairs)
+    batch = make_batch(token_rows(prompts, completions), columns, fixed, pairs)
     prepared = objective.prepare(batch.columns, objective.initial_state()).step
     prepared = prepared.with_rows(row=torch.arange(len(prepared)))
     return GradientProblem(objective, modules_of(folder, objective.needs, micro_tokens), batch.with_columns(prepared))
@@ -147,7 +148,7 @@ def test_an_update_waits_twice_whatever_its_size(name: str, folder: Path) -> Non
 def test_scoring_a_batch_waits_once_for_each_column(folder: Path) -> None:
     for micro_tokens in (10**6, 64):
         modules = modules_of(folder, frozenset({"value"}), micro_tokens)
-        batch = make_batch(*random_rows(16))
+        batch = make_batch(token_rows(*random_rows(16)))
         with reads() as found:
             filled = modules.fill(batch, frozenset({"ref_logp", "anchor", "value"}))
         assert found == ["cpu"] * 3
