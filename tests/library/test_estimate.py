@@ -79,6 +79,7 @@ from transformers import Qwen3Config
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.store import new_model
+from posttrain.text.layout import token_rows
 from posttrain.train.batch import make_batch
 from posttrain.train.estimate import training_bytes
 from posttrain.train.loop import GradientProblem
