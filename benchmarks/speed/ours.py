@@ -26,10 +26,12 @@ from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
 from posttrain.models.attention import register
 from posttrain.models.device import Device, DeviceParams
-from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts
-from posttrain.rewards.blend import Blend
-from posttrain.rollout.engine import SamplingParams
-from posttrain.text.layout import TokenRow
+from posttrain.online.rollouts import RolloutParams, Rollouts
+from posttrain.rewards.compose import RewardSum
+from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rollout import Prompt, TokenRow
+from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, Saved
@@ -147,14 +149,17 @@ def online(case: Case, algorithm: str, settings: dict[str, Any], *, replay: bool
     reference = ready(language_model(case.shape), case) if "ref_logp" in objective.needs else None
     modules = Modules(model, device(case, replay=replay), reference)
     count = case.batch // case.group
-    given = [Prompt(f"p{i}", ids, "") for i, ids in enumerate(prompts(case, count))]
-    blend = Blend({"even": (1.0, lambda samples: [reward(one.completion_ids) for one in samples])})
+    given = [Prompt(f"p{i}", (), ids) for i, ids in enumerate(prompts(case, count))]
+    even: Reward[Any] = Reward(lambda options, context: lambda rollouts: [reward(one.row.rest) for one in rollouts])  # noqa: ARG005
+    judged = RewardSum({"even": Term(reward=even)}, Context(modules.device, "benchmark"))
+    text: Any = _Text(case)
+    sampler = LocalSampler(model, text.stops, modules.device)
     rounds = (case.warm + case.updates) // 2
     params = RolloutParams(
         rounds=rounds, prompts=count, group_size=case.group, minibatches=2,
         sampling=SamplingParams(max_tokens=case.longest_answer),
     )  # fmt: skip
-    source = Rollouts(given, blend, modules, objective.needs, params, text=_Text(case), seed=0)
+    source = Rollouts(given, sampler, judged, modules, objective.needs, params, text=text, seed=0)
     log = fit(objective, source, modules, meter)
     counted = log.rows[case.warm :]
     return meter.report(

@@ -12,8 +12,9 @@ LAYERS = (
     {"posttrain.stage", "posttrain.sections", "posttrain.compare", "posttrain.verify"},
     {"posttrain.online"},
     {"posttrain.train", "posttrain.evaluate", "posttrain.report"},
-    {"posttrain.rollout"},
+    {"posttrain.sampling"},
     {"posttrain.algorithms", "posttrain.rewards"},
+    {"posttrain.tasks"},
     {"posttrain.models"},  # below rewards: a learned reward is a model
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
     {"posttrain.inputs", "posttrain.leftovers"},
@@ -21,7 +22,7 @@ LAYERS = (
     {"posttrain.measure", "posttrain.durable"},
     {"posttrain.digests", "posttrain.user_code"},
     {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
-    {"posttrain.errors"},
+    {"posttrain.errors", "posttrain.rollout"},
     {"posttrain"},
 )
 THIRD_PARTY = {

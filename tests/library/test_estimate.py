@@ -13,7 +13,8 @@ import torch
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.forward import packed_states
 from posttrain.models.store import new_model
-from posttrain.text.layout import pack, token_rows
+from posttrain.rollout import token_rows
+from posttrain.text.layout import pack
 from posttrain.train.epochs import Item
 from posttrain.train.estimate import kept_bytes, most_tokens, training_bytes
 from posttrain.train.modules import Modules
@@ -79,7 +80,7 @@ from transformers import Qwen3Config
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.store import new_model
-from posttrain.text.layout import token_rows
+from posttrain.rollout import token_rows
 from posttrain.train.batch import make_batch
 from posttrain.train.estimate import training_bytes
 from posttrain.train.loop import GradientProblem

@@ -21,7 +21,7 @@ from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.store import load_model, load_scorer
-from posttrain.text.layout import token_rows
+from posttrain.rollout import token_rows
 from posttrain.train.batch import make_batch
 from posttrain.train.loop import GradientProblem
 from posttrain.train.modules import Modules
