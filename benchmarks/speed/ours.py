@@ -25,7 +25,8 @@ from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
 from posttrain.models.attention import register
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams
+from posttrain.models.runtime import Runtime
 from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts
 from posttrain.rewards.blend import Blend
 from posttrain.rollout.engine import SamplingParams
@@ -36,7 +37,7 @@ from posttrain.train.checkpoint import Checkpoints, Saved
 from posttrain.train.epochs import Item, stack
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
 
 
@@ -108,13 +109,13 @@ def ready(model: Any, case: Case) -> Any:
     return model.to(case.device).eval()
 
 
-def fit(objective: Objective, source: Source, modules: Modules, meter: Meter) -> MetricsLog:
+def fit(objective: Objective, source: Source, models: ModelSet, meter: Meter) -> MetricsLog:
     """Train as a stage does, with AdamW at a constant rate."""
     params = OptimizerParams(lr=LEARNING_RATE, schedule="constant", warmup=0.0, betas=list(BETAS), clip=CLIP)
-    update = AdamW([(modules.policy, LEARNING_RATE)], params, source.steps)
+    update = AdamW([(models.policy, LEARNING_RATE)], params, source.steps)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(
-            "benchmark", objective, Metered(source, meter), modules, update, NoCheckpoints(),
+            "benchmark", objective, Metered(source, meter), models, update, NoCheckpoints(),
             Path(folder) / "log.csv", checkpoint_every=10_000,
         )  # fmt: skip
         log = train(run)
@@ -122,10 +123,10 @@ def fit(objective: Objective, source: Source, modules: Modules, meter: Meter) ->
     return log
 
 
-def device(case: Case, precision: Literal["fp32", "bf16"] = "fp32", **settings: bool) -> Device:
+def device(case: Case, precision: Literal["fp32", "bf16"] = "fp32", **settings: bool) -> Runtime:
     """One thread in float32, or a GPU in bf16."""
     chosen = "bf16" if case.device == "cuda" else precision
-    return Device(DeviceParams(device=case.device, precision=chosen, threads=1, **settings))
+    return Runtime(DeviceParams(device=case.device, precision=chosen, threads=1, **settings))
 
 
 class _Text:
@@ -145,7 +146,7 @@ def online(case: Case, algorithm: str, settings: dict[str, Any], *, replay: bool
     model, meter = ready(language_model(case.shape), case), Meter(case.warm, case.device)
     objective = PolicyObjective(POLICY_ROWS[algorithm].settings(**settings), case.longest_answer)
     reference = ready(language_model(case.shape), case) if "ref_logp" in objective.needs else None
-    modules = Modules(model, device(case, replay=replay), reference)
+    models = ModelSet(model, device(case, replay=replay), reference)
     count = case.batch // case.group
     given = [Prompt(f"p{i}", ids, "") for i, ids in enumerate(prompts(case, count))]
     blend = Blend({"even": (1.0, lambda samples: [reward(one.completion_ids) for one in samples])})
@@ -154,8 +155,8 @@ def online(case: Case, algorithm: str, settings: dict[str, Any], *, replay: bool
         rounds=rounds, prompts=count, group_size=case.group, minibatches=2,
         sampling=SamplingParams(max_tokens=case.longest_answer),
     )  # fmt: skip
-    source = Rollouts(given, blend, modules, objective.needs, params, text=_Text(case), seed=0)
-    log = fit(objective, source, modules, meter)
+    source = Rollouts(given, blend, models, objective.needs, params, text=_Text(case), seed=0)
+    log = fit(objective, source, models, meter)
     counted = log.rows[case.warm :]
     return meter.report(
         case.batch * case.updates / 2,

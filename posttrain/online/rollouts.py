@@ -19,7 +19,7 @@ from posttrain.rollout.engine import Mixture, Samples, SamplingParams, sample
 from posttrain.rollout.groups import agreeing, soft_overlong
 from posttrain.text.layout import TokenRow
 from posttrain.train.batch import Batch, joined, make_batch
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
 
 
 class ReplayParams(Params):
@@ -77,7 +77,7 @@ class Rollouts:
         self,
         prompts: Sequence[Prompt],
         reward: Blend,
-        modules: Modules,
+        modules: ModelSet,
         needs: frozenset[str],
         params: RolloutParams,
         *,
@@ -186,7 +186,7 @@ class Rollouts:
         self._seen = {f"reward_{name}": sum(values) / len(values) for name, values in parts.items()}
         if resample:
             self._seen |= {"sampling_rounds": float(tries), "groups_kept": len(kept) / self._params.prompts}
-        return self._modules.fill(_numbered(kept), self._needs - {"anchor"})
+        return self._modules.add_scored_columns(_numbered(kept), self._needs - {"anchor"})
 
     def _next(self, count: int) -> list[Prompt]:
         """The next prompts: all of them once, in an order of their own each time round."""
@@ -256,7 +256,7 @@ class Rollouts:
             params=self._params.sampling,
             seed=self._seed,
             stop=self._text.stops,
-            device=self._modules.device,
+            device=self._modules.runtime,
             mixture=mixture,
         )
 

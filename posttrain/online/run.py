@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from posttrain.algorithms.policy_knobs import GROUPED
 from posttrain.algorithms.supervised import DistillKnobs
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
-from posttrain.models.device import Device
 from posttrain.models.ends import load_ends
-from posttrain.models.store import load_policy, load_scorer, load_tokenizer, save_model
+from posttrain.models.runtime import Runtime
+from posttrain.models.store import load_policy, load_tokenizer, save_model
 from posttrain.online.rollouts import Prompt, Rollouts
 from posttrain.online.runs import DISTILL, ONLINE, DistillRun, OnlineParams, PolicyRun, SampledPairRun
 from posttrain.online.trpo import Trpo
@@ -23,7 +22,7 @@ from posttrain.rollout.room import check_room
 from posttrain.slots import model_of, needed_model, table_of
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText, Message
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.named import load_run
 from posttrain.train.optimizer import Update
 from posttrain.train.settings import adamw, run_training
@@ -38,8 +37,15 @@ def train_online(run: str) -> None:
     section = f"online.runs.{run}"
     params = load_run(section, ONLINE)
     folder = needed_model(params.start, f"{section}.start")
-    device = Device(params.device)
-    _train(f"online@{run}", section, params, folder, _modules(params, folder, device), [])
+    needs = params.objective().needs | ({"ref_logp"} if params.shaping().mixture else set())
+    models = ModelSet.load(
+        Runtime(params.device),
+        folder,
+        needs,
+        micro_tokens=params.micro_tokens,
+        temperature=params.rollout.sampling.temperature,
+    )
+    _train(f"online@{run}", section, params, folder, models, [])
 
 
 def train_distill(run: str) -> None:
@@ -53,21 +59,24 @@ def train_distill(run: str) -> None:
         what = f"{section}.teacher = '{params.teacher}' has another tokenizer than '{params.start}'"
         fix = "A distribution over tokens can be learned from a teacher of the same tokenizer only"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
-    device = Device(params.device)
-    modules = Modules(
-        load_policy(folder).to(device.torch),
-        device,
-        teacher=load_policy(teacher).to(device.torch),
-        divergence=params.knobs(DistillKnobs).formula(),
-        teacher_prompts=None if params.context is None else _with_context(text, params),
-        temperature=params.rollout.sampling.temperature,
+    runtime = Runtime(params.device)
+    models = ModelSet.load(
+        runtime,
+        folder,
+        params.objective().needs,
         micro_tokens=params.micro_tokens,
+        temperature=params.rollout.sampling.temperature,
+        teacher=Teacher(
+            load_policy(teacher).to(runtime.torch),
+            params.knobs(DistillKnobs).formula(),
+            None if params.context is None else _with_context(text, params),
+        ),
     )
-    _train(f"distill@{run}", section, params, folder, modules, [teacher])
+    _train(f"distill@{run}", section, params, folder, models, [teacher])
 
 
 def _train(
-    name: str, section: str, params: OnlineParams, folder: Path, modules: Modules, models: Sequence[Path]
+    name: str, section: str, params: OnlineParams, folder: Path, models: ModelSet, others: Sequence[Path]
 ) -> None:
     text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder), params.date)
     table, reward = table_path(params.data), model_of(params.reward_model, f"{section}.reward_model")
@@ -76,12 +85,12 @@ def _train(
         usable = check_answers(params.reward, {one.id: one.answer for one in prompts}, str(table))
         prompts = [one for one in prompts if one.id in usable]
     size = params.rollout.prompts * params.rollout.group_size
-    check_room(modules.policy, [one.ids for one in prompts], size, params.rollout.sampling, f"{section}.rollout")
+    check_room(models.policy, [one.ids for one in prompts], size, params.rollout.sampling, f"{section}.rollout")
     watch = _watch(params, section)
     samples = Rollouts(
         prompts,
-        make_blend(params.reward, section, reward, modules.device),
-        modules,
+        make_blend(params.reward, section, reward, models.runtime),
+        models,
         objective.needs,
         params.rollout,
         text=text,
@@ -90,12 +99,12 @@ def _train(
         watch=watch,
     )
     source = params.source(samples, text)
-    update = _update(params, modules, source.steps)
-    inputs = [folder, table, *models, *params.tables(), *([reward] if reward else [])]
+    update = _update(params, models, source.steps)
+    inputs = [folder, table, *others, *params.tables(), *([reward] if reward else [])]
     tokens = _step_tokens(params, prompts)
-    log = run_training(name, params, inputs, objective, source, modules, update, WATCH, step_tokens=tokens)
+    log = run_training(name, params, inputs, objective, source, models, update, WATCH, step_tokens=tokens)
     watch.close()
-    save_model(modules.policy, model_path(name), folder, params.save_dtype)
+    save_model(models.policy, model_path(name), folder, params.save_dtype)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
 
@@ -120,27 +129,11 @@ def _watch(params: OnlineParams, section: str) -> Watch:
     return Watch(section, params.reward, compares=grouped or isinstance(params, SampledPairRun))
 
 
-def _modules(params: OnlineParams, folder: Path, device: Device) -> Modules:
-    """The models that the objective's needs and the sampling call for, no others."""
-    needs = params.objective().needs
-    return Modules(
-        load_policy(folder).to(device.torch),
-        device,
-        reference=load_policy(folder).to(device.torch) if "ref_logp" in needs or params.shaping().mixture else None,
-        critic=load_scorer(folder).to(device.torch) if "value" in needs else None,
-        old=load_policy(folder).to(device.torch) if "kl_old" in needs else None,
-        temperature=params.rollout.sampling.temperature,
-        micro_tokens=params.micro_tokens,
-    )
-
-
-def _update(params: OnlineParams, modules: Modules, steps: int) -> Update:
+def _update(params: OnlineParams, models: ModelSet, steps: int) -> Update:
     if not isinstance(params, PolicyRun) or params.update == "adamw":
-        return adamw(modules, params, steps)
-    critic: Any = None
-    if modules.critic is not None:
-        critic = adamw(Modules(modules.critic, modules.device), params, steps)
-    return Trpo(modules.policy, params.trpo, critic)
+        return adamw(models.trained, params, steps)
+    critic = None if models.critic is None else adamw({"critic": models.critic}, params, steps)
+    return Trpo(models.policy, params.trpo, critic)
 
 
 @phase("load")

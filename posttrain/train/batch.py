@@ -24,10 +24,15 @@ class Batch:
         return len(self.rows)
 
     def part(self, rows: Sequence[int]) -> Batch:
-        """Some rows, in the order given, numbered anew."""
+        """Some rows, in the order given, renumbered."""
         columns = self.columns.select(torch.tensor(rows, dtype=torch.long))
         columns = columns.with_rows(row=torch.arange(len(rows)))
         return Batch([self.rows[i] for i in rows], columns)
+
+    def with_prepared(self, step: Ragged) -> Batch:
+        """The rows that `prepare` has left, in its order, with the columns that it made."""
+        kept = step.rows["row"].tolist()
+        return Batch([self.rows[i] for i in kept], step.with_rows(row=torch.arange(len(kept))))
 
     def with_columns(self, columns: Ragged) -> Batch:
         """The same rows with other columns."""

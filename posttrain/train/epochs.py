@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posttrain.text.layout import TokenRow
 from posttrain.train.batch import Batch, make_batch
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ class PartedEpochs:
     """The data in parts, one after the other; each part's reference is the policy before it (sDPO, Kim 2024)."""
 
     def __init__(
-        self, items: Sequence[Item], batch_size: int, epochs: float, seed: int, *, parts: int, modules: Modules
+        self, items: Sequence[Item], batch_size: int, epochs: float, seed: int, *, parts: int, models: ModelSet
     ) -> None:
         if parts > len(items):
             raise ValueError(f"{len(items)} items cannot be cut into {parts} parts")
         order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed)).tensor_split(parts)
         self._parts = [Epochs([items[i] for i in part.tolist()], batch_size, epochs, seed) for part in order]
-        self._modules = modules
+        self._models = models
 
     @property
     def steps(self) -> int:
@@ -91,7 +91,7 @@ class PartedEpochs:
         for part in self._parts:
             if place < part.steps:
                 if place == 0:
-                    self._modules.copy_policy(self._modules.reference)
+                    self._models.copy_policy(self._models.reference)
                 return part.batch(place)
             place -= part.steps
         raise IndexError(f"there is no step {step}")
@@ -102,12 +102,12 @@ class PartedEpochs:
 
     def tensors(self) -> dict[str, Tensor]:
         """The reference of the part in hand."""
-        reference: Any = self._modules.reference
+        reference: Any = self._models.reference
         return dict(reference.named_parameters())
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Take up the reference of the part in hand."""
-        reference: Any = self._modules.reference
+        reference: Any = self._models.reference
         with torch.no_grad():
             for name, parameter in reference.named_parameters():
                 parameter.copy_(tensors[name])

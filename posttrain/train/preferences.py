@@ -15,10 +15,10 @@ from posttrain.algorithms.preference import (
 )
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
-from posttrain.models.device import Device
 from posttrain.models.forward import score_rows
 from posttrain.models.rounding import round_weights
-from posttrain.models.store import load_policy, load_scorer, load_tokenizer, save_model
+from posttrain.models.runtime import Runtime
+from posttrain.models.store import load_tokenizer, save_model
 from posttrain.params import PARAMS_FILE, load
 from posttrain.slots import NONE, model_slot, needed_model, table_of, table_slot
 from posttrain.tables.columns import Kind
@@ -28,7 +28,7 @@ from posttrain.text.layout import pack
 from posttrain.train.batch import Source
 from posttrain.train.epochs import Epochs, Item, PartedEpochs, UnpairedEpochs, stack
 from posttrain.train.estimate import most_tokens
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
 from posttrain.train.named import Algorithm, load_run
 from posttrain.train.rows import comparisons, demonstrations, feedback, rankings
 from posttrain.train.settings import TrainingParams, adamw, run_training
@@ -83,14 +83,13 @@ def train_reward(run: str) -> None:
     params = load(RewardRun, section)
     folder, pairs = needed_model(params.start, f"{section}.start"), table_path(params.data)
     text = ChatText(load_tokenizer(folder), str(folder), today=params.date)
-    device = Device(params.device)
-    modules = Modules(load_scorer(folder).to(device.torch), device, micro_tokens=params.micro_tokens)
     frame = read_table(pairs, "pairs")
     items, heldout = (
         comparisons(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(pairs))
         for split in ("train", "heldout")
     )
     objective, inputs = RewardObjective(params.objective), [folder, pairs]
+    models = ModelSet.load(Runtime(params.device), folder, objective.needs, micro_tokens=params.micro_tokens)
     if judged := table_of(params.feedback):
         rows = read_table(judged, "feedback").filter(split="train")
         items = rankings(text, rows.iter_rows(named=True), params.max_tokens, str(judged))
@@ -101,16 +100,16 @@ def train_reward(run: str) -> None:
         rows = read_table(chat, "chat").filter(split="train").head(params.shown)
         shown = demonstrations(text, rows.iter_rows(named=True), params.max_tokens, str(chat))
         inputs.append(chat)
-    update = adamw(modules, params, source.steps)
+    update = adamw(models.trained, params, source.steps)
     watch = ("loss", "accuracy")
     tokens = most_tokens(items, params.batch)
-    run_training(name, params, inputs, objective, source, modules, update, watch, step_tokens=tokens)
-    round_weights(modules.policy, folder, params.save_dtype)  # what is measured is what is saved
-    measured = _accuracy(modules, heldout)
+    run_training(name, params, inputs, objective, source, models, update, watch, step_tokens=tokens)
+    round_weights(models.policy, folder, params.save_dtype)  # what is measured is what is saved
+    measured = _accuracy(models, heldout)
     if shown:
-        measured["demonstrations_score"] = float(_scores(modules, shown).mean())
-        modules.policy.config.reward_shift = measured["demonstrations_score"]
-    save_model(modules.policy, model_path(name), folder, params.save_dtype)
+        measured["demonstrations_score"] = float(_scores(models, shown).mean())
+        models.policy.config.reward_shift = measured["demonstrations_score"]
+    save_model(models.policy, model_path(name), folder, params.save_dtype)
     write_json(metrics_path(name), {"steps": source.steps, "pairs": len(items), **rounded(measured)})
     print(f"{name}: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {model_path(name)}")
 
@@ -121,10 +120,8 @@ def train_preference(run: str) -> None:
     params: PreferenceRun = load_run(section, PREFERENCE)
     folder, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
     text = ChatText(load_tokenizer(folder), str(folder), today=params.date)
-    device = Device(params.device)
     objective, kind = _objective(params), needed_kind(params, section)
-    reference = load_policy(folder).to(device.torch) if "ref_logp" in objective.needs else None
-    modules = Modules(load_policy(folder).to(device.torch), device, reference, micro_tokens=params.micro_tokens)
+    models = ModelSet.load(Runtime(params.device), folder, objective.needs, micro_tokens=params.micro_tokens)
     frame = read_table(table, kind).filter(split="train")
     rows = (feedback if kind == "feedback" else comparisons)(
         text, frame.iter_rows(named=True), params.max_tokens, str(table)
@@ -132,22 +129,22 @@ def train_preference(run: str) -> None:
     if params.parts > len(rows):
         what = f"{section}.parts = {params.parts} parts cannot be made of {len(rows)} rows"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Use fewer")
-    source = preference_source(objective, rows, params.batch, params.epochs, params.seed, modules)
-    update = adamw(modules, params, source.steps)
+    source = preference_source(objective, rows, params.batch, params.epochs, params.seed, models)
+    update = adamw(models.trained, params, source.steps)
     watch = ("loss", "accuracy")
     tokens = most_tokens(rows, params.batch) * (2 if objective.mismatched else 1)
-    log = run_training(name, params, [folder, table], objective, source, modules, update, watch, step_tokens=tokens)
-    save_model(modules.policy, model_path(name), folder, params.save_dtype)
+    log = run_training(name, params, [folder, table], objective, source, models, update, watch, step_tokens=tokens)
+    save_model(models.policy, model_path(name), folder, params.save_dtype)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in ("loss", "accuracy") if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
 
 
 def preference_source(
-    objective: PreferenceObjective, rows: list[Item], batch: int, epochs: float, seed: int, modules: Modules
+    objective: PreferenceObjective, rows: list[Item], batch: int, epochs: float, seed: int, models: ModelSet
 ) -> Source:
     """The rows in the order and company that the objective asks for."""
     if objective.knobs.parts > 1:
-        return PartedEpochs(rows, batch, epochs, seed, parts=objective.knobs.parts, modules=modules)
+        return PartedEpochs(rows, batch, epochs, seed, parts=objective.knobs.parts, models=models)
     return (UnpairedEpochs if objective.mismatched else Epochs)(rows, batch, epochs, seed)
 
 
@@ -167,16 +164,18 @@ def _objective(params: PreferenceRun) -> PreferenceObjective:
     return PreferenceObjective(PreferenceKnobs(**params.model_dump(include=knobs)))
 
 
-def _accuracy(modules: Modules, items: list[Item]) -> dict[str, float]:
+def _accuracy(models: ModelSet, items: list[Item]) -> dict[str, float]:
     """How often the better answer scores higher, over comparisons without noise."""
-    scores = _scores(modules, items)
+    scores = _scores(models, items)
     won = scores[0::2] - scores[1::2]
     return {"heldout_accuracy": float((won > 0).float().mean()), "heldout_margin": float(won.mean())}
 
 
 @phase("score")
 @torch.no_grad()
-def _scores(modules: Modules, items: list[Item]) -> Tensor:
+def _scores(models: ModelSet, items: list[Item]) -> Tensor:
     """The score of every answer."""
-    parts = [score_rows(modules.policy, pack(m.rows).to(modules.device.torch)) for m in modules.micros(stack(items))]
+    parts = [
+        score_rows(models.policy, pack(m.rows).to(models.runtime.torch)) for m in models.micro_batches(stack(items))
+    ]
     return torch.cat(parts).double().cpu()

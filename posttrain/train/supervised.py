@@ -13,8 +13,8 @@ from pydantic import Field, model_validator
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
-from posttrain.models.device import Device
 from posttrain.models.rounding import SaveDtype
+from posttrain.models.runtime import Runtime
 from posttrain.models.store import load_policy, load_tokenizer, new_model, save_model
 from posttrain.params import Params, load
 from posttrain.slots import model_slot, needed_model, table_slot
@@ -23,7 +23,7 @@ from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.epochs import Epochs, Item, stack
 from posttrain.train.estimate import most_tokens
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
 from posttrain.train.rows import demonstrations, windows
 from posttrain.train.settings import TrainingParams, adamw, run_training
 from posttrain.workspace import any_leads_out, metrics_path, model_path, rounded, table_path, write_json
@@ -171,24 +171,24 @@ def _fit(
     knobs: LikelihoodKnobs,
     tokenizer: Path,
 ) -> None:
-    device = Device(params.device)
-    modules = Modules(model.to(device.torch), device, micro_tokens=params.micro_tokens)
+    runtime = Runtime(params.device)
+    models = ModelSet(model.to(runtime.torch), runtime, micro_tokens=params.micro_tokens)
     source = Epochs(items, batch, epochs, params.seed)
-    update = adamw(modules, params, source.steps)
+    update = adamw(models.trained, params, source.steps)
     objective = LikelihoodObjective(knobs)
     most = most_tokens(items, batch)
-    log = run_training(name, params, inputs, objective, source, modules, update, ("loss",), step_tokens=most)
-    save_model(modules.policy, model_path(name), tokenizer, params.save_dtype)
+    log = run_training(name, params, inputs, objective, source, models, update, ("loss",), step_tokens=most)
+    save_model(models.policy, model_path(name), tokenizer, params.save_dtype)
     tokens = sum(len(row.rest) for item in items for row in item.rows)
-    summary = {"train_loss": log.tail("loss", 20), "heldout_loss": _mean_loss(modules, heldout)}
+    summary = {"train_loss": log.tail("loss", 20), "heldout_loss": _mean_loss(models, heldout)}
     write_json(metrics_path(name), {"steps": source.steps, "rows": len(items), "tokens": tokens, **rounded(summary)})
     print(f"{name}: held-out loss {summary['heldout_loss']:.3f}, saved in {model_path(name)}")
 
 
 @torch.no_grad()
-def _mean_loss(modules: Modules, items: Sequence[Item]) -> float:
+def _mean_loss(models: ModelSet, items: Sequence[Item]) -> float:
     """Mean negative log-likelihood per token."""
-    batch = modules.fill(stack(items), frozenset({"anchor"}))
+    batch = models.add_scored_columns(stack(items), frozenset({"anchor"}))
     return -float(batch.columns.tokens["anchor"].double().mean())
 
 
