@@ -64,7 +64,7 @@ def attempt(trial: Trial) -> dict[str, Any]:
     from posttrain.errors import PosttrainError
     from posttrain.evaluate.policy import evaluate, summary
     from posttrain.online.run import train_distill, train_online
-    from posttrain.train.preferences import train_preference
+    from stages.preference import main as train_preference
 
     section, started = trial.subject.section, time.monotonic()
     trains = {"online": train_online, "preference": train_preference, "distill": train_distill}
@@ -124,7 +124,7 @@ def watched(name: str) -> dict[str, float]:
 
 def rewards(place: Path) -> None:
     """The reward model by each objective and seed: its held-out accuracy."""
-    from posttrain.train.preferences import train_reward
+    from stages.reward import main as train_reward
 
     file = place / "rewards.json"
     measured: dict[str, list[float]] = {}

@@ -23,9 +23,12 @@ from posttrain.stage_table import STAGES, Settings, group_of
 from posttrain.tables.sources import GIVEN, TASKS, FilesRun, load_task
 from posttrain.tables.sources import HubRun as HubTables
 from posttrain.train.named import Algorithm, load_run
-from posttrain.train.preferences import PREFERENCE, PreferenceRun, RewardRun, needed_kind
-from posttrain.train.supervised import FolderRun, ScratchRun, SftRun
-from posttrain.train.supervised import HubRun as HubModel
+from stages.base_folders import FolderRun
+from stages.base_hub import HubRun as HubModel
+from stages.base_scratch import ScratchRun
+from stages.preference import PREFERENCE, PreferenceRun, needed_kind
+from stages.reward import RewardRun
+from stages.sft import SftRun
 
 MODELS: Mapping[str, type[BaseModel]] = {
     "data.files": FilesRun,

@@ -40,9 +40,9 @@ from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
-from posttrain.train.preferences import preference_source
 from posttrain.train.rows import rankings
 from posttrain.train.step import StepClosure
+from stages.preference import preference_source
 from tests.library.models import tiny_folder
 
 DEVICE = Runtime(DeviceParams(threads=1))
