@@ -18,12 +18,12 @@ from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
-from posttrain.train.epochs import Epochs
+from posttrain.train.epochs import EpochSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.heldout import mean_loss
 from posttrain.train.model_set import ModelSet
-from posttrain.train.rows import windows
 from posttrain.train.settings import TrainingParams, adamw, run_training
+from posttrain.train.tokenize_tables import windows
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
 
@@ -61,14 +61,14 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
     with phase("train"):
         train_tokenizer(documents["train"], params.tokenizer, scratch)
     text = ChatText(load_tokenizer(scratch), str(scratch))
-    items, heldout = (windows(text, documents[split], params.window, str(corpus)) for split in ("train", "heldout"))
+    examples, heldout = (windows(text, documents[split], params.window, str(corpus)) for split in ("train", "heldout"))
 
     runtime = Runtime(params.device)
     config = scratch_config(params.shape, len(text.tokenizer), stop=text.stop, pad=text.tokenizer.pad_token_id)
     model = new_model(config, params.seed).to(runtime.torch)
     models = ModelSet(model, runtime, micro_tokens=params.micro_tokens)
 
-    source = Epochs(items, params.batch, params.steps * params.batch / len(items), params.seed)
+    source = EpochSource(examples, params.batch, params.steps * params.batch / len(examples), params.seed)
     log = run_training(
         name,
         params,
@@ -78,13 +78,13 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
         models,
         adamw(models.trained, params, source.steps),
         ("loss",),
-        step_tokens=most_tokens(items, params.batch),
+        step_tokens=most_tokens(examples, params.batch),
     )
 
     save_model(models.policy, model_path(name), scratch, params.save_dtype)
-    tokens = sum(len(row.rest) for item in items for row in item.rows)
+    tokens = sum(len(row.rest) for example in examples for row in example.rows)
     losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}
-    write_json(metrics_path(name), {"steps": source.steps, "rows": len(items), "tokens": tokens, **rounded(losses)})
+    write_json(metrics_path(name), {"steps": source.steps, "rows": len(examples), "tokens": tokens, **rounded(losses)})
     print(f"{name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(name)}")
 
 

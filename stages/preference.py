@@ -15,12 +15,12 @@ from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch import Source
-from posttrain.train.epochs import Epochs, Item, PartedEpochs, UnpairedEpochs
+from posttrain.train.epochs import ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.model_set import ModelSet
 from posttrain.train.named import Algorithm, load_run
-from posttrain.train.rows import comparisons, feedback
 from posttrain.train.settings import TrainingParams, adamw, run_training
+from posttrain.train.tokenize_tables import comparisons, feedback
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
 
@@ -48,14 +48,14 @@ def main(run: str) -> None:
     text = ChatText(load_tokenizer(start), str(start), today=params.date)
     frame = read_table(table, kind).filter(split="train")
     tokenize = feedback if kind == "feedback" else comparisons
-    items = tokenize(text, frame.iter_rows(named=True), params.max_tokens, str(table))
-    if params.parts > len(items):
-        what = f"{section}.parts = {params.parts} parts cannot be made of {len(items)} rows"
+    examples = tokenize(text, frame.iter_rows(named=True), params.max_tokens, str(table))
+    if params.parts > len(examples):
+        what = f"{section}.parts = {params.parts} parts cannot be made of {len(examples)} rows"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Use fewer")
 
     models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
 
-    source = preference_source(objective, items, params.batch, params.epochs, params.seed, models)
+    source = preference_source(objective, examples, params.batch, params.epochs, params.seed, models)
     log = run_training(
         name,
         params,
@@ -65,7 +65,7 @@ def main(run: str) -> None:
         models,
         adamw(models.trained, params, source.steps),
         ("loss", "accuracy"),
-        step_tokens=most_tokens(items, params.batch) * (2 if objective.mismatched else 1),
+        step_tokens=most_tokens(examples, params.batch) * (2 if objective.mismatched else 1),
     )
 
     save_model(models.policy, model_path(name), start, params.save_dtype)
@@ -74,12 +74,12 @@ def main(run: str) -> None:
 
 
 def preference_source(
-    objective: PreferenceObjective, rows: list[Item], batch: int, epochs: float, seed: int, models: ModelSet
+    objective: PreferenceObjective, examples: list[Example], batch: int, epochs: float, seed: int, models: ModelSet
 ) -> Source:
     """The rows in the order and company that the objective asks for."""
     if objective.knobs.parts > 1:
-        return PartedEpochs(rows, batch, epochs, seed, parts=objective.knobs.parts, models=models)
-    return (UnpairedEpochs if objective.mismatched else Epochs)(rows, batch, epochs, seed)
+        return ChunkedSource(examples, batch, epochs, seed, parts=objective.knobs.parts, models=models)
+    return (KtoSource if objective.mismatched else EpochSource)(examples, batch, epochs, seed)
 
 
 def needed_kind(params: PreferenceRun, section: str) -> Kind:

@@ -15,12 +15,12 @@ from posttrain.slots import NONE, model_slot, needed_model, table_of, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.train.epochs import Epochs, Item
+from posttrain.train.epochs import EpochSource, Example
 from posttrain.train.estimate import most_tokens
 from posttrain.train.heldout import answer_scores
 from posttrain.train.model_set import ModelSet
-from posttrain.train.rows import comparisons, demonstrations, rankings
 from posttrain.train.settings import TrainingParams, adamw, run_training
+from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
 
@@ -61,14 +61,14 @@ def main(run: str) -> None:
 
     text = ChatText(load_tokenizer(start), str(start), today=params.date)
     frame = read_table(pairs, "pairs")
-    items, heldout = (
+    examples, heldout = (
         comparisons(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(pairs))
         for split in ("train", "heldout")
     )
     if judged:
         rows = read_table(judged, "feedback").filter(split="train")
-        items = rankings(text, rows.iter_rows(named=True), params.max_tokens, str(judged))
-    shown: list[Item] = []
+        examples = rankings(text, rows.iter_rows(named=True), params.max_tokens, str(judged))
+    shown: list[Example] = []
     if chat:
         rows = read_table(chat, "chat").filter(split="train").head(params.shown)
         shown = demonstrations(text, rows.iter_rows(named=True), params.max_tokens, str(chat))
@@ -76,7 +76,7 @@ def main(run: str) -> None:
     objective = RewardObjective(params.objective)
     models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
 
-    source = Epochs(items, params.batch, params.epochs, params.seed)
+    source = EpochSource(examples, params.batch, params.epochs, params.seed)
     run_training(
         name,
         params,
@@ -86,7 +86,7 @@ def main(run: str) -> None:
         models,
         adamw(models.trained, params, source.steps),
         ("loss", "accuracy"),
-        step_tokens=most_tokens(items, params.batch),
+        step_tokens=most_tokens(examples, params.batch),
     )
 
     round_weights(models.policy, start, params.save_dtype)  # what is measured is what is saved
@@ -95,13 +95,13 @@ def main(run: str) -> None:
         measured["demonstrations_score"] = float(answer_scores(models, shown).mean())
         models.policy.config.reward_shift = measured["demonstrations_score"]
     save_model(models.policy, model_path(name), start, params.save_dtype)
-    write_json(metrics_path(name), {"steps": source.steps, "pairs": len(items), **rounded(measured)})
+    write_json(metrics_path(name), {"steps": source.steps, "pairs": len(examples), **rounded(measured)})
     print(f"{name}: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {model_path(name)}")
 
 
-def _accuracy(models: ModelSet, items: Sequence[Item]) -> dict[str, float]:
+def _accuracy(models: ModelSet, examples: Sequence[Example]) -> dict[str, float]:
     """How often the better answer scores higher, over comparisons without noise."""
-    scores = answer_scores(models, items)
+    scores = answer_scores(models, examples)
     won = scores[0::2] - scores[1::2]
     return {"heldout_accuracy": float((won > 0).float().mean()), "heldout_margin": float(won.mean())}
 

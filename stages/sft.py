@@ -12,12 +12,12 @@ from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.train.epochs import Epochs
+from posttrain.train.epochs import EpochSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.heldout import mean_loss
 from posttrain.train.model_set import ModelSet
-from posttrain.train.rows import demonstrations
 from posttrain.train.settings import TrainingParams, adamw, run_training
+from posttrain.train.tokenize_tables import demonstrations
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
 
@@ -40,7 +40,7 @@ def main(run: str) -> None:
 
     text = ChatText(load_tokenizer(start), str(start), today=params.date)
     frame = read_table(chat, "chat")
-    items, heldout = (
+    examples, heldout = (
         demonstrations(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(chat))
         for split in ("train", "heldout")
     )
@@ -48,7 +48,7 @@ def main(run: str) -> None:
     objective = LikelihoodObjective(params.objective)
     models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
 
-    source = Epochs(items, params.batch, params.epochs, params.seed)
+    source = EpochSource(examples, params.batch, params.epochs, params.seed)
     log = run_training(
         name,
         params,
@@ -58,13 +58,13 @@ def main(run: str) -> None:
         models,
         adamw(models.trained, params, source.steps),
         ("loss",),
-        step_tokens=most_tokens(items, params.batch),
+        step_tokens=most_tokens(examples, params.batch),
     )
 
     save_model(models.policy, model_path(name), start, params.save_dtype)
-    tokens = sum(len(row.rest) for item in items for row in item.rows)
+    tokens = sum(len(row.rest) for example in examples for row in example.rows)
     losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}
-    write_json(metrics_path(name), {"steps": source.steps, "rows": len(items), "tokens": tokens, **rounded(losses)})
+    write_json(metrics_path(name), {"steps": source.steps, "rows": len(examples), "tokens": tokens, **rounded(losses)})
     print(f"{name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(name)}")
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from torch import Tensor
-
 from benchmarks.speed.case import (
     BETAS,
     CLIP,
@@ -32,16 +30,16 @@ from posttrain.rewards.blend import Blend
 from posttrain.rollout.engine import SamplingParams
 from posttrain.text.layout import TokenRow
 from posttrain.text.stops import Stops
-from posttrain.train.batch import Batch, Source
+from posttrain.train.batch import Batch, Source, WrappedSource
 from posttrain.train.checkpoint import Checkpoints, Saved
-from posttrain.train.epochs import Item, stack
+from posttrain.train.epochs import Example, stack
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
 
 
-class Given:
+class Given(Source):
     """The batches of the case, in their order."""
 
     def __init__(self, updates: Sequence[Sequence[Sequence[Row]]], columns: dict[str, Sequence[float]]) -> None:
@@ -53,39 +51,19 @@ class Given:
 
     def batch(self, step: int) -> Batch:
         items = self._updates[step]
-        return stack([Item([TokenRow(row.prompt, row.completion) for row in item], self._columns) for item in items])
-
-    def seen(self) -> dict[str, float]:
-        return {}
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    def load(self, tensors: dict[str, Tensor]) -> None: ...
+        return stack([Example([TokenRow(row.prompt, row.completion) for row in item], self._columns) for item in items])
 
 
-class Metered:
+class Metered(WrappedSource):
     """A source that tells the meter when an update begins."""
 
     def __init__(self, inner: Source, meter: Meter) -> None:
-        self._inner, self._meter = inner, meter
-
-    @property
-    def steps(self) -> int:
-        return self._inner.steps
+        super().__init__(inner)
+        self._meter = meter
 
     def batch(self, step: int) -> Batch:
         self._meter.update()
-        return self._inner.batch(step)
-
-    def seen(self) -> dict[str, float]:
-        return self._inner.seen()
-
-    def tensors(self) -> dict[str, Tensor]:
-        return self._inner.tensors()
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        self._inner.load(tensors)
+        return super().batch(step)
 
 
 T = TypeVar("T")

@@ -114,18 +114,18 @@ class Rollouts:
         chosen = {number: order.tensor_split(self._params.minibatches)[part].tolist(), **self._replayed(number, step)}
         return joined([self._part(*one, step) for one in chosen.items()])
 
-    def seen(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The parts of the reward, and how the round's groups were found."""
         return self._seen
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The rounds in hand and the place in the prompts."""
         kept = {f"round{n}.{k}": v for n, batch in self._rounds.items() for k, v in batch.tensors().items()}
         seen = {f"seen.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._seen.items()}
         old = {} if self._modules.old is None else dict(self._modules.old.named_parameters(prefix="old"))
         return {"cursor": torch.tensor(self._cursor), "watch": self._watch.tensor(), **kept, **seen, **old}
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take up the rounds in hand."""
         self._cursor = int(tensors["cursor"])
         self._watch.load(tensors["watch"])

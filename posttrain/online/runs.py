@@ -21,19 +21,19 @@ from posttrain.algorithms.policy import (
 from posttrain.algorithms.preference import PreferenceKnobs, PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
-from posttrain.online.mixed import Shared, WithText
+from posttrain.online.mixed import MixedSource, PtxSource
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
-from posttrain.online.selected import Selected, best_rule, pair_rule
+from posttrain.online.selected import FilteredSource, best_rule, pair_rule
 from posttrain.params import Params
 from posttrain.rewards.blend import LEARNED
 from posttrain.slots import NONE, model_slot, table_of, table_slot
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch import Source
-from posttrain.train.epochs import Epochs
+from posttrain.train.epochs import EpochSource
 from posttrain.train.named import Algorithm
-from posttrain.train.rows import demonstrations, windows
 from posttrain.train.settings import TrainingParams
+from posttrain.train.tokenize_tables import demonstrations, windows
 
 
 class OnlineParams(TrainingParams):
@@ -128,7 +128,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         if corpus is None:
             return samples
         documents = read_table(corpus, "corpus").filter(split="train")["text"].to_list()
-        return WithText(samples, windows(text, documents, self.text.window, str(corpus)), self.text.rows, self.seed)
+        return PtxSource(samples, windows(text, documents, self.text.window, str(corpus)), self.text.rows, self.seed)
 
     def tables(self) -> list[Path]:
         """The corpus, for ptx."""
@@ -161,7 +161,7 @@ class SampledPairRun(SampledRun, SampledPairKnobs):
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
         """The pairs that the rule chooses."""
-        return Selected(samples, pair_rule(self.select, self.seed))
+        return FilteredSource(samples, pair_rule(self.select, self.seed))
 
 
 class SampledBestRun(SampledRun, SampledBestKnobs):
@@ -173,7 +173,7 @@ class SampledBestRun(SampledRun, SampledBestKnobs):
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
         """The samples that reach the rule's mark."""
-        return Selected(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
+        return FilteredSource(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
 
 
 class DistillRun(OnlineParams, DistillRunKnobs):
@@ -205,8 +205,8 @@ class DistillRun(OnlineParams, DistillRunKnobs):
             return samples
         rows = read_table(chat, "chat").filter(split="train").iter_rows(named=True)
         size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
-        given = Epochs(demonstrations(text, rows, self.max_tokens, str(chat)), size, 1, self.seed)
-        return Shared(samples, given, self.own, self.seed)
+        given = EpochSource(demonstrations(text, rows, self.max_tokens, str(chat)), size, 1, self.seed)
+        return MixedSource(samples, given, self.own, self.seed)
 
     def tables(self) -> list[Path]:
         """The demonstrations, where given answers are learned from."""

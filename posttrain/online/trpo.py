@@ -83,15 +83,15 @@ class Trpo:
         scale = float((2 * self._params.delta / curvature.clamp(min=1e-12)).sqrt())
         return metrics | self._search(closure, region, [scale * d for d in direction])
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The critic's optimizer; the policy's step has no memory."""
-        kept: dict[str, Tensor] = self._critic.tensors() if self._critic else {}
+        kept: dict[str, Tensor] = self._critic.state_dict() if self._critic else {}
         return kept
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take up what `tensors` kept."""
         if self._critic:
-            self._critic.load(tensors)
+            self._critic.load_state_dict(tensors)
 
     def _damped(self, region: TrustRegion, vector: list[Tensor]) -> list[Tensor]:
         product = region.kl_gradient_product(vector)

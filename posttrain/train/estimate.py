@@ -12,7 +12,7 @@ from torch import Tensor
 from posttrain.errors import TrainingError
 from posttrain.models.device import free_bytes
 from posttrain.models.logp import GPU_TILE_BYTES, TILE_BYTES
-from posttrain.train.epochs import Item
+from posttrain.train.epochs import Example
 from posttrain.train.model_set import ModelSet
 
 GB = 1e9
@@ -54,9 +54,9 @@ def _forward_width(config: Any) -> int:
     return int(max(width, experts * one))
 
 
-def most_tokens(items: Sequence[Item], count: int) -> int:
-    """The tokens of the `count` longest items: no step of so many items holds more."""
-    sizes = sorted(sum(map(len, item.rows)) for item in items)
+def most_tokens(examples: Sequence[Example], count: int) -> int:
+    """The tokens of the `count` longest examples: no step of so many examples holds more."""
+    sizes = sorted(sum(map(len, example.rows)) for example in examples)
     return sum(sizes[-count:])
 
 

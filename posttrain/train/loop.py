@@ -56,7 +56,7 @@ def train(run: Run) -> MetricsLog:
             closure = StepClosure(run.objective, run.models, batch.with_prepared(prepared.step))
             metrics = run.update.step(closure, step / run.source.steps)
             state = prepared.state
-        log.add({"step": step, **metrics, **prepared.metrics, **run.source.seen()})
+        log.add({"step": step, **metrics, **prepared.metrics, **run.source.metrics()})
         well = within(run.limits, log.rows, run.name)
         progress.advance(1, {name: log.rows[-1][name] for name in run.watch if name in log.rows[-1]})
         if well and ((step + 1) % run.checkpoint_every == 0 or step + 1 == run.source.steps):
@@ -68,8 +68,8 @@ def train(run: Run) -> MetricsLog:
 
 
 def _saved(run: Run, step: int, state: State, log: MetricsLog) -> Saved:
-    tensors = {f"update.{name}": part for name, part in run.update.tensors().items()}
-    tensors |= {f"source.{name}": part for name, part in run.source.tensors().items()}
+    tensors = {f"update.{name}": part for name, part in run.update.state_dict().items()}
+    tensors |= {f"source.{name}": part for name, part in run.source.state_dict().items()}
     tensors |= run.models.trained_parameters()
     tensors |= {f"random.{name}": part for name, part in randomness.states(run.models.runtime.torch).items()}
     return Saved(step, tensors, {"objective": state, "rows": log.rows, "time": kept()})
@@ -81,8 +81,8 @@ def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]
     _check_fit(trained, run.objective.initial_state(), saved)
     try:
         state, rows = dict(saved.plain["objective"]), list(saved.plain["rows"])
-        run.update.load(saved.under("update."))
-        run.source.load(saved.under("source."))
+        run.update.load_state_dict(saved.under("update."))
+        run.source.load_state_dict(saved.under("source."))
         randomness.restore(saved.under("random."), run.models.runtime.torch)
     except (LookupError, ValueError, RuntimeError, TypeError) as error:
         # checksum, fingerprint and weights are right, so this is no accident, and the run is half loaded

@@ -41,9 +41,9 @@ class Update(Protocol):
 
     def step(self, closure: StepClosure, progress: float) -> dict[str, float]: ...
 
-    def tensors(self) -> dict[str, Tensor]: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
 
-    def load(self, tensors: dict[str, Tensor]) -> None: ...
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None: ...
 
 
 def rate(params: OptimizerParams, progress: float, steps: int) -> float:
@@ -93,12 +93,12 @@ class AdamW:
         metrics["lr"] = self._params.lr * share
         return metrics
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The averages and counters of every parameter."""
         state = self._optimizer.state_dict()["state"]
         return {f"{i}.{name}": part for i, parts in state.items() for name, part in parts.items()}
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take up the averages and counters saved by `tensors`."""
         state = self._optimizer.state_dict()
         for name, part in tensors.items():

@@ -21,7 +21,7 @@ from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams
 from posttrain.models.runtime import Runtime
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
-from posttrain.online.mixed import Shared, WithText
+from posttrain.online.mixed import MixedSource, PtxSource
 from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts, Shaping
 from posttrain.online.run import told
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
@@ -35,13 +35,13 @@ from posttrain.text.layout import TokenRow
 from posttrain.train import randomness
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
-from posttrain.train.epochs import Epochs, Item
+from posttrain.train.epochs import EpochSource, Example
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
-from posttrain.train.rows import rankings
 from posttrain.train.step import StepClosure
+from posttrain.train.tokenize_tables import rankings
 from stages.preference import preference_source
 from tests.library.models import tiny_folder
 
@@ -86,7 +86,7 @@ def few_numbers(samples: list[Sampled]) -> list[float]:
     return [sum(token % 7 for token in sample.completion_ids) / 40 for sample in samples]
 
 
-def items(folder: Path, kind: str) -> list[Item]:
+def items(folder: Path, kind: str) -> list[Example]:
     text = ChatText(load_tokenizer(folder))
     made = []
     for i in range(12):
@@ -97,7 +97,7 @@ def items(folder: Path, kind: str) -> list[Item]:
         columns = {"side": [1.0, -1.0]} if kind == "pairs" else {"label": [1.0 if i % 2 else -1.0]}
         rows = [one, two] if kind == "pairs" else [one]
         columns = {} if kind == "plain" else columns
-        made.append(Item(rows, columns))
+        made.append(Example(rows, columns))
     return made
 
 
@@ -146,10 +146,10 @@ def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, So
     )  # fmt: skip
     samples = groups(folder, models, needs, params.rollout, params.shaping())
     if name == "ptx":
-        windows = [Item([TokenRow([], list(range(9 + i, 20 + i)))]) for i in range(5)]
-        return objective, models, WithText(samples, windows, 2, 0)
+        windows = [Example([TokenRow([], list(range(9 + i, 20 + i)))]) for i in range(5)]
+        return objective, models, PtxSource(samples, windows, 2, 0)
     if name == "gkd":
-        return objective, models, Shared(samples, Epochs(items(folder, "plain"), 4, 1, 0), 0.5, 0)
+        return objective, models, MixedSource(samples, EpochSource(items(folder, "plain"), 4, 1, 0), 0.5, 0)
     return objective, models, params.source(samples, text)
 
 
@@ -160,7 +160,7 @@ def make_run(folder: Path, name: str, place: Path) -> Run:
     source: Any
     if name == "sft":
         models, objective = ModelSet(load_model(folder), DEVICE), LikelihoodObjective(LikelihoodKnobs())
-        source = Epochs(items(folder, "plain"), 4, 2, 0)
+        source = EpochSource(items(folder, "plain"), 4, 2, 0)
     elif name in PREFERENCE_ROWS:
         objective = PreferenceObjective(PREFERENCE_ROWS[name].settings())
         models = ModelSet(load_model(folder), DEVICE, load_model(folder))
@@ -381,7 +381,7 @@ def test_micro_batches_do_not_change_the_gradient(folder: Path) -> None:
         policy = load_model(folder)
         models = ModelSet(policy, DEVICE, load_model(folder), micro_tokens=budget)
         objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
-        batch = models.add_scored_columns(Epochs(items(folder, "pairs"), 12, 1, 0).batch(0), objective.needs)
+        batch = models.add_scored_columns(EpochSource(items(folder, "pairs"), 12, 1, 0).batch(0), objective.needs)
         prepared = objective.prepare(batch.columns, {})
         StepClosure(objective, models, batch.with_prepared(prepared.step))()
         gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters()]))
@@ -462,7 +462,7 @@ def test_judged_answers_of_a_prompt_are_ranked_together(folder: Path) -> None:
     models = ModelSet(load_scorer(folder), DEVICE)
     objective = RewardObjective(RewardKnobs(compare="ranks"))
     run_update = AdamW([(models.policy, 1e-2)], OPTIMIZER, 40)
-    source = Epochs([item], 1, 40, 0)
+    source = EpochSource([item], 1, 40, 0)
     for step in range(source.steps):
         batch = source.batch(step)
         prepared = objective.prepare(batch.columns, {})
