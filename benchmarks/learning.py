@@ -62,22 +62,30 @@ def work(place: Path, trials: Sequence[Trial], part: int) -> None:
 def attempt(trial: Trial) -> dict[str, Any]:
     """One run and its measure, or why it failed."""
     from posttrain.errors import PosttrainError
-    from posttrain.evaluate.policy import evaluate, summary
     from posttrain.online.run import train_distill, train_online
+    from stages import evaluate
     from stages.preference import main as train_preference
 
     section, started = trial.subject.section, time.monotonic()
     trains = {"online": train_online, "preference": train_preference, "distill": train_distill}
-    settings = {"data": "two_step/prompts", "reference": "sft/main", "split": trial.split, "prompts": 120, "samples": 8}
+    settings = {
+        "data": "two_step/prompts",
+        "reference": "sft/main",
+        "reward_model": "none",
+        "split": trial.split,
+        "prompts": 120,
+        "samples": 8,
+    }
     evaluated = {"settings": settings, "policies": {trial.run: f"{section}/{trial.run}"}}
     write_params({section: {"runs": {trial.run: trial.settings}}, "evaluate": evaluated})
     try:
         trains[section](trial.run)
-        metrics = evaluate(trial.run)
+        evaluate.main(trial.run)
     except PosttrainError as error:
         print(f"{trial.subject.label} {trial.rate:g} {trial.seed}: {error}", flush=True)
         return {"failed": str(error)}
-    print(f"{trial.rate:g} {time.monotonic() - started:.0f} s, {summary(trial.run, metrics)}", flush=True)
+    print(f"{trial.rate:g} {time.monotonic() - started:.0f} s", flush=True)
+    metrics = json.loads((Path("results") / trial.run / "metrics.json").read_text(encoding="utf-8"))
     right = per_prompt(Path("results") / trial.run)
     return {"metrics": metrics, "right": right, **watched(f"{section}/{trial.run}")}
 
@@ -147,7 +155,7 @@ def choose(place: Path) -> None:
     best: dict[str, tuple[float, float]] = {}
     for trial in search_trials():
         result = found(place, trial)
-        score = -1.0 if result is None or "failed" in result else result["metrics"]["pass_at_1"]
+        score = -1.0 if result is None or "failed" in result else result["metrics"]["score"]
         best[trial.subject.label] = max(best.get(trial.subject.label, (-1.0, 0.0)), (score, trial.rate))
     RATES.write_text(json.dumps({label: rate for label, (_, rate) in best.items()}, indent=1) + "\n", encoding="utf-8")
     print(f"written: {RATES}")

@@ -80,7 +80,7 @@ def _row(place: Path, subject: Subject, starts: dict[str, Floats]) -> str:
     gain_SP = right_SP - start_P[None]
     low, high = gain_interval(gain_SP)
     verdict = "improves" if low > 0 else "worse" if high < 0 else "cannot tell"
-    form, kl = (float(np.mean([result["metrics"][name] for result in done])) for name in ("format", "kl_k3"))
+    form, kl = (float(np.mean([result["metrics"][name] for result in done])) for name in ("reward_format", "kl_k3"))
     each = " ".join(f"{value:.3f}" for value in right_SP.mean(axis=1))
     gain = f"{gain_SP.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
     return (
@@ -152,7 +152,7 @@ def _search_table(place: Path, trials: Sequence[Trial], knob: str) -> list[str]:
 
 
 def _score(result: dict[str, Any] | None) -> float | None:
-    return None if result is None or "failed" in result else float(result["metrics"]["pass_at_1"])
+    return None if result is None or "failed" in result else float(result["metrics"]["score"])
 
 
 def _cell(score: float | None, best: float | None) -> str:

@@ -79,7 +79,7 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
 def results(root: Path) -> list[dict[str, Any]]:
     """What `python -m posttrain results` says, one row per policy; empty where nothing is evaluated."""
     rows: list[dict[str, Any]] = json.loads(_posttrain(root, "results", "--json") or "[]")
-    shown = ("policy", "pass_at_1", "low", "high", "greedy", "kl", "error")
+    shown = ("policy", "score", "low", "high", "greedy", "kl", "error")
     return [{key: row.get(key, "") for key in shown} for row in rows]
 
 

@@ -6,22 +6,23 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from posttrain.errors import ParamsError, PosttrainError
-from posttrain.evaluate.policy import EvaluateParams, load_policies
+from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.leftovers import leftovers
 from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.params import GROUPS, PARAMS_FILE, did_you_mean, load, read
-from posttrain.rewards.blend import check_rewards
-from posttrain.rollout.pairs import SamplesRun
+from posttrain.rewards.catalog import REWARDS
+from posttrain.sampling.annotator import SamplesRun
 from posttrain.slots import NONE, PART, slots
 from posttrain.stage_table import STAGES, Settings, group_of
-from posttrain.tables.sources import GIVEN, TASKS, FilesRun, load_task
+from posttrain.tables.sources import GIVEN, FilesRun
 from posttrain.tables.sources import HubRun as HubTables
+from posttrain.tasks.catalog import TASKS, load_task, task_run
 from posttrain.train.named import Algorithm, load_run
 from stages.base_folders import FolderRun
 from stages.base_hub import HubRun as HubModel
@@ -68,8 +69,6 @@ def check_params(root: Path = Path()) -> str:
         errors += made.unknown(where, params)
         errors += _missing_inputs(where, params, root)
         with _collected(errors):
-            if isinstance(getattr(params, "reward", None), Mapping):
-                check_rewards(params.reward, where)
             if isinstance(params, PreferenceRun):
                 needed_kind(params, where)
     with _collected(errors):
@@ -103,7 +102,7 @@ def _check_name(name: object, group: str) -> None:
 def _load(group: str, name: str) -> Any:
     where = f"{group}.{name}"
     if group == "data.tasks":
-        return load_task(name)[1]
+        return task_run(name)[2]
     return load_run(where, ALGORITHMS[group]) if group in ALGORITHMS else load(MODELS[group], where)
 
 
@@ -157,8 +156,10 @@ def _tables(group: str, name: str, run: Any) -> list[str]:
     """The tables that a run of `data` makes, as slots name them."""
     settings = run if isinstance(run, Mapping) else {}
     if group == "data.tasks":
-        task = TASKS.get(str(settings.get("task")))
-        found = list(task.kinds) if task else []
+        generator = None
+        with _collected([]):  # reported where the run is loaded
+            generator = load_task(str(settings.get("task"))).generator
+        found = list(generator.kinds) if generator else []
     elif group == "data.samples":
         found = ["pairs", "feedback"]
     else:
@@ -261,8 +262,9 @@ def describe_params(section: str | None) -> str:
 
 
 def _described() -> Iterator[tuple[str, type[BaseModel]]]:
-    for name, task in TASKS.items():
-        yield f"data.tasks.NAME with task {name}", task.params
+    for name in TASKS:
+        if generator := load_task(name).generator:
+            yield f"data.tasks.NAME with task {name}", generator.params
     for group, model in MODELS.items():
         yield f"{group}.NAME", model
     for group, algorithms in ALGORITHMS.items():
@@ -272,6 +274,9 @@ def _described() -> Iterator[tuple[str, type[BaseModel]]]:
         for model, named in models.items():
             yield f"{group}.NAME with algorithm {', '.join(named)}", model
     yield "evaluate.settings", EvaluateParams
+    for name, reward in REWARDS.items():
+        if reward.options.model_fields:
+            yield f"options of the reward {name}", reward.options
 
 
 def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
@@ -292,6 +297,8 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 def _type(annotation: Any) -> str:
     values = get_args(annotation)
+    if get_origin(annotation) is dict:
+        return "mapping"
     if values and all(isinstance(value, str) for value in values):
         return "|".join(values)
     return (

@@ -2,13 +2,73 @@
 
 from __future__ import annotations
 
-from posttrain.rollout.pairs import make_pairs
+from pathlib import Path
+
+import polars as pl
+
+from posttrain.measure.record import note
+from posttrain.models.device import Device
+from posttrain.models.ends import load_ends
+from posttrain.models.store import load_policy, load_tokenizer
+from posttrain.params import load
+from posttrain.progress import Progress
+from posttrain.rewards.compose import RewardSum, check_readable, judged_prompts
+from posttrain.rewards.reward import Context
+from posttrain.sampling.annotator import SamplesRun, annotate
+from posttrain.sampling.capacity import check_capacity
+from posttrain.sampling.generate import encode_prompts, generate_rollouts, prompts_of
+from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
+from posttrain.tables.columns import Kind
+from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables
+from posttrain.text.chat import ChatText
+from posttrain.workspace import metrics_path, rounded, table_path, write_json
 
 
 def main(run: str) -> None:
-    """Writes data/RUN/pairs.parquet, data/RUN/feedback.parquet and metrics/data/RUN.json."""
-    make_pairs(run)
+    """Samples a policy, lets the annotator compare the samples, writes data/RUN/{pairs,feedback}.parquet."""
+    where = f"data.samples.{run}"
+    params = load(SamplesRun, where)
+    device = Device(params.device)
+    note(seed=params.seed)
+
+    model_folder, table = needed_model(params.policy, f"{where}.policy"), table_path(params.data)
+    text = ChatText(load_tokenizer(model_folder), str(model_folder), load_ends(model_folder), params.date)
+    model = load_policy(model_folder).to(device.torch)
+
+    frame = read_table(table, "prompts").filter(pl.col("split").is_in(["train", "heldout"]))
+    judged = [one.id for one in judged_prompts(params.reward, prompts_of(frame.iter_rows(named=True)), str(table))]
+    frame = frame.filter(pl.col("id").is_in(judged))
+    wanted = {"train": params.prompts, "heldout": params.heldout_prompts}
+    rows = [row for split, n in wanted.items() for row in frame.filter(split=split).head(n).iter_rows(named=True)]
+    prompts = encode_prompts(text, prompts_of(rows))
+    count = len(prompts) * params.samples
+    check_capacity(model, [one.ids for one in prompts], count, params.sampling, where)
+
+    sampler = LocalSampler(model, text.stops, device, version=params.policy)
+    reward = RewardSum(params.reward, Context(device, where, model_of(params.reward_model, f"{where}.reward_model")))
+    progress = Progress(f"{where}: sampling", count, "completion")
+    drawn = generate_rollouts(
+        sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance
+    )
+    progress.close()
+    rollouts = reward.score(drawn)
+    check_readable(params.reward, rollouts, where)
+    pairs, feedback, summary = annotate(params, where, rows, rollouts, [reward.total(one) for one in rollouts])
+
+    folder = Path("data") / run
+    tables: dict[Kind, pl.DataFrame] = {"pairs": pairs, "feedback": feedback}
+    for kind, frame in tables.items():
+        check_table(frame, kind, folder / f"{kind}.parquet")
+        check_disjoint({kind: frame})
+    write_tables(tables, folder)
+    counts = {f"pairs_{split}": pairs.filter(split=split).height for split in ("train", "heldout")}
+    write_json(metrics_path(f"data/{run}"), {**counts, "feedback": feedback.height, **rounded(summary)})
+    print(
+        f"{run}: {counts['pairs_train']} pairs for training, {counts['pairs_heldout']} held out, "
+        f"{feedback.height} unpaired"
+    )
 
 
 if __name__ == "__main__":

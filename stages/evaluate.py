@@ -2,13 +2,112 @@
 
 from __future__ import annotations
 
-from posttrain.evaluate.policy import evaluate, summary
+import sys
+from pathlib import Path
+
+import polars as pl
+
+from posttrain.errors import DataError, ParamsError
+from posttrain.evaluate.measure import divergence, measured, rollouts_table
+from posttrain.evaluate.settings import EvaluateParams, load_policies
+from posttrain.measure.record import note
+from posttrain.models.device import Device
+from posttrain.models.ends import load_ends
+from posttrain.models.store import load_policy, load_tokenizer
+from posttrain.params import PARAMS_FILE, did_you_mean, load
+from posttrain.progress import Progress
+from posttrain.rewards.compose import RewardSum, judged_prompts
+from posttrain.rewards.reward import Context
+from posttrain.rollout import Prompt
+from posttrain.sampling.capacity import check_capacity
+from posttrain.sampling.generate import encode_prompts, generate_rollouts, prompts_of
+from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
+from posttrain.tables.identity import with_ids
+from posttrain.tables.store import read_table, write_table
+from posttrain.text.chat import ChatText
+from posttrain.workspace import rounded, table_path, write_json
+
+NOT_MEASURED = "the score is not measured, as no completion has an answer that can be read and compared"
 
 
-def main(name: str) -> None:
+def main(label: str) -> None:
     """Writes results/NAME/rollouts.parquet and results/NAME/metrics.json."""
-    print(summary(name, evaluate(name)))
+    policies, params = load_policies(), load(EvaluateParams, "evaluate.settings")
+    if label not in policies:
+        fix = did_you_mean(label, list(policies))
+        raise ParamsError(what=f"evaluate.policies has no '{label}'", where=PARAMS_FILE, fix=fix)
+    device = Device(params.device)
+    note(seed=params.seed)
+
+    model_folder = needed_model(policies[label], f"evaluate.policies.{label}")
+    reference = model_of(params.reference, "evaluate.settings.reference")
+    text = ChatText(load_tokenizer(model_folder), str(model_folder), load_ends(model_folder), params.date)
+    model = load_policy(model_folder).to(device.torch)
+    prompts = encode_prompts(text, _prompts(params))
+    count = len(prompts) * params.samples
+    check_capacity(model, [one.ids for one in prompts], count, params.sampling, "evaluate")
+
+    sampler = LocalSampler(model, text.stops, device, version=policies[label])
+    progress = Progress(f"evaluate {label}", count + len(prompts), "completion")
+    drawn = [
+        generate_rollouts(
+            sampler, text, prompts, params.sampling, params.seed,
+            samples=samples, greedy=greedy, advance=progress.advance,
+        )
+        for samples, greedy in ((params.samples, False), (1, True))
+    ]  # fmt: skip
+    progress.close()
+
+    reward_model = model_of(params.reward_model, "evaluate.settings.reward_model")
+    reward = RewardSum(params.reward, Context(device, "evaluate.settings", reward_model))
+    sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
+    metrics = measured(reward, sampled, greedy, params.seed)
+    if reference == model_folder:
+        metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
+    elif reference is not None:
+        metrics |= divergence(model, reference, sampled, params.sampling.temperature, device)
+
+    folder = Path("results") / label
+    tables = [rollouts_table(label, reward, sampled, greedy=False), rollouts_table(label, reward, greedy, greedy=True)]
+    write_table(with_ids(pl.concat(tables), "rollouts"), folder / "rollouts.parquet", "rollouts")
+    write_json(folder / "metrics.json", rounded(metrics, 5))
+    if not metrics["parsed"]:
+        print(
+            f"evaluate {label}: {NOT_MEASURED}; the first is {sampled[0].text!r:.100} (docs/rewards.md)",
+            file=sys.stderr,
+        )
+    print(summary(label, metrics))
+
+
+def summary(label: str, metrics: dict[str, float]) -> str:
+    """The line that a person wants to see first."""
+    if not metrics["parsed"]:
+        return f"{label}: {NOT_MEASURED}, length {metrics['length']:.1f}"
+    name = "pass@1" if "pass_at_1" in metrics else "score"
+    parts = "".join(f"{key.removeprefix('reward_')} {metrics[key]:.3f}, " for key in metrics if key[:7] == "reward_")
+    return (
+        f"{label}: {name} {metrics['score']:.3f} [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}], "
+        f"greedy {metrics['greedy']:.3f}, {parts}length {metrics['length']:.1f}"
+    )
+
+
+def _prompts(params: EvaluateParams) -> list[Prompt]:
+    """The first prompts of the split; where some have an answer that can be read, only those that have."""
+    file = table_path(params.data)
+    prompts = prompts_of(read_table(file, "prompts").filter(split=params.split).iter_rows(named=True))
+    if any(one.answer.strip() for one in prompts):
+        prompts = judged_prompts(params.reward, prompts, str(file))
+    elif "correct" in params.reward:
+        print("evaluate: no prompt has an answer, so reward 'correct' is not measured", file=sys.stderr)
+    if len(prompts) < 2:
+        what, fix = f"{len(prompts)} prompts are in the split {params.split}", "At least two are needed"
+        raise DataError(what=what, where=str(file), fix=fix)
+    if len(prompts) < params.prompts and "prompts" in params.model_fields_set:
+        known = f"{len(prompts)} prompts are all there are in split '{params.split}'"
+        print(f"evaluate: {known} (evaluate.settings.prompts: {params.prompts})", file=sys.stderr)
+    return prompts[: params.prompts]
 
 
 if __name__ == "__main__":

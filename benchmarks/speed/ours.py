@@ -25,10 +25,12 @@ from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
 from posttrain.models.attention import register
 from posttrain.models.device import DeviceParams
 from posttrain.models.runtime import Runtime
-from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts
-from posttrain.rewards.blend import Blend
-from posttrain.rollout.engine import SamplingParams
-from posttrain.text.layout import TokenRow
+from posttrain.online.rollouts import RolloutParams, Rollouts
+from posttrain.rewards.compose import RewardSum
+from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rollout import Prompt, TokenRow
+from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.batch import Batch, Source, WrappedSource
 from posttrain.train.checkpoint import Checkpoints, Saved
@@ -126,14 +128,17 @@ def online(case: Case, algorithm: str, settings: dict[str, Any], *, replay: bool
     reference = ready(language_model(case.shape), case) if "ref_logp" in objective.needs else None
     models = ModelSet(model, device(case, replay=replay), reference)
     count = case.batch // case.group
-    given = [Prompt(f"p{i}", ids, "") for i, ids in enumerate(prompts(case, count))]
-    blend = Blend({"even": (1.0, lambda samples: [reward(one.completion_ids) for one in samples])})
+    given = [Prompt(f"p{i}", (), ids) for i, ids in enumerate(prompts(case, count))]
+    even: Reward[Any] = Reward(lambda options, context: lambda rollouts: [reward(one.row.rest) for one in rollouts])  # noqa: ARG005
+    judged = RewardSum({"even": Term(reward=even)}, Context(models.runtime, "benchmark"))
+    text: Any = _Text(case)
+    sampler = LocalSampler(model, text.stops, models.runtime)
     rounds = (case.warm + case.updates) // 2
     params = RolloutParams(
         rounds=rounds, prompts=count, group_size=case.group, minibatches=2,
         sampling=SamplingParams(max_tokens=case.longest_answer),
     )  # fmt: skip
-    source = Rollouts(given, blend, models, objective.needs, params, text=_Text(case), seed=0)
+    source = Rollouts(given, sampler, judged, models, objective.needs, params, text=text, seed=0)
     log = fit(objective, source, models, meter)
     counted = log.rows[case.warm :]
     return meter.report(

@@ -17,7 +17,6 @@ from posttrain.errors import DataError
 from posttrain.params import PARAMS_FILE, read_yaml
 from posttrain.report.curves import Column, read_curve
 from posttrain.report.lineage import flattened
-from posttrain.rewards.verifiable import final_answer
 from posttrain.stage_table import policies, section_of, stage_of
 from posttrain.tables.store import read_table
 from posttrain.workspace import plot_path
@@ -74,7 +73,7 @@ def read_measured(folder: Path, name: str, policy: str, score: Score) -> Measure
         curve=read_curve(plot) if plot.is_file() else {},
         seconds=_seconds(name, stage_of(settings, model)),
         section=section_of(settings, model),
-        parsed=any(answer and final_answer(text) is not None for answer, text in chosen["answer", "completion"].rows()),
+        parsed=bool((chosen["status"] == "ok").any()),
     )
 
 

@@ -14,7 +14,8 @@ from posttrain.models.attention import NAME, Scoring
 from posttrain.models.cache import CachedAttention, PromptAttention
 from posttrain.models.forward import backbone, hidden_states, packed_states, run_in_rows
 from posttrain.models.head import Head, head_of
-from posttrain.text.layout import pack, token_rows
+from posttrain.rollout import token_rows
+from posttrain.text.layout import pack
 
 ROWS = ((0, 1, 2), (3, 4))
 """Two rows, so that what leaks from one into the other shows; the second has a token to decode."""

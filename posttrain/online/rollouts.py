@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.measure.phases import phase
-from posttrain.online.watch import Watch
+from posttrain.online.watch import Watch, has_zero_variance
 from posttrain.params import Params
-from posttrain.rewards.blend import Blend
-from posttrain.rewards.verifiable import Sampled
-from posttrain.rollout.engine import Mixture, Samples, SamplingParams, sample
-from posttrain.rollout.groups import agreeing, soft_overlong
-from posttrain.text.layout import TokenRow
+from posttrain.rewards.compose import RewardSum
+from posttrain.rewards.shaping import soft_overlong
+from posttrain.rollout import Prompt, Rollout
+from posttrain.sampling.generate import generate_rollouts
+from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams
+from posttrain.text.chat import ChatText
 from posttrain.train.batch import Batch, joined, make_batch
 from posttrain.train.model_set import ModelSet
 
@@ -48,15 +47,6 @@ class RolloutParams(Params):
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """A prompt that the policy answers."""
-
-    id: str
-    ids: Sequence[int]
-    answer: str
-
-
-@dataclass(frozen=True)
 class Shaping:
     """What an algorithm asks of the sampling beyond numbers of prompts and samples."""
 
@@ -76,18 +66,19 @@ class Rollouts:
     def __init__(
         self,
         prompts: Sequence[Prompt],
-        reward: Blend,
-        modules: ModelSet,
+        sampler: Sampler,
+        reward: RewardSum,
+        models: ModelSet,
         needs: frozenset[str],
         params: RolloutParams,
         *,
-        text: Any,
+        text: ChatText,
         seed: int,
         shaping: Shaping = Shaping(),
         watch: Watch | None = None,
     ) -> None:
-        self._prompts, self._reward, self._modules, self._needs = prompts, reward, modules, needs
-        self._params, self._text, self._seed, self._shaping = params, text, seed, shaping
+        self._prompts, self._sampler, self._reward, self._models = prompts, sampler, reward, models
+        self._needs, self._params, self._text, self._seed, self._shaping = needs, params, text, seed, shaping
         self._watch = watch or Watch("rollouts", {}, compares=False)
         self._cursor = 0
         self._rounds: dict[int, Batch] = {}
@@ -122,7 +113,7 @@ class Rollouts:
         """The rounds in hand and the place in the prompts."""
         kept = {f"round{n}.{k}": v for n, batch in self._rounds.items() for k, v in batch.tensors().items()}
         seen = {f"seen.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._seen.items()}
-        old = {} if self._modules.old is None else dict(self._modules.old.named_parameters(prefix="old"))
+        old = {} if self._models.old is None else dict(self._models.old.named_parameters(prefix="old"))
         return {"cursor": torch.tensor(self._cursor), "watch": self._watch.tensor(), **kept, **seen, **old}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -136,9 +127,9 @@ class Rollouts:
                 rounds.setdefault(int(head[5:]), {})[tail] = part
         self._rounds = {number: Batch.from_tensors(rounds[number]) for number in sorted(rounds)}
         self._seen = {name[5:]: float(part) for name, part in tensors.items() if name.startswith("seen.")}
-        if self._modules.old is not None:
+        if self._models.old is not None:
             with torch.no_grad():
-                for name, parameter in self._modules.old.named_parameters(prefix="old"):
+                for name, parameter in self._models.old.named_parameters(prefix="old"):
                     parameter.copy_(tensors[name])
 
     def _generator(self, number: int, epoch: int) -> torch.Generator:
@@ -168,8 +159,9 @@ class Rollouts:
 
     def _sample_round(self, number: int) -> Batch:
         """Groups until the round is full, groups that agree replaced for as many tries as the row allows."""
-        if self._modules.old is not None:
-            self._modules.copy_policy(self._modules.old)
+        self._sampler.sync(self._models.policy, f"round {number}")
+        if self._models.old is not None:
+            self._models.copy_policy(self._models.old)
         kept: list[Batch] = []
         spare: list[Batch] = []
         parts: dict[str, list[float]] = {}
@@ -177,7 +169,7 @@ class Rollouts:
         while len(kept) < self._params.prompts and tries <= resample:
             groups = self._sample_groups(self._next(self._params.prompts - len(kept)), f"{number}:{tries}", parts)
             for group in groups:
-                settled = resample > 0 and agreeing(group.columns.rows["reward"])
+                settled = resample > 0 and has_zero_variance(group.columns.rows["reward"])
                 (spare if settled else kept).append(group)
             tries += 1
         short = max(self._params.minibatches - len(kept), 0)
@@ -186,7 +178,7 @@ class Rollouts:
         self._seen = {f"reward_{name}": sum(values) / len(values) for name, values in parts.items()}
         if resample:
             self._seen |= {"sampling_rounds": float(tries), "groups_kept": len(kept) / self._params.prompts}
-        return self._modules.add_scored_columns(_numbered(kept), self._needs - {"anchor"})
+        return self._models.add_scored_columns(_numbered(kept), self._needs - {"anchor"})
 
     def _next(self, count: int) -> list[Prompt]:
         """The next prompts: all of them once, in an order of their own each time round."""
@@ -200,64 +192,48 @@ class Rollouts:
         return chosen
 
     def _sample_groups(self, prompts: list[Prompt], name: str, parts: dict[str, list[float]]) -> list[Batch]:
+        """A group of each prompt as a batch: its rows, their log-probs and their rewards."""
         size = self._params.group_size
-        drawn = self._drawn(prompts, name)
-        owners = [prompt for prompt in prompts for _ in range(size)]
-        samples = [
-            Sampled(owner.ids, ids, self._text.decode(ids), owner.answer, cut)
-            for owner, ids, cut in zip(owners, drawn.ids, drawn.truncated, strict=True)
-        ]
-        self._watch.completions(samples)
-        rewards, each = self._reward(samples)
-        for key, values in each.items():
-            parts.setdefault(key, []).extend(values)
+        rollouts = self._reward.score(self._drawn(prompts, name))
+        self._watch.completions(rollouts)
+        rewards = [self._reward.total(one) for one in rollouts]
+        for key in self._reward.terms:
+            parts.setdefault(key, []).extend(one.scores[key].value for one in rollouts)
         if self._shaping.overlong:
-            lengths = [len(ids) for ids in drawn.ids]
+            lengths = [len(one.logps) for one in rollouts]
             punished = soft_overlong(lengths, self._params.sampling.max_tokens, self._shaping.overlong)
             rewards = [reward + extra for reward, extra in zip(rewards, punished, strict=True)]
         batches = []
-        for g in range(len(prompts)):
-            rows = range(g * size, (g + 1) * size)
+        for start in range(0, len(rollouts), size):
+            group = rollouts[start : start + size]
             columns = {
-                "reward": torch.tensor([rewards[i] for i in rows]),
-                "truncated": torch.tensor([drawn.truncated[i] for i in rows]),
+                "reward": torch.tensor(rewards[start : start + size]),
+                "truncated": torch.tensor([one.truncated for one in group]),
             }
             if self._shaping.opponents:
                 columns["opponent"] = torch.arange(size) >= size - size // 2
-            old = {"old_logp": torch.tensor([x for i in rows for x in drawn.logps[i]])}
-            batches.append(make_batch([TokenRow(owners[i].ids, drawn.ids[i]) for i in rows], columns, old))
+            old = {"old_logp": torch.tensor([x for one in group for x in one.logps])}
+            batches.append(make_batch([one.row for one in group], columns, old))
         return batches
 
-    @phase("generate")
-    def _drawn(self, prompts: list[Prompt], name: str) -> Samples:
+    def _drawn(self, prompts: list[Prompt], name: str) -> list[Rollout]:
         """A group of each prompt: from the policy, from its mixture with the reference, or half of each."""
         size, shaping = self._params.group_size, self._shaping
-        mixture = Mixture(self._modules.reference, shaping.mixture) if shaping.mixture else None
+        mixture = Mixture(self._models.reference, shaping.mixture) if shaping.mixture else None
         if not shaping.opponents:
             return self._sampled(prompts, name, size, mixture)
         against = size // 2
         own = self._sampled(prompts, name, size - against, None)
         others = self._sampled(prompts, f"{name}:opponent", against, mixture)
-        both = Samples([], [], [])
+        both: list[Rollout] = []
         for g in range(len(prompts)):
             for side, count in ((own, size - against), (others, against)):
-                rows = slice(g * count, (g + 1) * count)
-                both.ids.extend(side.ids[rows])
-                both.logps.extend(side.logps[rows])
-                both.truncated.extend(side.truncated[rows])
+                both += side[g * count : (g + 1) * count]
         return both
 
-    def _sampled(self, prompts: list[Prompt], name: str, n: int, mixture: Mixture | None) -> Samples:
-        return sample(
-            self._modules.policy,
-            [prompt.ids for prompt in prompts],
-            [f"{prompt.id}:{name}" for prompt in prompts],
-            n=n,
-            params=self._params.sampling,
-            seed=self._seed,
-            stop=self._text.stops,
-            device=self._modules.runtime,
-            mixture=mixture,
+    def _sampled(self, prompts: list[Prompt], name: str, n: int, mixture: Mixture | None) -> list[Rollout]:
+        return generate_rollouts(
+            self._sampler, self._text, prompts, self._params.sampling, self._seed, samples=n, name=name, mixture=mixture
         )
 
 

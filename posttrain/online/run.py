@@ -12,13 +12,17 @@ from posttrain.measure.phases import phase
 from posttrain.models.ends import load_ends
 from posttrain.models.runtime import Runtime
 from posttrain.models.store import load_policy, load_tokenizer, save_model
-from posttrain.online.rollouts import Prompt, Rollouts
+from posttrain.online.rollouts import Rollouts
 from posttrain.online.runs import DISTILL, ONLINE, DistillRun, OnlineParams, PolicyRun, SampledPairRun
 from posttrain.online.trpo import Trpo
 from posttrain.online.watch import Watch
 from posttrain.params import PARAMS_FILE
-from posttrain.rewards.blend import check_answers, make_blend
-from posttrain.rollout.room import check_room
+from posttrain.rewards.compose import RewardSum, judged_prompts
+from posttrain.rewards.reward import Context
+from posttrain.rollout import Prompt
+from posttrain.sampling.capacity import check_capacity
+from posttrain.sampling.generate import encode_prompts, prompts_of
+from posttrain.sampling.local.sampler import LocalSampler
 from posttrain.slots import model_of, needed_model, table_of
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText, Message
@@ -82,14 +86,14 @@ def _train(
     table, reward = table_path(params.data), model_of(params.reward_model, f"{section}.reward_model")
     objective, prompts = params.objective(), _prompts(text, table)
     if not isinstance(params, DistillRun):  # which only watches it
-        usable = check_answers(params.reward, {one.id: one.answer for one in prompts}, str(table))
-        prompts = [one for one in prompts if one.id in usable]
+        prompts = judged_prompts(params.reward, prompts, str(table))
     size = params.rollout.prompts * params.rollout.group_size
-    check_room(models.policy, [one.ids for one in prompts], size, params.rollout.sampling, f"{section}.rollout")
+    check_capacity(models.policy, [one.ids for one in prompts], size, params.rollout.sampling, f"{section}.rollout")
     watch = _watch(params, section)
     samples = Rollouts(
         prompts,
-        make_blend(params.reward, section, reward, models.runtime),
+        LocalSampler(models.policy, text.stops, models.runtime),
+        RewardSum(params.reward, Context(models.runtime, section, reward)),
         models,
         objective.needs,
         params.rollout,
@@ -138,9 +142,7 @@ def _update(params: OnlineParams, models: ModelSet, steps: int) -> Update:
 
 @phase("load")
 def _prompts(text: ChatText, table: Path) -> list[Prompt]:
-    frame = read_table(table, "prompts").filter(split="train")
-    encoded = text.prompts(frame["prompt"].to_list())
-    return [Prompt(*one) for one in zip(frame["id"], encoded, frame["answer"], strict=True)]
+    return encode_prompts(text, prompts_of(read_table(table, "prompts").filter(split="train").iter_rows(named=True)))
 
 
 @phase("load")

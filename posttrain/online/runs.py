@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from posttrain.algorithms.distill_rows import DISTILL_ROWS, DistillRunKnobs
 from posttrain.algorithms.objective import Objective
@@ -25,7 +25,7 @@ from posttrain.online.mixed import MixedSource, PtxSource
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
 from posttrain.online.selected import FilteredSource, best_rule, pair_rule
 from posttrain.params import Params
-from posttrain.rewards.blend import LEARNED
+from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
 from posttrain.slots import NONE, model_slot, table_of, table_slot
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
@@ -43,16 +43,14 @@ class OnlineParams(TrainingParams):
     start: str = model_slot("the model it starts from")
     data: str = table_slot("prompts", description="the prompts it samples for")
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True)
-    reward: dict[str, float] = Field({"correct": 1.0, "format": 0.2}, description="weight of each reward by name")
+    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
+        USUAL, description="weight of each reward by name, or {weight, its options}"
+    )
     rollout: RolloutParams = Field(default_factory=RolloutParams)
 
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> OnlineParams:
-        if (LEARNED in self.reward) != (self.reward_model != NONE):
-            raise ValueError(
-                f"reward_model = {self.reward_model} and reward = {self.reward}: a reward model is named where the "
-                "reward `model` has a weight, and only there. Add it to reward, or set reward_model: none"
-            )
+        need_reward_model(self.reward, self.reward_model)
         return self
 
     def objective(self) -> Objective:
@@ -181,7 +179,7 @@ class DistillRun(OnlineParams, DistillRunKnobs):
 
     teacher: str = model_slot("the model that is learned from")
     demonstrations: str = table_slot("chat", description="given answers to learn from, for own below 1", optional=True)
-    reward: dict[str, float] = Field({"correct": 1.0, "format": 0.2}, description="what is watched, not learned from")
+    reward: Rewards = Field(USUAL, description="what is watched, not learned from")
     max_tokens: int = Field(256, ge=8, description="longer given rows are left out, and counted")
 
     @model_validator(mode="after")

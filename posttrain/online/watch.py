@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from posttrain.rewards.blend import check_completions
-from posttrain.rewards.verifiable import Sampled, final_answer
-from posttrain.rollout.groups import agreeing
+from posttrain.rewards.catalog import weights
+from posttrain.rewards.compose import check_readable
+from posttrain.rewards.reward import Term
+from posttrain.rollout import Rollout
 
 PATIENCE = 64
 """Completions at the beginning of a run of which one at least must have an answer that can be read."""
@@ -19,32 +20,38 @@ MOST = 0.9
 """The share of agreeing groups in a whole run from which on a person is told."""
 
 
+def has_zero_variance(reward_G: Tensor) -> bool:
+    """Whether a group's rewards are all the same, so that comparing them teaches nothing."""
+    return bool((reward_G == reward_G[0]).all())
+
+
 class Watch:
     """Counts over the rounds of one run; the counts are kept in its checkpoints."""
 
-    def __init__(self, name: str, weights: Mapping[str, float], *, compares: bool) -> None:
+    def __init__(self, name: str, terms: Mapping[str, Term], *, compares: bool) -> None:
         """`compares`: whether a group whose rewards agree has no gradient."""
-        self._name, self._weights, self._compares = name, weights, compares
+        self._name, self._terms, self._compares = name, terms, compares
         self._unread = 0
         self._in_a_row = 0
         self._groups = 0
         self._agreeing = 0
         self._reward = 0.0
 
-    def completions(self, samples: Sequence[Sampled]) -> None:
-        """Stop the run if none of its first completions could be read."""
+    def completions(self, rollouts: Sequence[Rollout]) -> None:
+        """Stop the run if no reward could read one of its first completions."""
         if self._unread >= PATIENCE or self._unread < 0:
             return
-        if any(final_answer(sample.text) is not None for sample in samples):
+        counted = weights(self._terms)
+        if all(any(one.scores[name].status != "unparseable" for one in rollouts) for name in counted):
             self._unread = -1
             return
-        self._unread += len(samples)
+        self._unread += len(rollouts)
         if self._unread >= PATIENCE:
-            check_completions(self._weights, samples, self._name, self._unread)
+            check_readable(self._terms, rollouts, self._name, self._unread)
 
     def round(self, rewards: Sequence[Tensor]) -> None:
         """Count the groups whose rewards agree."""
-        found = [agreeing(reward_G) for reward_G in rewards]
+        found = [has_zero_variance(reward_G) for reward_G in rewards]
         self._groups += len(found)
         self._agreeing += sum(found)
         self._reward += sum(float(reward_G.mean()) for reward_G in rewards)

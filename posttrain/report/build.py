@@ -15,7 +15,18 @@ from posttrain.report.lineage import differing, labels, made_from
 from posttrain.report.page import page
 from posttrain.report.policies import Policy, measured, need_numbers, read_json, reference
 from posttrain.report.samples import for_page, lengths, samples, side_by_side
-from posttrain.report.summary import HEADLINE, SUMMARY, gain_parts, headline, reward_figures, summarize, to_json
+from posttrain.report.summary import (
+    HEADLINE,
+    SUMMARY,
+    extra_columns,
+    gain_parts,
+    headline,
+    reward_figures,
+    score_name,
+    summarize,
+    tasks_of,
+    to_json,
+)
 from posttrain.stage_table import Settings, group_of
 from posttrain.tables.parquet import write_parquet
 from posttrain.workspace import metrics_path, write_json, write_text
@@ -42,7 +53,7 @@ def build_report(not_current: Mapping[str, str]) -> dict[str, str]:
     summary = summarize(policies, rewards)
     table = side_by_side(policies, SHOWN_PROMPTS)
     data = page_data(settings, policies, table, summary, errors)
-    write_json(Path(SUMMARY), to_json(summary))
+    write_json(Path(SUMMARY), to_json(summary, tasks_of(policies)))
     write_json(Path(HEADLINE), headline(summary))
     write_parquet(table, SAMPLES)
     write_text(CURVES, curves_csv(data["curves"]))
@@ -72,7 +83,9 @@ def page_data(
         "reference": reference(policies),
         "rewards": [{"run": name, **figures} for name, figures in reward_figures(summary).items()],
         "errors": [{"label": label, "error": error} for label, error in errors.items()],
-        "gain": gain_parts(summary),
+        "gain": gain_parts(summary, tasks_of(policies)),
+        "score": score_name(summary),
+        "extra": extra_columns(summary),
         "policies": [
             {
                 "label": one.label,

@@ -58,9 +58,9 @@ function startFrontier() {
   const away = farAway(measured), names = measured.filter((_, nth) => away[nth]).map((one) => one.label);
   const chart = new Chart(byId("frontier-chart"), { id: "frontier", kind: "points" });
   chart.show({
-    title: "Policies: pass@1 against KL", xLabel: `KL to ${DATA.reference}, nats per completion`, yLabel: "pass@1",
+    title: `Policies: ${DATA.score} against KL`, xLabel: `KL to ${DATA.reference}, nats per completion`, yLabel: DATA.score,
     series: measured.map((one, nth) => ({ name: one.label, look: one.look, away: away[nth],
-      points: [{ x: one.metrics.kl_k1, y: one.metrics.pass_at_1, low: one.metrics.pass_at_1_low, high: one.metrics.pass_at_1_high }] })),
+      points: [{ x: one.metrics.kl_k1, y: one.metrics.score, low: one.metrics.score_low, high: one.metrics.score_high }] })),
   });
   byId("frontier-note").textContent = "Up is better, left is nearer to the reference: a run above and to the left of another got more for less."
     + (names.length ? ` ${names.join(", ")} lies far to the right and is off at first.` : "");

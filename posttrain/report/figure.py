@@ -7,7 +7,7 @@ from typing import Any
 
 from posttrain.report.curves import Column, read_curve
 from posttrain.report.lineage import labels
-from posttrain.report.summary import Figures, policy_figures
+from posttrain.report.summary import Figures, policy_figures, score_name
 from posttrain.stage_table import Settings
 from posttrain.workspace import plot_path
 
@@ -37,9 +37,7 @@ def draw(summary: Mapping[str, Figures], settings: Settings) -> str:
 
 
 def _bars(policies: Mapping[str, Figures], colour: Spec) -> Spec:
-    rows = [
-        {"policy": name, **{key: one[key] for key in ("pass_at_1", "low", "high")}} for name, one in policies.items()
-    ]
+    rows = [{"policy": name, **{key: one[key] for key in ("score", "low", "high")}} for name, one in policies.items()]
     y = {
         "field": "policy",
         "type": "nominal",
@@ -47,9 +45,10 @@ def _bars(policies: Mapping[str, Figures], colour: Spec) -> Spec:
         "title": None,
         "axis": {"ticks": False, "labelFontSize": 13},
     }
-    scale = {"domain": [0, 1]}
-    title = "pass@1 on held-out problems, 95 % interval"
-    value = {"field": "pass_at_1", "type": "quantitative", "scale": scale, "title": title}
+    name = score_name(policies)
+    scale = {"domain": [0, 1]} if name == "pass@1" else {"zero": True}
+    title = f"{name} on test problems, 95 % interval"
+    value = {"field": "score", "type": "quantitative", "scale": scale, "title": title}
     ends = {"field": "low", "type": "quantitative", "scale": scale, "title": title}
     return {
         "title": "What each policy can do",
@@ -67,7 +66,7 @@ def _bars(policies: Mapping[str, Figures], colour: Spec) -> Spec:
                 "mark": {"type": "text", "align": "left", "dx": 7, "fontSize": 12},
                 "encoding": {
                     "x": {"field": "high", "type": "quantitative", "scale": scale, "title": title},
-                    "text": {"field": "pass_at_1", "format": ".2f"},
+                    "text": {"field": "score", "format": ".2f"},
                 },
             },
         ],

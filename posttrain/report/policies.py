@@ -81,7 +81,7 @@ def need_numbers(metrics: Mapping[str, Any], names: Iterable[str], file: Path) -
 def _policy(label: str, model: str) -> Policy:
     folder = Path("results") / label
     metrics = read_json(folder / "metrics.json")
-    if missing := [name for name in ("pass_at_1", "pass_at_1_low", "pass_at_1_high") if name not in metrics]:
+    if missing := [name for name in ("score", "score_low", "score_high") if name not in metrics]:
         what, fix = f"it lacks {', '.join(missing)}", "Evaluate the policy again: dvc repro"
         raise DataError(what=what, where=str(folder / "metrics.json"), fix=fix)
     need_numbers(metrics, metrics, folder / "metrics.json")

@@ -1,17 +1,15 @@
-// The table of policies, with pass@1 and its interval drawn to one scale.
+// The table of policies, with the score and its interval drawn to one scale.
 function resultColumns(policies) {
   const sampled = [...new Set(policies.flatMap((one) => Object.keys(one.metrics)))].filter((name) => /^pass_at_\d+$/.test(name) && name !== "pass_at_1");
   const share = (key, title, about) => ({ text: title, about, value: (m) => fixed(m[key], 3) });
   return [
-    { text: "pass@1 [95 %]", about: "share of sampled completions that are right, with a bootstrap interval over prompts",
-      value: (m) => m.parsed === 0 ? "not measured" : `${fixed(m.pass_at_1, 3)} [${fixed(m.pass_at_1_low, 3)}, ${fixed(m.pass_at_1_high, 3)}]` },
+    { text: `${DATA.score} [95 %]`, about: "mean of the sampled completions, with a bootstrap interval over prompts",
+      value: (m) => m.parsed === 0 ? "not measured" : `${fixed(m.score, 3)} [${fixed(m.score_low, 3)}, ${fixed(m.score_high, 3)}]` },
     ...sampled.map((key) => share(key, `pass@${key.slice(8)}`, "a right completion among so many")),
-    share("greedy", "greedy", "share of prompts whose likeliest completion is right"),
-    share("format", "format", "share of completions in the asked form"),
+    share("greedy", "greedy", "the same of the likeliest completion of each prompt"),
+    ...DATA.extra.map((key) => share(key, key.replace(/^reward_/, "").replaceAll("_", " "), "mean of the sampled completions")),
     share("truncated", "truncated", "share of completions that did not end by themselves"),
     { text: "length", about: "mean tokens of a completion", value: (m) => fixed(m.length, 1) },
-    share("working", "with working", "share of completions that show a calculation"),
-    share("right_given_working", "right if working", "share of those that are right"),
     { text: `KL to ${DATA.reference}`, about: "nats per completion, from the policy's own samples", value: (m) => fixed(m.kl_k1, 2) },
   ];
 }
@@ -25,15 +23,15 @@ function startResults() {
   if (!count) {
     byId("results-note").textContent = DATA.errors.length ? "No policy could be read." : "params.yaml evaluates no policy (evaluate.policies).";
   } else {
-  byId("results-note").textContent = `${figure(count.prompts)} held-out prompts, the same for every policy. Whiskers are 95 % intervals.`;
+  byId("results-note").textContent = `${figure(count.prompts)} prompts, the same for every policy. Whiskers are 95 % intervals.`;
   }
   if (DATA.gain.length) byId("gain").append(`What the gain over ${DATA.reference} consists of:`, el("ul", {}, DATA.gain.map((part) => el("li", {}, part))));
   const tile = (value, text) => el("li", {}, el("b", {}, value), el("span", {}, text));
-  byId("tiles").append(...(policies.length > TILES ? [] : policies).map((one) => tile(one.metrics.parsed === 0 ? "–" : fixed(one.metrics.pass_at_1, 3), `pass@1 of ${one.label}`)),
+  byId("tiles").append(...(policies.length > TILES ? [] : policies).map((one) => tile(one.metrics.parsed === 0 ? "–" : fixed(one.metrics.score, 3), `${DATA.score} of ${one.label}`)),
     ...DATA.rewards.map((one) => tile(fixed(one.accuracy, 3), `accuracy of ${one.run} on held-out pairs`)));
   const rows = policies.map((one, nth) => {
     const m = one.metrics, label = `${one.label}: ${columns[0].value(m)}`;
-    const picture = whiskers({ look: nth, value: m.pass_at_1, low: m.pass_at_1_low, high: m.pass_at_1_high, bar: true }, 1, label);
+    const picture = whiskers({ look: nth, value: m.score, low: m.score_low, high: m.score_high, bar: true }, 1, label);
     return { attributes: { "data-policy": one.label }, name: [swatch(nth), one.label], about: one.path,
       cells: [{ of: picture, kind: "picture" }, ...columns.map((column, k) => ({ of: column.value(m), kind: k ? null : "whole" }))] };
   });

@@ -16,12 +16,15 @@ from posttrain.report.policies import measured, read_json
 from posttrain.report.summary import (
     SUMMARY,
     Figures,
+    extra_columns,
     from_json,
     gains,
     policy_figures,
     reference_of,
     reward_figures,
+    score_name,
     summarize,
+    tasks_of,
 )
 from posttrain.stage_table import Settings, model_runs, section_of
 from posttrain.workspace import write_text
@@ -34,7 +37,7 @@ WIDTH = 100
 
 def results_table(not_current: Mapping[str, str]) -> str:
     """Every policy with its figures, or with the reason why there are none; the gains; what to look at next."""
-    summary, errors = current_summary(not_current)
+    summary, tasks, errors = current_summary(not_current)
     if not summary and not errors:
         return "params.yaml evaluates no policy. Add one: evaluate.policies (`python -m posttrain params evaluate`)"
     rows = [_titles(summary), *_rows(summary)]
@@ -47,14 +50,14 @@ def results_table(not_current: Mapping[str, str]) -> str:
     if lines:
         lines.insert(1, "-" * max(map(len, lines)))
     lines += [f"{label.ljust(widths[0])}  {' '.join(error.split())}" for label, error in errors.items()]
-    notes = [textwrap.fill(note, WIDTH) for note in (_reward_note(summary), gains(summary)) if note]
+    notes = [textwrap.fill(note, WIDTH) for note in (_reward_note(summary), gains(summary, tasks)) if note]
     follow = _next() if policy_figures(summary) else "Run the pipeline: dvc repro"
     return "\n\n".join(["\n".join(lines), *notes, follow])
 
 
 def results_json(not_current: Mapping[str, str]) -> str:
     """The same as plain data: one row per policy."""
-    summary, errors = current_summary(not_current)
+    summary, _, errors = current_summary(not_current)
     rows = [{"policy": name, **one} for name, one in policy_figures(summary).items()]
     return json.dumps([*rows, *({"policy": name, "error": error} for name, error in errors.items())], indent=2)
 
@@ -67,13 +70,13 @@ def write_report(not_current: Mapping[str, str]) -> str:
     return "\n".join([f"wrote {PAGE}", *(f"{label} is left out: {error}" for label, error in errors.items())])
 
 
-def current_summary(not_current: Mapping[str, str]) -> tuple[dict[str, Figures], dict[str, str]]:
-    """The figures of the policies whose results are current, and label -> reason of the others."""
+def current_summary(not_current: Mapping[str, str]) -> tuple[dict[str, Figures], dict[str, str], dict[str, str]]:
+    """The figures of the policies whose results are current, their tasks, and label -> reason of the others."""
     from posttrain.report.build import reward_metrics
 
     settings = read()
     found, errors = measured(settings, not_current)
-    return dict(summarize(found, reward_metrics(settings) if found else {})), errors
+    return dict(summarize(found, reward_metrics(settings) if found else {})), tasks_of(found), errors
 
 
 def write_readme(not_current: Mapping[str, str]) -> str:
@@ -83,53 +86,57 @@ def write_readme(not_current: Mapping[str, str]) -> str:
     if not_current:
         label, reason = next(iter(not_current.items()))
         raise DataError(what=f"{label}: {reason}", where="results", fix="Run the pipeline first: dvc repro")
-    summary = read_summary()
+    summary, tasks = read_summary()
     text = _readme()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     drawn = draw(summary, read()).removesuffix("\n").removesuffix("</svg>")
     write_text(FIGURE, f"{drawn}<!-- summary {_digest(summary)} --></svg>\n")
-    write_text(README, f"{before}{_block(summary)}{after}")
+    write_text(README, f"{before}{_block(summary, tasks)}{after}")
     return f"wrote the results into {README} and the plot into {FIGURE}"
 
 
 def readme_is_current() -> bool:
     """Whether README.md and its plot were made from the summary that lies in report/."""
-    summary = read_summary()
-    return _block(summary) in _readme() and FIGURE.is_file() and _digest(summary) in FIGURE.read_text(encoding="utf-8")
+    summary, tasks = read_summary()
+    return (
+        _block(summary, tasks) in _readme()
+        and FIGURE.is_file()
+        and _digest(summary) in FIGURE.read_text(encoding="utf-8")
+    )
 
 
-def read_summary() -> dict[str, Figures]:
-    """The figures that the stage `report` wrote."""
-    summary = from_json(read_json(Path(SUMMARY)))
+def read_summary() -> tuple[dict[str, Figures], dict[str, str]]:
+    """The figures that the stage `report` wrote, and the task of each policy."""
+    kept = read_json(Path(SUMMARY))
+    summary = from_json(kept)
     if not policy_figures(summary):
         raise DataError(what="holds no policy", where=SUMMARY, fix="Run the pipeline: dvc repro")
-    return summary
+    return summary, {row["policy"]: row["task"] for row in kept["policies"] if row.get("task") is not None}
 
 
-def _block(summary: Mapping[str, Figures]) -> str:
+def _block(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
     titles, rows = _titles(summary), _rows(summary)
     ruler = ["---", *["---:"] * (len(titles) - 1)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [titles, ruler, *rows])
-    notes = [note for note in (_reward_note(summary), gains(summary)) if note]
+    notes = [note for note in (_reward_note(summary), gains(summary, tasks)) if note]
     return "\n\n".join([f"{BEGIN}\n{WRITTEN_BY}", table, *notes, END])
 
 
 def _titles(summary: Mapping[str, Figures]) -> list[str]:
+    extra = [key.removeprefix("reward_").replace("_", " ") for key in extra_columns(summary)]
     of = f"KL to {reference_of(summary)}"
-    return ["policy", "pass@1 [95 % interval]", "greedy", "format", "truncated", "length", "working", of]
+    return ["policy", f"{score_name(summary)} [95 % interval]", "greedy", *extra, "truncated", "length", of]
 
 
 def _rows(summary: Mapping[str, Figures]) -> list[list[str]]:
+    extra = extra_columns(summary)
     return [
         [
             name,
-            "not measured"
-            if one.get("parsed") == 0
-            else f"{one['pass_at_1']:.3f} [{one['low']:.3f}, {one['high']:.3f}]",
-            *(_number(one, key, 3) for key in ("greedy", "format", "truncated")),
+            "not measured" if one.get("parsed") == 0 else f"{one['score']:.3f} [{one['low']:.3f}, {one['high']:.3f}]",
+            *(_number(one, key, 3) for key in ("greedy", *extra, "truncated")),
             _number(one, "length", 1),
-            _number(one, "working", 3),
             _number(one, "kl", 2),
         ]
         for name, one in policy_figures(summary).items()

@@ -13,8 +13,8 @@ from posttrain.errors import ModelError
 from posttrain.models.device import Device
 from posttrain.models.forward import score_rows
 from posttrain.models.store import load_model
-from posttrain.rewards.verifiable import Sampled
-from posttrain.text.layout import TokenRow, micro_batches, pack
+from posttrain.rollout import Rollout
+from posttrain.text.layout import micro_batches, pack
 
 
 class RewardModel:
@@ -32,13 +32,12 @@ class RewardModel:
         self._device, self._budget = device, micro_tokens
 
     @torch.no_grad()
-    def __call__(self, samples: Sequence[Sampled]) -> list[float]:
-        """The score of each sample at its last token."""
-        sizes = [len(sample.prompt_ids) + len(sample.completion_ids) for sample in samples]
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
+        """The score of each rollout at its last token."""
+        sizes = [len(one.row) for one in rollouts]
         parts: list[Tensor] = []
-        for rows in micro_batches(sizes, list(range(len(samples))), self._budget):
-            part = [samples[i] for i in rows]
-            layout = pack([TokenRow(s.prompt_ids, s.completion_ids) for s in part]).to(self._device.torch)
+        for rows in micro_batches(sizes, list(range(len(rollouts))), self._budget):
+            layout = pack([rollouts[i].row for i in rows]).to(self._device.torch)
             with self._device.autocast():
                 parts.append(score_rows(self._model, layout) - self._shift)
         scores: list[float] = torch.cat(parts).tolist() if parts else []

@@ -6,12 +6,13 @@ from typing import Final, Literal, get_args
 
 import polars as pl
 
-Kind = Literal["corpus", "chat", "prompts", "pairs", "feedback", "rollouts", "scores"]
+Kind = Literal["corpus", "chat", "prompts", "pairs", "feedback", "rollouts"]
 Split = Literal["train", "heldout", "test"]
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 ROLES: Final = ("system", "user", "assistant", "tool")
 TURN: Final = pl.Struct({"role": pl.String(), "content": pl.String()})
+SCORE: Final = pl.Struct({"name": pl.String(), "value": pl.Float64(), "status": pl.String()})
 TURNS: Final = pl.List(TURN)
 
 TEXT_LIMIT: Final = 1_000_000
@@ -26,6 +27,8 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
         "problem": pl.String(),
         "prompt": TURNS,
         "answer": pl.String(),
+        "info": pl.String(),
+        "task": pl.String(),
     },
     "pairs": {
         "id": pl.String(),
@@ -53,18 +56,15 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
         "greedy": pl.Boolean(),
         "prompt": TURNS,
         "answer": pl.String(),
+        "task": pl.String(),
         "completion": pl.String(),
         "completion_ids": pl.List(pl.Int64()),
+        "mask": pl.List(pl.Boolean()),
         "logps": pl.List(pl.Float32()),
         "truncated": pl.Boolean(),
         "reward": pl.Float64(),
-    },
-    "scores": {
-        "id": pl.String(),
-        "rollout_id": pl.String(),
-        "name": pl.String(),
-        "score": pl.Float64(),
         "status": pl.String(),
+        "scores": pl.List(SCORE),
     },
 }
 
@@ -75,7 +75,6 @@ CONTENT: Final[dict[Kind, tuple[str, ...]]] = {
     "pairs": ("chosen", "prompt", "rejected"),
     "feedback": ("completion", "label", "prompt"),
     "rollouts": ("completion_ids", "greedy", "policy", "prompt_id", "sample"),
-    "scores": ("name", "rollout_id"),
 }
 """The columns that a row's id is a hash of, in the order of canonical JSON."""
 
@@ -86,5 +85,4 @@ SPLITS: Final[dict[Kind, tuple[Split, ...]]] = {
     "pairs": ("train", "heldout"),
     "feedback": ("train", "heldout"),
     "rollouts": (),
-    "scores": (),
 }

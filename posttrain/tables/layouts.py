@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -51,7 +52,8 @@ def understood(kind: Kind) -> str:
 
 def wanted_columns(kind: Kind) -> frozenset[str]:
     """Every column that some layout reads."""
-    return frozenset(name for layout in LAYOUTS[kind] for name in layout) | {"answer", "margin", "problem", "split"}
+    optional = {"answer", "info", "margin", "problem", "split"}
+    return frozenset(name for layout in LAYOUTS[kind] for name in layout) | optional
 
 
 def table_of(rows: Sequence[Row], kind: Kind) -> pl.DataFrame:
@@ -159,7 +161,20 @@ def _demonstration(row: Row) -> dict[str, Any]:
 
 
 def _prompt(row: Row) -> dict[str, Any]:
-    return {"prompt": _turns(row, "prompt"), "answer": _scalar(row, "answer") or ""}
+    prompt = {"prompt": _turns(row, "prompt"), "answer": _scalar(row, "answer") or ""}
+    return {**prompt, "info": _info(row), "task": ""}
+
+
+def _info(row: Row) -> str:
+    """What rewards may want to know of a prompt, as JSON; csv has it as text."""
+    value = row.get("info")
+    try:
+        found = json.loads(value) if isinstance(value, str) else {} if value is None else value
+        if isinstance(found, dict):
+            return json.dumps(found, ensure_ascii=False, sort_keys=True, allow_nan=False)
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise OddRowError(f"'info' is {shown(value)}; give an object, e.g. {{\"schema\": ...}}, or rename the column")
 
 
 def _preference(row: Row) -> dict[str, Any]:
@@ -229,6 +244,5 @@ LAYOUTS: Final[dict[Kind, dict[Layout, Callable[[Row], dict[str, Any]]]]] = {
     "pairs": {("prompt", "chosen", "rejected"): _preference, ("chosen", "rejected"): _implicit_preference},
     "feedback": {("prompt", "completion", "label"): _judged},
     "rollouts": {},
-    "scores": {},
 }
 """Per table the layouts that are understood; a row takes the first whose columns it has all filled in."""

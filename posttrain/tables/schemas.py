@@ -20,8 +20,7 @@ _LOGP_TOLERANCE: Final = 1e-4
 def schema_of(kind: Kind) -> pa.DataFrameSchema:
     """The schema of a table: exactly its columns, in their order, with the rules of each."""
     columns = {
-        name: pa.Column(dtype, checks=_rules(kind, name), nullable=(kind, name) == ("scores", "score"), required=True)
-        for name, dtype in COLUMNS[kind].items()
+        name: pa.Column(dtype, checks=_rules(kind, name), required=True) for name, dtype in COLUMNS[kind].items()
     }
     return pa.DataFrameSchema(columns, strict=True, ordered=True, name=kind)
 
@@ -166,20 +165,17 @@ def _logp_rules() -> list[pa.Check]:
     logps, one = pl.col("logps"), pl.element()
     finite = logps.list.eval(one.is_finite().fill_null(value=False)).list.all()
     negative = logps.list.eval((one <= _LOGP_TOLERANCE) | one.is_nan()).list.all()
-    same = logps.list.len() == pl.col("completion_ids").list.len()
+    same = logps.list.len() == pl.col("mask").list.sum()
     return [
-        _rule("must be as long as completion_ids", "record one log-prob per sampled token", same),
+        _rule("must have one number for each token of the mask", "record one log-prob per sampled token", same),
         _rule("each must be finite", "lower the temperature or the learning rate", finite),
         _rule("each must be <= 0", "give log-probabilities, not probabilities", negative),
     ]
 
 
-def _status_rules() -> list[pa.Check]:
-    status, absent = pl.col("status"), pl.col("score").is_null()
-    return [
-        _rule("must be 'ok' or 'failed:<why>'", "name the cause", status.str.contains(r"^(?s:ok|failed:.+)$")),
-        _rule("must be 'ok' exactly where there is a score", "a failed score is null", (status == "ok") != absent),
-    ]
+def _mask_rules() -> list[pa.Check]:
+    same = pl.col("mask").list.len() == pl.col("completion_ids").list.len()
+    return [_rule("must be as long as completion_ids", "mark each token", same)]
 
 
 _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
@@ -197,10 +193,7 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("rollouts", "sample"): _sample_rules(),
     ("rollouts", "prompt"): [_last_role("prompt", "user")],
     ("rollouts", "completion_ids"): _completion_id_rules(),
+    ("rollouts", "mask"): _mask_rules(),
     ("rollouts", "logps"): _logp_rules(),
     ("rollouts", "reward"): [_finite("reward")],
-    ("scores", "rollout_id"): [_nonblank("rollout_id")],
-    ("scores", "name"): [_nonblank("name")],
-    ("scores", "score"): [_finite("score")],
-    ("scores", "status"): _status_rules(),
 }

@@ -1,9 +1,7 @@
-"""Where tables come from: tasks that generate them, files of the user's own, and data sets of the Hub."""
+"""Where tables come from: files of the user's own, and data sets of the Hub."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,51 +9,14 @@ import polars as pl
 from pydantic import Field, field_validator, model_validator
 
 from posttrain.errors import ParamsError
-from posttrain.measure.record import note
-from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, load, read
+from posttrain.params import Params, load
 from posttrain.tables.columns import Kind
 from posttrain.tables.identity import with_ids
-from posttrain.tables.two_step import TwoStepParams, two_step
 from posttrain.tables.user_data import FileTable, HubTable, load_table
 
 Tables = dict[Kind, pl.DataFrame]
 GIVEN: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
 """The kinds of tables that a user can give."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A generator of tables: the parameters that it takes, and the kinds that it makes."""
-
-    kinds: tuple[Kind, ...]
-    params: type[Params]
-    tables: Callable[[Any], Tables]
-
-
-def _two_step(params: TwoStepParams) -> Tables:
-    note(seed=params.seed)
-    return two_step(params)
-
-
-TASKS: Final[dict[str, Task]] = {"two_step": Task(("corpus", "chat", "prompts"), TwoStepParams, _two_step)}
-
-
-def task_tables(run: str) -> Tables:
-    """The tables that one run of `data.tasks` generates."""
-    task, params = load_task(run)
-    return task.tables(params)
-
-
-def load_task(run: str) -> tuple[Task, Params]:
-    """The task that a run of `data.tasks` names, and its parameters."""
-    where = f"data.tasks.{run}"
-    own = at(read(), where)
-    name = own.get("task") if isinstance(own, dict) else None
-    if not isinstance(name, str) or name not in TASKS:
-        what = f"{where}.task = {name!r:.80} is unknown" if name is not None else f"{where} names no task"
-        hint = did_you_mean(str(name), list(TASKS)) if name is not None else f"Give it one of: {', '.join(TASKS)}"
-        raise ParamsError(what=what, where=PARAMS_FILE, fix=hint)
-    return TASKS[name], check(TASKS[name].params, {key: own[key] for key in own if key != "task"}, where=where)
 
 
 class FilesRun(Params):

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 
 from posttrain.errors import DataError
 from posttrain.measure.record import note
-from posttrain.text.layout import TokenRow
+from posttrain.rollout import TokenRow
 from posttrain.text.stops import Stops
 from posttrain.text.templates import PROCESS, Asked, RenderError, Template
 
@@ -23,6 +23,8 @@ DATE = "2024-07-26"
 """What a template that asks for today's date gets: the same ids every day."""
 _MARK = "\ue000{}\ue001"
 """A placeholder from Unicode's private use area that stands for content while the template is rendered."""
+_PLACEHOLDER = "\ue002"
+"""Stands for what a policy wrote, whose tokens are known."""
 _ANSWER: Message = {"role": "assistant", "content": ""}
 
 
@@ -90,6 +92,18 @@ class ChatText:
     def exchange(self, prompt: Sequence[Message], answer: Sequence[Message]) -> TokenRow:
         """The same for one conversation."""
         return self.exchanges([(prompt, answer)])[0]
+
+    def reply(self, messages: Sequence[Message], reply: Sequence[Message]) -> list[int]:
+        """The ids that come between the stop token of the last assistant turn and the policy's next answer."""
+        marked = [*messages[:-1], {**messages[-1], "content": _PLACEHOLDER}]
+        asked: list[Asked] = [(marked, False), ([*marked, *reply], True)]
+        (closed, _), (opened, spans) = self._rendered(asked)
+        stop = self._text([self.stop])
+        end = closed.find(stop, closed.rfind(_PLACEHOLDER)) + len(stop)
+        if end < len(stop) or not opened.startswith(closed[:end]):
+            fix = "Use a template that only adds text at the end"
+            raise self._refusal("changes earlier text when a turn is added to", [*messages, *reply], fix)
+        return self._pieces(opened, spans, skip=end)
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
         """Documents of plain text as ids, markup in them included as text."""

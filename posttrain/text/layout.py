@@ -14,39 +14,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from posttrain.rollout import Ids, TokenRow
+
 BUCKET_WASTE = 1.25
 """Rows share an attention bucket while the longest is at most this much longer than the shortest."""
-
-Ids = Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRow:
-    """The tokens of a conversation: a prompt, which is never trained and may be shared, and what follows it.
-
-    `mask` has a value for each token of `rest`: whether it is trained. Turns of a user or of a tool between those of
-    the policy are not. None: every token of `rest` is trained.
-    """
-
-    prompt: Ids
-    rest: Ids
-    mask: Sequence[bool] | None = None
-
-    def __len__(self) -> int:
-        return len(self.prompt) + len(self.rest)
-
-    @property
-    def trained(self) -> Sequence[int]:
-        """The places in `rest` that are trained: the first token of all has nothing before it that predicts it."""
-        first = 0 if self.prompt else 1
-        if self.mask is None:
-            return range(first, len(self.rest))
-        return [place for place in range(first, len(self.rest)) if self.mask[place]]
-
-
-def token_rows(prompts: Sequence[Ids], completions: Sequence[Ids]) -> list[TokenRow]:
-    """Rows of one prompt and one completion each."""
-    return [TokenRow(*one) for one in zip(prompts, completions, strict=True)]
 
 
 @dataclass(frozen=True)

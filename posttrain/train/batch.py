@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posttrain.formulas.ragged import Ragged
-from posttrain.text.layout import TokenRow
+from posttrain.rollout import TokenRow
 
 
 @dataclass(frozen=True)

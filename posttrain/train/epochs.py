@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.text.layout import TokenRow
+from posttrain.rollout import TokenRow
 from posttrain.train.batch import Batch, Source, make_batch
 from posttrain.train.model_set import ModelSet
 

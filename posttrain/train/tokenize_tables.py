@@ -8,8 +8,8 @@ from typing import Any
 
 from posttrain.errors import DataError
 from posttrain.measure.phases import phase
+from posttrain.rollout import TokenRow
 from posttrain.text.chat import ChatText
-from posttrain.text.layout import TokenRow
 from posttrain.train.epochs import Example
 
 Record = Mapping[str, Any]

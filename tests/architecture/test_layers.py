@@ -14,8 +14,9 @@ LAYERS = (
     {"posttrain.stage", "posttrain.compare", "posttrain.verify"},
     {"posttrain.online"},
     {"posttrain.train", "posttrain.evaluate", "posttrain.report"},
-    {"posttrain.rollout"},
+    {"posttrain.sampling"},
     {"posttrain.rewards"},
+    {"posttrain.tasks"},
     {"posttrain.algorithms", "posttrain.models"},  # neither knows the other
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
     {"posttrain.inputs", "posttrain.leftovers"},
@@ -23,7 +24,7 @@ LAYERS = (
     {"posttrain.measure", "posttrain.durable"},
     {"posttrain.digests", "posttrain.user_code"},
     {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
-    {"posttrain.errors"},
+    {"posttrain.errors", "posttrain.rollout"},
     {"posttrain"},
 )
 THIRD_PARTY = {

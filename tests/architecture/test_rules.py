@@ -57,9 +57,7 @@ def test_no_bare_except() -> None:
 
 def test_stages_are_short() -> None:
     wrong = [f"{name}: {lines(name)} lines" for name in modules() if name.startswith("stages.") and lines(name) > 120]
-    assert not wrong, "\n".join(
-        ["a stage file has 120 lines at most, which read from top to bottom; the rest belongs in posttrain/:", *wrong]
-    )
+    assert not wrong, "\n".join(["a stage file has 120 lines at most, the rest belongs in posttrain/:", *wrong])
 
 
 def test_files_are_small() -> None:

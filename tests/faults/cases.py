@@ -9,14 +9,14 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from posttrain.evaluate.policy import EvaluateParams
+from posttrain.evaluate.settings import EvaluateParams
 from posttrain.sections import ALGORITHMS, MODELS
 from posttrain.tables.columns import COLUMNS, TURNS, Kind
-from posttrain.tables.sources import TASKS
+from posttrain.tasks.two_step.tables import TwoStepParams
 from tests.faults.tried import ALGORITHM_RUNS, place_of, rows
 
 TYPED: dict[str, tuple[type[BaseModel], str]] = {
-    "data.tasks.two_step": (TASKS["two_step"].params, "data_tasks two_step"),
+    "data.tasks.two_step": (TwoStepParams, "data_tasks two_step"),
     "data.files.mine": (MODELS["data.files"], "data_files mine"),
     "data.hub.theirs": (MODELS["data.hub"], "data_hub theirs"),
     "data.samples.compared": (MODELS["data.samples"], "data_samples compared"),

@@ -27,7 +27,7 @@ online:
     a:  # a comment
       {algorithm: grpo, start: base/tiny, data: two_step/prompts, corpus: none, reward_model: none, kl: {beta: 0.02}}
 evaluate:
-  settings: {data: two_step/prompts, reference: base/tiny, samples: 2}
+  settings: {data: two_step/prompts, reference: base/tiny, reward_model: none, samples: 2}
   policies: {a: online/a}
 """
 # Beta 0.02 gets nine of ten prompts right and 0.5 three; with the file SLOW seed 2 takes for ever.

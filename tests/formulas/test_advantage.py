@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from posttrain.formulas import advantage as adv
-from posttrain.rollout.groups import soft_overlong
+from posttrain.rewards.shaping import soft_overlong
 
 
 def t(*numbers: float) -> Tensor:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.formulas import pairing
-from posttrain.rollout.draw import mixture_logits
+from posttrain.sampling.local.sample_tokens import mixture_logits
 
 REWARD = torch.tensor([1.0, 3.0, 2.0, 5.0, 5.0, 4.0])
 GROUP = torch.tensor([0, 1, 0, 1, 2, 2])

@@ -26,12 +26,14 @@ from posttrain.models.given import fetch_model
 from posttrain.models.runtime import Runtime
 from posttrain.models.scorer import scorer_name
 from posttrain.models.store import load_model, load_policy, load_scorer, load_tokenizer, save_model
-from posttrain.rollout.engine import SamplingParams, sample
+from posttrain.rollout import token_rows
+from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import ChatText
-from posttrain.text.layout import pack, token_rows
+from posttrain.text.layout import pack
 from posttrain.train.batch import make_batch
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import StepClosure
+from tests.library.models import sample
 
 SHAPE = {
     "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from posttrain.models.device import Device, DeviceParams
 from posttrain.models.head import Head
 from posttrain.models.store import load_tokenizer, new_model, save_model
+from posttrain.rewards.compose import RewardSum
+from posttrain.rewards.reward import Context, Judge, Reward, Term
+from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
+from posttrain.text.stops import Stops
 
 TEXTS = [f"{a}+{b}={a + b} so the answer is #### {a + b}" for a in range(20) for b in range(20)]
 
@@ -75,3 +84,57 @@ def plain_logps(model: Any, prompts: list[list[int]], completions: list[list[int
         parts.append(logits[at].gather(1, torch.tensor(completion)[:, None]).squeeze(1))
     model.set_attn_implementation(was)
     return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Completions as columns."""
+
+    ids: list[list[int]]
+    logps: list[list[float]]
+    truncated: list[bool]
+
+
+def sample(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    names: Sequence[str],
+    *,
+    n: int,
+    params: SamplingParams,
+    seed: int,
+    stop: Stops,
+    device: Device,
+    mixture: Mixture | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> Samples:
+    """n samples of each prompt by the local sampler."""
+    asked = zip(prompts, names, strict=True)
+    requests = [Request(ids, f"{name}:{i}") for ids, name in asked for i in range(n)]
+    return _columns(
+        LocalSampler(model, stop, device).generate(requests, params, seed, mixture=mixture, advance=advance)
+    )
+
+
+def greedy(
+    model: Any, prompts: Sequence[Sequence[int]], *, params: SamplingParams, stop: Stops, device: Device
+) -> Samples:
+    """The likeliest completion of each prompt by the local sampler."""
+    requests = [Request(ids, str(i)) for i, ids in enumerate(prompts)]
+    return _columns(LocalSampler(model, stop, device).generate(requests, params, 0, greedy=True))
+
+
+def _columns(found: Sequence[Completion]) -> Samples:
+    return Samples([one.ids for one in found], [one.logps for one in found], [one.finish == "length" for one in found])
+
+
+def function_reward(judge: Judge) -> RewardSum:
+    """A sum of one reward that is a plain function."""
+    term = Term(reward=Reward(lambda options, context: judge))
+    return RewardSum({"few": term}, Context(Device(DeviceParams()), "test"))
+
+
+def rollout_of(text: str, answer: str = "", *, truncated: bool = False, task: str = "") -> Rollout:
+    """A rollout of one turn as rewards see it."""
+    prompt = Prompt("p0", [{"role": "user", "content": "?"}], [1], answer, task=task)
+    return Rollout(prompt, 0, TokenRow([1], [2]), [0.0], text, "length" if truncated else "stop")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.rollout.draw import row_keys, uniform
-from posttrain.rollout.engine import Samples, SamplingParams
+from posttrain.sampling.local.rng import row_keys, uniform
+from posttrain.sampling.sampler import SamplingParams
+from tests.library.models import Samples
 
 
 @torch.no_grad()

@@ -8,11 +8,12 @@ import torch
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.forward import packed_states, score_tokens
 from posttrain.models.head import head_of
-from posttrain.rollout.draw import row_keys, uniform
-from posttrain.rollout.engine import Mixture, Samples, SamplingParams, greedy, sample
-from posttrain.text.layout import pack, token_rows
+from posttrain.rollout import token_rows
+from posttrain.sampling.local.rng import row_keys, uniform
+from posttrain.sampling.sampler import Mixture, SamplingParams
+from posttrain.text.layout import pack
 from posttrain.text.stops import Stops
-from tests.library.models import random_rows, tiny_model
+from tests.library.models import Samples, greedy, random_rows, sample, tiny_model
 
 STOP = 2
 ENDS = Stops((STOP,), str)

@@ -14,7 +14,8 @@ from posttrain.models.device import DeviceParams
 from posttrain.models.forward import packed_states
 from posttrain.models.runtime import Runtime
 from posttrain.models.store import new_model
-from posttrain.text.layout import pack, token_rows
+from posttrain.rollout import token_rows
+from posttrain.text.layout import pack
 from posttrain.train.epochs import Example
 from posttrain.train.estimate import kept_bytes, most_tokens, training_bytes
 from posttrain.train.model_set import ModelSet
@@ -81,6 +82,7 @@ from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import DeviceParams
 from posttrain.models.runtime import Runtime
 from posttrain.models.store import new_model
+from posttrain.rollout import token_rows
 from posttrain.train.batch import make_batch
 from posttrain.train.estimate import training_bytes
 from posttrain.train.step import StepClosure

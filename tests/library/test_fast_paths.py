@@ -18,13 +18,13 @@ from posttrain.models.logp import plain_token_logp, token_loss_backward
 from posttrain.models.runtime import Runtime
 from posttrain.models.step import fits
 from posttrain.models.store import new_model
-from posttrain.rollout.engine import Samples, SamplingParams, greedy, sample
-from posttrain.text.layout import token_rows
+from posttrain.rollout import token_rows
+from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.batch import make_batch
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.step import StepClosure
-from tests.library.models import HEADS, random_head, random_rows, tiny_model
+from tests.library.models import HEADS, Samples, greedy, random_head, random_rows, sample, tiny_model
 
 CPU = DeviceParams(device="cpu", threads=1)
 DEVICE = Runtime(CPU)
@@ -196,7 +196,7 @@ def test_a_decoding_step_is_that_of_the_models_own_code(name: str, monkeypatch: 
     model = family(name)
     assert fits(model)
     fast = samples(model)
-    monkeypatch.setattr("posttrain.rollout.voice.fits", lambda *_: False)
+    monkeypatch.setattr("posttrain.sampling.local.backend.fits", lambda *_: False)
     for mine, theirs in zip(fast, samples(model), strict=True):
         assert mine.ids == theirs.ids
         for one, other in zip(mine.logps, theirs.logps, strict=True):
@@ -208,7 +208,7 @@ def test_a_step_in_tensors_alone_is_the_step(rows: int, monkeypatch: pytest.Monk
     """What a GPU replays: recorded anew whenever rows leave, join or need more memory, and else only told the token."""
     monkeypatch.setattr("posttrain.models.columns.FIRST", 3)
     recorded = []
-    monkeypatch.setattr("posttrain.rollout.voice.replayed", lambda step, *_: recorded.append(step) or step)
+    monkeypatch.setattr("posttrain.sampling.local.backend.replayed", lambda step, *_: recorded.append(step) or step)
     model, found = family("qwen3").double(), []
     prompts, names, params = (
         random_rows(6, seed=1)[0],
@@ -246,7 +246,7 @@ def test_a_bf16_step_is_near_that_of_the_models_own_code(monkeypatch: pytest.Mon
     model, device = family("qwen3"), Runtime(DeviceParams(device="cpu", precision="bf16", threads=1))
     found = []
     for fast in (True, False):
-        monkeypatch.setattr("posttrain.rollout.voice.fits", lambda *_, fast=fast: fast)
+        monkeypatch.setattr("posttrain.sampling.local.backend.fits", lambda *_, fast=fast: fast)
         prompts = random_rows(6, seed=1)[0]
         found.append(greedy(model, prompts, params=SamplingParams(max_tokens=2), stop=ENDS, device=device))
     pairs = zip(found[0].ids, found[1].ids, found[0].logps, found[1].logps, strict=True)

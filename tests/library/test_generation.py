@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from posttrain.models.columns import FIRST, Columns
 from posttrain.models.device import Device, DeviceParams
-from posttrain.rollout.choice import choose, kept
-from posttrain.rollout.engine import Mixture, Samples, SamplingParams, greedy, sample
-from posttrain.rollout.voice import Speaker
+from posttrain.sampling.local.backend import CachedDecoder
+from posttrain.sampling.local.sample_tokens import sample_next, top_k_top_p_mask
+from posttrain.sampling.sampler import Mixture, SamplingParams
 from posttrain.text.stops import Stops, StopStrings
-from tests.library.models import random_rows, tiny_model
+from tests.library.models import Samples, greedy, random_rows, sample, tiny_model
 from tests.library.naive import assert_same, naive
 
 DEVICE = Device(DeviceParams(device="cpu", threads=1))
@@ -45,7 +45,7 @@ def test_the_number_of_slots_decides_nothing(rows: int, by_itself: Samples) -> N
 def test_the_number_of_slots_decides_nothing_for_the_models_own_code(
     rows: int, by_itself: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.rollout.voice.fits", lambda _: False)
+    monkeypatch.setattr("posttrain.sampling.local.backend.fits", lambda _: False)
     assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
 
 
@@ -53,7 +53,7 @@ def test_the_number_of_slots_decides_nothing_for_the_models_own_code(
 def test_how_many_numbers_are_made_ahead_decides_nothing(
     rows: int, by_itself: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.rollout.engine.DRAWN_AHEAD", 3)
+    monkeypatch.setattr("posttrain.sampling.local.decoder.DRAWN_AHEAD", 3)
     assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
 
 
@@ -64,7 +64,7 @@ def test_how_often_ended_rows_are_looked_for_decides_nothing(
     """As on an accelerator, where several steps may have gone by since a row ended."""
     params = SamplingParams(max_tokens=17, rows=4, stop=strings)
     expected = drawn(tiny_model().double(), params)
-    monkeypatch.setattr("posttrain.rollout.engine.steps_between_looks", lambda _: 4)
+    monkeypatch.setattr("posttrain.sampling.local.decoder.steps_between_looks", lambda _: 4)
     assert_same(drawn(tiny_model().double(), params), expected)
 
 
@@ -92,9 +92,16 @@ def test_greedy_rows_are_refilled_as_well() -> None:
 
 def test_a_free_slot_is_taken_while_a_long_row_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of the whole are those of the slots kept busy, not those of one chunk after the other."""
-    steps = []
-    hear = Speaker.hear
-    monkeypatch.setattr(Speaker, "hear", lambda self, *given: (steps.append(len(given[0])), hear(self, *given))[1])
+    steps: list[int] = []
+    append = CachedDecoder.append_tokens
+
+    def counted(self: CachedDecoder, token_R: torch.Tensor, position_R: torch.Tensor) -> None:
+        steps.append(len(token_R))
+        append(self, token_R, position_R)
+
+    monkeypatch.setattr(
+        CachedDecoder, "append_tokens", lambda self, *given: (steps.append(len(given[0])), append(self, *given))[1]
+    )
     found = drawn(tiny_model(), SamplingParams(max_tokens=60, rows=6))
     lengths = [len(ids) for ids in found.ids]
     chunks = sum(max(lengths[at : at + 6]) for at in range(0, len(lengths), 6))
@@ -105,24 +112,24 @@ def test_a_free_slot_is_taken_while_a_long_row_goes_on(monkeypatch: pytest.Monke
 
 def test_a_prompt_is_prefilled_once_however_few_slots_its_group_has(monkeypatch: pytest.MonkeyPatch) -> None:
     prefilled: list[tuple[int, ...]] = []
-    admit = Speaker.admit
+    admit = CachedDecoder.admit
 
-    def noted(self: Speaker, kept: Any, fresh: Any, joining: Any) -> None:
+    def noted(self: CachedDecoder, kept: Any, fresh: Any, joining: Any) -> None:
         prefilled.extend(fresh)
         admit(self, kept, fresh, joining)
 
-    monkeypatch.setattr(Speaker, "admit", noted)
+    monkeypatch.setattr(CachedDecoder, "admit", noted)
     drawn(tiny_model(), SamplingParams(max_tokens=9, rows=2), n=5)
     assert len(prefilled) == len({tuple(prompt) for prompt in PROMPTS})
 
 
-def test_progress_is_told_prompt_by_prompt() -> None:
+def test_progress_is_told_for_each_completion() -> None:
     told: list[int] = []
     sample(
         tiny_model(), PROMPTS, NAMES, n=3, params=SamplingParams(max_tokens=9, rows=4), seed=1, stop=ENDS,
         device=DEVICE, advance=told.append,
     )  # fmt: skip
-    assert sum(told) == len(PROMPTS)
+    assert sum(told) == 3 * len(PROMPTS)
 
 
 def test_memory_follows_the_longest_row_not_the_limit() -> None:
@@ -150,17 +157,21 @@ def test_one_likeliest_token_is_greedy_with_the_models_log_prob() -> None:
 
 def test_the_fewest_tokens_that_hold_the_mass_are_kept_and_ties_with_them() -> None:
     p = torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25], [0.0, 1.0, 0.0, 0.0]])
-    assert (kept(p, 0.7, None) > 0).tolist() == [[False, True, False, True], [True] * 4, [False, True, False, False]]
-    assert (kept(p, 0.71, None) > 0).tolist()[0] == [False, True, True, True]
-    assert (kept(p, 1.0, 2) > 0).tolist()[0] == [False, True, False, True]
-    assert (kept(p, 0.5, 2) > 0).tolist()[0] == [False, True, False, False], "top_p is of what top_k leaves"
-    assert (kept(p, 1e-9, None) > 0).any(1).all(), "never nothing"
+    assert (top_k_top_p_mask(p, 0.7, None) > 0).tolist() == [
+        [False, True, False, True],
+        [True] * 4,
+        [False, True, False, False],
+    ]
+    assert (top_k_top_p_mask(p, 0.71, None) > 0).tolist()[0] == [False, True, True, True]
+    assert (top_k_top_p_mask(p, 1.0, 2) > 0).tolist()[0] == [False, True, False, True]
+    assert (top_k_top_p_mask(p, 0.5, 2) > 0).tolist()[0] == [False, True, False, False], "top_p is of what top_k leaves"
+    assert (top_k_top_p_mask(p, 1e-9, None) > 0).any(1).all(), "never nothing"
 
 
 @pytest.mark.parametrize("draw", [0.0, 1 - 2.0**-53])
 def test_the_first_and_the_last_number_draw_a_token_that_is_kept(draw: float) -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0, -1.0]])
-    token_R, _ = choose(logits, torch.tensor([draw], dtype=torch.float64), 1.0, 1)
+    token_R, _ = sample_next(logits, torch.tensor([draw], dtype=torch.float64), 1.0, 1)
     assert token_R.tolist() == [1]
 
 
@@ -175,10 +186,17 @@ def test_each_of_several_tokens_ends_a_row() -> None:
 def test_a_string_ends_a_row_where_its_text_first_holds_it(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same tokens as without strings, cut; the string stays, and the row has stopped by itself."""
     steps: list[int] = []
-    hear = Speaker.hear
+    append = CachedDecoder.append_tokens
+
+    def counted(self: CachedDecoder, token_R: torch.Tensor, position_R: torch.Tensor) -> None:
+        steps.append(len(token_R))
+        append(self, token_R, position_R)
+
     whole = drawn(tiny_model().double(), SamplingParams(max_tokens=25, rows=rows))
     strings = ["7><", "<3", "13>"]
-    monkeypatch.setattr(Speaker, "hear", lambda self, *given: (steps.append(len(given[0])), hear(self, *given))[1])
+    monkeypatch.setattr(
+        CachedDecoder, "append_tokens", lambda self, *given: (steps.append(len(given[0])), append(self, *given))[1]
+    )
     found = drawn(tiny_model().double(), SamplingParams(max_tokens=25, rows=rows, stop=strings))
     cut = 0
     for ids, before, logps, truncated in zip(found.ids, whole.ids, found.logps, found.truncated, strict=True):

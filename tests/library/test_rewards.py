@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import random
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from posttrain.errors import DataError, ParamsError
+from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.models.device import Device, DeviceParams
 from posttrain.online.watch import Watch
-from posttrain.rewards.blend import LEARNED, VERIFIABLE, check_answers, check_completions, make_blend
-from posttrain.rewards.verifiable import Sampled, correct, expected_answer, final_answer
-from posttrain.rollout.pairs import _prefers
+from posttrain.params import Params, check
+from posttrain.rewards.catalog import REWARDS, Rewards
+from posttrain.rewards.compose import RewardSum, check_readable, judged_prompts
+from posttrain.rewards.numeric import expected_number, final_number
+from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.sampling.annotator import _prefers
+from tests.library.models import function_reward, rollout_of
+
+MARK = "####"
 
 
 def right(text: str, answer: str) -> float:
-    return correct([Sampled([1], [2], text, answer, False)])[0]
+    (found,) = RewardSum(terms(correct=1.0), Context(Device(DeviceParams()), "test")).score([rollout_of(text, answer)])
+    return found.scores["correct"].value
 
 
 GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nShe sold 48+24 = <<48+24=72>>72 clips.\n#### 72"
@@ -58,8 +69,25 @@ def test_an_answer_is_right_when_it_is_the_same_number(text: str, answer: str, r
     assert right(text, answer) == reward
 
 
-def numbered(*answers: str) -> dict[str, str]:
-    return {f"p{n}": answer for n, answer in enumerate(answers)}
+def terms(**given: Any) -> dict[str, Term]:
+    """Rewards as params.yaml names them, with the miniature's mark."""
+    marked = {
+        name: {"weight": weight, "after": "####"} if name in ("correct", "format") else weight
+        for name, weight in given.items()
+    }
+    return check(Settings, {"reward": marked}, where="online.runs.a").reward
+
+
+class Settings(Params):
+    reward: Rewards
+
+
+def numbered(*answers: str) -> list[Prompt]:
+    return [Prompt(f"p{n}", [], [], answer) for n, answer in enumerate(answers)]
+
+
+def kept(found: list[Prompt]) -> set[str]:
+    return {one.id for one in found}
 
 
 @pytest.mark.parametrize(
@@ -77,58 +105,142 @@ def numbered(*answers: str) -> dict[str, str]:
 )
 def test_answers_none_of_which_can_be_read_are_refused_with_an_example(answer: str, reason: str) -> None:
     with pytest.raises(DataError) as caught:
-        check_answers({"correct": 1.0, "format": 0.2}, numbered("", answer, answer), "data/prompts.parquet")
-    for part in ("data/prompts.parquet: ", "none of 3 answers", repr(answer), reason, "prompt p1", "docs/rewards.md"):
+        judged_prompts(terms(correct=1.0, format=0.2), numbered("", answer, answer), "data/prompts.parquet")
+    for part in ("data/prompts.parquet: ", "3 of 3 answers", repr(answer), reason, "prompt p1", "docs/rewards.md"):
         assert part in str(caught.value)
-    assert expected_answer(answer) is None
+    assert expected_number(answer, "####") is None
+
+
+def test_a_mark_in_front_of_the_answers_is_pointed_out() -> None:
+    with pytest.raises(DataError, match=r"set after: '####'"):
+        judged_prompts(check(Settings, {"reward": {"correct": 1.0}}, where="x").reward, numbered(GSM8K), "here")
 
 
 def test_prompts_whose_answer_cannot_be_read_are_left_out_aloud(capsys: pytest.CaptureFixture[str]) -> None:
     answers = numbered("7", "B", "")
-    assert check_answers({"correct": 1.0, "format": 1.0}, answers, "here") == {"p0"}
+    assert kept(judged_prompts(terms(correct=1.0, format=1.0), answers, "here")) == {"p0"}
     told = capsys.readouterr().err
-    assert "2 of 3 answers are not one" in told and "'B' (a choice letter; prompt p1): these prompts are left" in told
-    assert check_answers({"correct": 1.0, "model": 1.0}, answers, "here") == {"p0", "p1", "p2"}
+    assert "2 of 3 answers" in told and "'B' (a choice letter; prompt p1): 2 prompts are left out" in told
+    assert kept(judged_prompts(terms(correct=1.0, model=1.0), answers, "here")) == {"p0", "p1", "p2"}
     assert "only the other rewards judge them" in capsys.readouterr().err
-    assert check_answers({"correct": 1.0}, numbered("7", GSM8K), "here") == {"p0", "p1"}
+    assert kept(judged_prompts(terms(correct=1.0), numbered("7", GSM8K), "here")) == {"p0", "p1"}
     assert capsys.readouterr().err == ""
 
 
 def test_a_reward_that_nobody_can_win_is_refused() -> None:
     with pytest.raises(DataError, match="no prompt has one"):
-        check_answers({"correct": 1.0, "format": 0.2}, numbered("", ""), "data/prompts.parquet")
-    assert check_answers({"model": 1.0}, numbered("", "B"), "") == {"p0", "p1"}
-    assert check_answers({"correct": 0.0, "format": 1.0}, numbered(""), "") == {"p0"}
+        judged_prompts(terms(correct=1.0, format=0.2), numbered("", ""), "data/prompts.parquet")
+    assert kept(judged_prompts(terms(model=1.0), numbered("", "B"), "")) == {"p0", "p1"}
+    assert kept(judged_prompts(terms(correct=0.0, format=1.0), numbered(""), "")) == {"p0"}
 
 
-def completions(*texts: str, truncated: bool = False) -> list[Sampled]:
-    return [Sampled([1], [2], text, "7", truncated) for text in texts]
+def scored(given: dict[str, Term], *texts: str, truncated: bool = False) -> list[Rollout]:
+    """Completions as the rewards scored them; a learned reward gives 0."""
+    zero: Reward[Any] = Reward(lambda options, context: lambda rollouts: [0.0] * len(rollouts))
+    stand = {name: Term(reward=zero, weight=one.weight) if name == "model" else one for name, one in given.items()}
+    context = Context(Device(DeviceParams()), "test")
+    return RewardSum(stand, context).score([rollout_of(text, "7", truncated=truncated) for text in texts])
 
 
 def test_completions_none_of_which_can_be_read_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    unread = completions("It is seven.", "7")
-    with pytest.raises(DataError, match=r"none of 2 completions ends with `#### N`, which 'correct' .*'It is seven.'"):
-        check_completions({"correct": 1.0}, unread, "pairs")
+    def checked(given: dict[str, Term], *texts: str, truncated: bool = False) -> None:
+        check_readable(given, scored(given, *texts, truncated=truncated), "pairs")
+
+    unread = "It is seven.", "7"
+    with pytest.raises(DataError, match=r"none of 2 completions can be read by 'correct': .*`#### N`;.*'It is"):
+        checked(terms(correct=1.0), *unread)
     with pytest.raises(DataError, match=r"2 of 2 are cut off: raise sampling\.max_tokens"):
-        check_completions({"format": 1.0}, completions("7 and", "8 and", truncated=True), "pairs")
-    check_completions({"correct": 1.0}, [*unread, *completions("#### 8")], "pairs")
-    check_completions({"model": 1.0, "correct": 0.0}, unread, "pairs")
+        checked(terms(format=1.0), "7 and", "8 and", truncated=True)
+    checked(terms(correct=1.0), *unread, "#### 8")
+    checked(terms(model=1.0, correct=0.0), *unread)
     assert capsys.readouterr().err == ""
-    check_completions({"model": 1.0, "correct": 1.0}, unread, "pairs")
+    checked(terms(model=1.0, correct=1.0), *unread)
     assert "none of 2 completions" in capsys.readouterr().err
 
 
-def test_an_unknown_reward_lists_the_names_and_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_reward_lists_the_names_and_the_nearest() -> None:
     with pytest.raises(ParamsError, match=r"'corect'.*Did you mean 'correct'\? The rewards are correct, format, model"):
-        make_blend({"corect": 1.0}, "online.runs.grpo", tmp_path, Device(DeviceParams()))
+        terms(corect=1.0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"correct": {"after": "####", "befor": 1}}, "correct.befor: unknown key"),
+        ({"correct": "much"}, "Give a weight, or {weight: 1.0, OPTION: ...}"),
+        ({"correct": {"weight": "1"}}, "weight"),
+        ({"missing_file:f": 1.0}, "missing_file.py is not in the workspace"),
+    ],
+)
+def test_wrong_settings_of_a_reward_are_refused(setting: dict[str, Any], said: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        check(Settings, {"reward": setting}, where="online.runs.a")
+    assert said in str(caught.value)
+
+
+def test_a_failed_score_is_never_zero() -> None:
+    def reward(score: Any) -> RewardSum:
+        return function_reward(lambda rollouts: [score(one) for one in rollouts])
+
+    for score, said in (
+        (lambda one: 1 / 0, "it raised ZeroDivisionError"),
+        (lambda one: float("nan"), "not finite"),
+        (lambda one: Score(0.0, "timeout", "10 s"), "timeout: 10 s"),
+        (lambda one: Score(1.0, "infrastructure", "no server"), "infrastructure: no server"),
+    ):
+        with pytest.raises(RewardError, match=said):
+            reward(score).score([rollout_of("7")])
+    with pytest.raises(RewardError, match="0 scores for 1 rollouts"):
+        function_reward(lambda rollouts: []).score([rollout_of("7")])
+
+
+def test_options_of_a_task_hold_where_the_user_sets_none() -> None:
+    given = check(Settings, {"reward": {"correct": 1.0}}, where="x").reward
+    judged = RewardSum(given, Context(Device(DeviceParams()), "test"))
+    mine, plain = judged.score([rollout_of("7", "7", task="two_step"), rollout_of("7", "7")])
+    assert mine.scores["correct"].status == "unparseable" and plain.scores["correct"].value == 1.0
+    own = check(Settings, {"reward": {"correct": {"after": "=>"}}}, where="x").reward
+    (found,) = RewardSum(own, Context(Device(DeviceParams()), "t")).score([rollout_of("=> 7", "7", task="two_step")])
+    assert found.scores["correct"].value == 1.0
+
+
+OWN = """
+from posttrain.rewards.reward import rule
+from posttrain.params import Params
+from pydantic import Field
+
+class Options(Params):
+    word: str = Field(description="the word to use")
+
+@rule(Options)
+def uses(rollout, options):
+    return float(options.word in rollout.text and rollout.prompt.info["polite"])
+
+def length(rollouts):
+    return [len(one.text) for one in rollouts]
+"""
+
+
+def test_a_reward_of_the_users_own_by_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_rewards.py").write_text(OWN)
+    setting = {"own_rewards:uses": {"weight": 2.0, "word": "please"}, "own_rewards:length": 0.5}
+    judged = RewardSum(check(Settings, {"reward": setting}, where="x").reward, Context(Device(DeviceParams()), "test"))
+    one = replace(rollout_of("please"), prompt=Prompt("p", [], [], info={"polite": True}))
+    (found,) = judged.score([one])
+    assert judged.total(found) == 2.0 + 0.5 * 6
+    with pytest.raises(ParamsError, match=r"own_rewards:uses.word is missing. Write the word to use"):
+        check(Settings, {"reward": {"own_rewards:uses": 1.0}}, where="x")
+    sys.modules.pop("own_rewards")
 
 
 def test_a_run_that_cannot_learn_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = Watch("online.runs.grpo", {"correct": 1.0}, compares=True)
+    watch = Watch("online.runs.grpo", terms(correct=1.0), compares=True)
     for number in range(6):
         watch.round([torch.zeros(4), torch.zeros(4)])
         assert ("in the last 5 rounds" in capsys.readouterr().err) == (number == 4), "once for each time it happens"
-    resumed = Watch("online.runs.grpo", {"correct": 1.0}, compares=True)
+    resumed = Watch("online.runs.grpo", terms(correct=1.0), compares=True)
     resumed.load(watch.tensor())
     resumed.close()
     told = capsys.readouterr().err
@@ -138,21 +250,22 @@ def test_a_run_that_cannot_learn_says_so(capsys: pytest.CaptureFixture[str]) -> 
     for _ in range(12):
         resumed.round([torch.tensor([0.0, 1.0]), torch.ones(2)])
     resumed.close()
-    Watch("online.runs.reinforce", {"correct": 1.0}, compares=False).close()
+    Watch("online.runs.reinforce", terms(correct=1.0), compares=False).close()
     assert capsys.readouterr().err == "", "groups that differ have a gradient"
 
 
 def test_the_first_completions_of_a_run_must_be_readable() -> None:
     def watch() -> Watch:
-        return Watch("online.runs.grpo", {"correct": 1.0, "format": 0.2}, compares=True)
+        return Watch("online.runs.grpo", terms(correct=1.0, format=0.2), compares=True)
 
-    patient, unread = watch(), completions(*["seven"] * 32)
+    given = terms(correct=1.0, format=0.2)
+    patient, unread = watch(), scored(given, *["seven"] * 32)
     patient.completions(unread)
     resumed = watch()
     resumed.load(patient.tensor())
-    with pytest.raises(DataError, match=r"online.runs.grpo: none of 64 completions ends with `#### N`.*'seven'.*sft"):
+    with pytest.raises(DataError, match=r"online.runs.grpo: none of 64 completions can be .*`#### N`.*'seven'.*sft"):
         resumed.completions(unread)
-    patient.completions([*completions("#### 3"), *unread])
+    patient.completions([*scored(given, "#### 3"), *unread])
     for _ in range(9):
         patient.completions(unread)
 
@@ -165,10 +278,10 @@ def test_the_examples_of_the_documentation_are_true() -> None:
     judged = [(row[0].strip("`"), row[1].strip("`"), row[2]) for row in rows if len(row) == 3 and row[2] in VERDICTS]
     assert len(judged) > 10
     for answer, completion, verdict in judged:
-        found = final_answer(completion.replace("⏎", "\n")), expected_answer(answer.replace("⏎", "\n"))
+        found = final_number(completion.replace("⏎", "\n"), MARK), expected_number(answer.replace("⏎", "\n"), MARK)
         says = "answer refused" if found[1] is None else "not parsed" if found[0] is None else str(found[0] == found[1])
         assert VERDICTS[verdict] == says, (answer, completion)
-    for name in (*VERIFIABLE, LEARNED):
+    for name in REWARDS:
         assert f"| `{name}` |" in text
 
 

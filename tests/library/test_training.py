@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,15 @@ from posttrain.models.device import DeviceParams
 from posttrain.models.runtime import Runtime
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
 from posttrain.online.mixed import MixedSource, PtxSource
-from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts, Shaping
+from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
 from posttrain.online.run import told
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
 from posttrain.online.selected import pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params import check, merge
-from posttrain.rewards.blend import Blend
-from posttrain.rewards.verifiable import Sampled
+from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.sampling.local.sampler import LocalSampler
 from posttrain.text.chat import ChatText
-from posttrain.text.layout import TokenRow
 from posttrain.train import randomness
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
@@ -43,7 +43,7 @@ from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.step import StepClosure
 from posttrain.train.tokenize_tables import rankings
 from stages.preference import preference_source
-from tests.library.models import tiny_folder
+from tests.library.models import function_reward, tiny_folder
 
 DEVICE = Runtime(DeviceParams(threads=1))
 OPTIMIZER = OptimizerParams(lr=3e-3)
@@ -82,8 +82,8 @@ class CutSource:
         return self._inner.batch(step)
 
 
-def few_numbers(samples: list[Sampled]) -> list[float]:
-    return [sum(token % 7 for token in sample.completion_ids) / 40 for sample in samples]
+def few_numbers(rollouts: Sequence[Rollout]) -> list[float]:
+    return [sum(token % 7 for token in one.row.rest) / 40 for one in rollouts]
 
 
 def items(folder: Path, kind: str) -> list[Example]:
@@ -105,10 +105,10 @@ def groups(
     folder: Path, models: ModelSet, needs: frozenset[str], params: RolloutParams | None = None, shaping: Any = None
 ) -> Rollouts:
     text = ChatText(load_tokenizer(folder))
-    prompts = [Prompt(f"p{i}", text.prompt(asked(i)), "1") for i in range(5)]
-    blend = Blend({"few": (1.0, few_numbers)})
+    prompts = [Prompt(f"p{i}", asked(i), text.prompt(asked(i)), "1") for i in range(5)]
+    sampler, reward = LocalSampler(models.policy, text.stops, models.runtime), function_reward(few_numbers)
     params = params or RolloutParams.model_validate(ROLLOUT)
-    return Rollouts(prompts, blend, models, needs, params, text=text, seed=0, shaping=shaping or Shaping())
+    return Rollouts(prompts, sampler, reward, models, needs, params, text=text, seed=0, shaping=shaping or Shaping())
 
 
 def asked(i: int) -> list[dict[str, str]]:

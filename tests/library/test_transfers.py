@@ -22,7 +22,7 @@ from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import DeviceParams
 from posttrain.models.runtime import Runtime
 from posttrain.models.store import load_model, load_scorer
-from posttrain.text.layout import token_rows
+from posttrain.rollout import token_rows
 from posttrain.train.batch import make_batch
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams

@@ -11,17 +11,17 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError, TableError
-from posttrain.evaluate.policy import evaluate, summary
 from posttrain.online.run import train_online
-from posttrain.rollout.pairs import make_pairs
 from posttrain.tables.identity import with_ids
 from posttrain.tables.prepare import prepare
 from posttrain.tables.sources import file_tables
 from posttrain.tables.store import write_table
+from stages import data_samples, evaluate
 from tests.library.models import tiny_folder
 
 SAMPLING = {"max_tokens": 4}
 DATA = "mine/prompts"
+REWARD = {"correct": {"after": "####"}, "format": {"weight": 0.2, "after": "####"}}
 RUN = """
 online:
   runs:
@@ -31,7 +31,7 @@ online:
       data: mine/prompts
       corpus: none
       reward_model: none
-      reward: {correct: 1.0, format: 0.2}
+      reward: {correct: {after: '####'}, format: {weight: 0.2, after: '####'}}
       rollout: {rounds: 5, prompts: 4, group_size: 4, minibatches: 1, sampling: {max_tokens: 4}}
 """
 
@@ -55,6 +55,8 @@ def prompts(*answers: str) -> None:
             "problem": f"{split}{n}",
             "prompt": [{"role": "user", "content": f"{split} {n}"}],
             "answer": answer,
+            "info": "{}",
+            "task": "",
         }
         for split in ("train", "heldout", "test")
         for n, answer in enumerate(answers)
@@ -63,15 +65,25 @@ def prompts(*answers: str) -> None:
 
 
 def measured(**settings: Any) -> dict[str, float]:
-    chosen = {"data": DATA, "reference": "none", "sampling": SAMPLING, "samples": 2, **settings}
+    chosen = {"data": DATA, "reference": "none", "reward_model": "none", "sampling": SAMPLING, "samples": 2}
+    chosen |= {"reward": {"correct": {"after": "####"}}, **settings}
     Path("params.yaml").write_text(json.dumps({"evaluate": {"settings": chosen, "policies": {"sft": "sft/main"}}}))
-    return evaluate("sft")
+    evaluate.main("sft")
+    found: dict[str, float] = json.loads(Path("results/sft/metrics.json").read_text())
+    return found
 
 
 def sampled_pairs() -> None:
-    run = {"policy": "sft/main", "data": DATA, "reward_model": "none", "sampling": SAMPLING, "samples": 2}
+    run = {
+        "policy": "sft/main",
+        "data": DATA,
+        "reward_model": "none",
+        "sampling": SAMPLING,
+        "samples": 2,
+        "reward": REWARD,
+    }
     Path("params.yaml").write_text(json.dumps({"data": {"samples": {"compared": run}}}))
-    make_pairs("compared")
+    data_samples.main("compared")
 
 
 def online() -> None:
@@ -82,13 +94,12 @@ def online() -> None:
 def test_an_evaluation_says_that_nothing_was_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts(*"1234567")
     metrics = measured(prompts=50)
-    told = capsys.readouterr().err
-    assert metrics["parsed"] == 0 and metrics["pass_at_1"] == 0
-    assert json.loads((folder / "results/sft/metrics.json").read_text())["parsed"] == 0
-    assert "evaluate sft: pass@1 is not measured, as no completion has an answer" in told
+    out, told = capsys.readouterr()
+    assert metrics["parsed"] == 0 and metrics["score"] == 0
+    assert "evaluate sft: the score is not measured, as no completion has an answer" in told
     assert "evaluate: 7 prompts are all there are in split 'test' (evaluate.settings.prompts: 50)" in told
     assert "21/21 completions" in told, "two samples and a greedy one of each prompt"
-    assert summary("sft", metrics).startswith("sft: pass@1 is not measured")
+    assert "sft: the score is not measured" in out
 
 
 def test_an_evaluation_leaves_out_prompts_whose_answer_cannot_be_read(
@@ -97,7 +108,7 @@ def test_an_evaluation_leaves_out_prompts_whose_answer_cannot_be_read(
     prompts("B", "7", "", "8")
     measured(prompts=2)
     told = capsys.readouterr().err
-    assert "2 of 4 answers are not one, the first is 'B'" in told and "all there are" not in told
+    assert "cannot read 2 of 4 answers, the first is 'B'" in told and "all there are" not in told
     answers = pl.read_parquet(folder / "results/sft/rollouts.parquet")["answer"]
     assert set(answers) == {"7", "8"}
     prompts("", "", "")
@@ -109,7 +120,8 @@ def test_answers_that_cannot_be_read_stop_each_stage_before_it_works(folder: Pat
     prompts("B", "C", "D")
     for stage in (measured, sampled_pairs, online):
         with pytest.raises(
-            DataError, match=r"data/mine/prompts.parquet: 'correct' reads a number.*'B' \(a choice letter"
+            DataError,
+            match=r"data/mine/prompts.parquet: reward 'correct' cannot read . of . answers.*'B' \(a",
         ):
             stage()
     assert sorted(path.name for path in folder.iterdir()) == ["data", "models", "params.yaml"]
@@ -117,10 +129,13 @@ def test_answers_that_cannot_be_read_stop_each_stage_before_it_works(folder: Pat
 
 def test_completions_that_cannot_be_read_stop_pairs_and_online_runs(folder: Path) -> None:
     prompts(*"1234567")
-    with pytest.raises(DataError, match=r"data\.samples\.compared: none of 28 completions ends with `#### N`"):
+    with pytest.raises(
+        DataError,
+        match=r"data\.samples\.compared: none of 28 completions can be read by 'correct' and 'format'",
+    ):
         sampled_pairs()
     assert not (folder / "data/compared").exists()
-    with pytest.raises(DataError, match=r"online\.runs\.grpo: none of 64 completions ends with `#### N`"):
+    with pytest.raises(DataError, match=r"online\.runs\.grpo: none of 64 completions can be read"):
         online()
     assert not (folder / "models/online").exists()
 

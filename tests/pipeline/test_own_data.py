@@ -166,7 +166,7 @@ online: {}
 data: {files: {mine: {path: my/data, prompts: prompts.jsonl}}}
 base: {folders: {start: {path: my/model}}}
 evaluate:
-  settings: {data: mine/prompts, reference: none, samples: 1}
+  settings: {data: mine/prompts, reference: none, reward_model: none, samples: 1}
   policies: {start: base/start}
 """,
 }
@@ -204,7 +204,7 @@ online:
       reward: {{model: 1.0}}
       rollout: {{rounds: 1, prompts: 4, group_size: 2, minibatches: 1, sampling: {{max_tokens: 8}}}}
 evaluate:
-  settings: {{data: mine/prompts, reference: sft/main, samples: 1}}
+  settings: {{data: mine/prompts, reference: sft/main, reward_model: none, samples: 1}}
   policies: {{ppo: online/ppo, dpo: preference/dpo}}
 """
 FAMILIES = ("llama", "mixtral", "qwen3_moe", "gpt_neox")

@@ -28,7 +28,7 @@ reward: {runs: {main: {start: sft/main, data: compared/pairs, feedback: none, de
 preference: {runs: {dpo: {algorithm: dpo, start: sft/main, data: compared/pairs}}}
 online: {runs: {a: {algorithm: grpo, start: sft/main, data: two_step/prompts, corpus: none, reward_model: none}}}
 evaluate:
-  settings: {data: two_step/prompts, reference: sft/main}
+  settings: {data: two_step/prompts, reference: sft/main, reward_model: none}
   policies: {sft: sft/main, dpo: preference/dpo, a: online/a}
 """
 RUNS = 7

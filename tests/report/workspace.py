@@ -25,7 +25,7 @@ online:
   runs:
     grpo: {algorithm: grpo, start: sft/main, data: two_step/prompts, kl: {beta: 0.02}}
 evaluate:
-  settings: {data: two_step/prompts, reference: sft/main, prompts: 30, samples: 2}
+  settings: {data: two_step/prompts, reference: sft/main, reward_model: none, prompts: 30, samples: 2}
   policies: {base: base/tiny, sft: sft/main, dpo: preference/dpo, grpo: online/grpo}
 """
 

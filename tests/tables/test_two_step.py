@@ -20,8 +20,8 @@ import posttrain
 from posttrain.errors import ParamsError
 from posttrain.params import check
 from posttrain.tables.store import check_disjoint, check_table
-from posttrain.tables.two_step import TwoStepParams, two_step
-from posttrain.tables.two_step_problems import PROBLEM_KINDS, all_problems
+from posttrain.tasks.two_step.problems import PROBLEM_KINDS, all_problems
+from posttrain.tasks.two_step.tables import TwoStepParams, two_step
 
 SMALL = {"n_corpus": 1500, "n_corpus_heldout": 40, "n_sft": 400, "n_sft_heldout": 30, "n_rl": 300}
 SMOKE = {**SMALL, "operand_max": 12, "result_max": 12, "n_heldout": 60, "n_test": 80}

@@ -32,11 +32,6 @@ def uniform(keys_R: Tensor, count: int, first_R: Tensor | None = None) -> Tensor
     return _shift(mixed, 11).to(torch.float64) * 2.0**-53
 
 
-def mixture_logits(policy_RV: Tensor, other_RV: Tensor, share: float) -> Tensor:
-    """(1 - share) log pi + share log pi_other, the mixture that Nash-MD samples from (Munos 2023)."""
-    return (1 - share) * policy_RV.log_softmax(-1) + share * other_RV.log_softmax(-1)
-
-
 def _mix(x: Tensor) -> Tensor:
     x = (x ^ _shift(x, 30)) * _FIRST
     x = (x ^ _shift(x, 27)) * _SECOND

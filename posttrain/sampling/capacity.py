@@ -1,4 +1,4 @@
-"""Whether there is room for what a stage is asked to sample: in the model's context and in memory."""
+"""Whether the model's context and the memory hold what a stage is asked to sample."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import torch
 
 from posttrain.errors import ParamsError
 from posttrain.models.device import free_bytes
-from posttrain.rollout.engine import SamplingParams
+from posttrain.sampling.sampler import SamplingParams
 
 SAMPLE_BYTES = 500
 """What the shortest completion takes at least: its ids, their log-probs, its text and its row."""
 
 
-def check_room(model: Any, prompts: Sequence[Sequence[int]], count: int, params: SamplingParams, section: str) -> None:
-    """Refuse `count` completions that memory will not hold, or that would go on beyond the model's context."""
+def check_capacity(
+    model: Any, prompts: Sequence[Sequence[int]], count: int, params: SamplingParams, section: str
+) -> None:
+    """Refuse `count` completions that memory will not hold, or that could be longer than the model's context."""
     where = f"{section} (params.yaml)"
     free = free_bytes(torch.device("cpu"))
     if count * SAMPLE_BYTES > free:

@@ -1,15 +1,8 @@
-"""What is done with a prompt's group of samples before it is trained on."""
+"""What is added to a reward because of a completion's form."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from torch import Tensor
-
-
-def agreeing(reward_G: Tensor) -> bool:
-    """Whether a group's rewards are all the same, so that comparing them teaches nothing."""
-    return bool((reward_G == reward_G[0]).all())
 
 
 def soft_overlong(lengths: Sequence[int], longest: int, cache: int) -> list[float]:

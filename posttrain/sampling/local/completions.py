@@ -1,4 +1,4 @@
-"""Completions as they are written, on the host: each cut where it ends."""
+"""Completions as they grow, on the host: each cut where it ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from posttrain.text.stops import Stops, StopStrings
 
 
-class Written:
+class CompletionBuffer:
     """The tokens and log-probs of each completion so far, and whether it has ended."""
 
     def __init__(self, count: int, longest: int, stop: Stops, strings: Sequence[str]) -> None:
@@ -18,7 +18,7 @@ class Written:
         self._strings = StopStrings(strings, stop.decode)
 
     def add(self, number: int, ids: Sequence[int], logps: Sequence[float]) -> None:
-        """Go on with a completion; what follows its end is noise."""
+        """Append to a completion; what follows its end is noise."""
         if self.ended[number]:
             return
         mine = self.ids[number]

@@ -15,7 +15,7 @@ from posttrain.params import Params
 from posttrain.tables.columns import Kind, Split
 from posttrain.tables.identity import from_rows
 from posttrain.tables.splits import split_of
-from posttrain.tables.two_step_problems import (
+from posttrain.tasks.two_step.problems import (
     SMALLEST_OPERAND,
     Problem,
     ProblemKind,
@@ -25,7 +25,7 @@ from posttrain.tables.two_step_problems import (
     draw_distinct,
     draw_kind,
 )
-from posttrain.tables.two_step_text import (
+from posttrain.tasks.two_step.text import (
     chained_document,
     demonstration,
     headed,
@@ -131,7 +131,8 @@ class _Task:
         rng = self._stream("prompts", split)
         for problem in self._draw(rng, split, size, knob):
             prompt = [{"role": "user", "content": question(rng, problem)}]
-            yield {"split": split, "problem": problem.key, "prompt": prompt, "answer": str(problem.answer)}
+            known = {"answer": str(problem.answer), "info": "{}", "task": ""}
+            yield {"split": split, "problem": problem.key, "prompt": prompt, **known}
 
     def _demonstrations(self, split: Split, size: int) -> Iterator[dict[str, Any]]:
         rng, p = self._stream("chat", split), self.params

@@ -1,4 +1,4 @@
-"""One model in the decoding loop: what it has heard of each row, and what it would say next."""
+"""One model in the decoding loop: the tokens of each row so far, and the logits of the next one."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ from posttrain.models.forward import hidden_states, row_states, runs_in_rows
 from posttrain.models.head import head_of
 from posttrain.models.replay import Step, replayed
 from posttrain.models.step import DecoderStep, fits, in_use
-from posttrain.text.layout import pack, sent, token_rows
+from posttrain.rollout import token_rows
+from posttrain.text.layout import pack, sent
 
 
-class Voice(Protocol):
+class DecoderBackend(Protocol):
     """A model that rows are decoded with; rows may leave and join."""
 
     def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
         """Let rows join; `joining`: which prompt each answers, of those kept and, after them, the fresh ones."""
 
     def keep_rows(self, index_R: Tensor) -> None:
-        """Drop the other rows, before the rest hears its next token."""
+        """Drop the other rows, before the rest gets its next token."""
 
-    def logits(self) -> Tensor:
-        """What it would say next [R, V], in float32 at least."""
+    def next_logits(self) -> Tensor:
+        """The logits of the next token [R, V], in float32 at least."""
 
-    def hear(self, token_R: Tensor, position_R: Tensor) -> None:
-        """Take in the token that was chosen for each row."""
-
-
-def voice_of(model: Any, longest_prompt: int, room: int, *, replay: bool = False) -> Voice:
-    """`room`: the longest completion; `replay`: record steps and replay them, where the model allows it."""
-    return Reader(model) if runs_in_rows(model) else Speaker(model, longest_prompt, room, replay=replay)
+    def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:
+        """Append the token that was chosen for each row."""
 
 
-class Reader:
-    """A model that cannot be decoded from our cache: it reads every row anew for each token."""
+def backend_of(model: Any, longest_prompt: int, max_new_tokens: int, *, replay: bool = False) -> DecoderBackend:
+    """`replay`: record steps and replay them, where the model allows it."""
+    if runs_in_rows(model):
+        return RecomputeDecoder(model)
+    return CachedDecoder(model, longest_prompt, max_new_tokens, replay=replay)
+
+
+class RecomputeDecoder:
+    """A model that cannot be decoded from our cache: every row is run again for each token."""
 
     def __init__(self, model: Any) -> None:
         head = head_of(model)
@@ -54,7 +57,7 @@ class Reader:
     def keep_rows(self, index_R: Tensor) -> None:
         self._rows = [self._rows[place] for place in index_R.tolist()]
 
-    def logits(self) -> Tensor:
+    def next_logits(self) -> Tensor:
         lengths_R = torch.tensor([len(row) for row in self._rows], device=self._device)
         ids_RT = torch.zeros(len(self._rows), int(lengths_R.max()), dtype=torch.long)
         for place, row in enumerate(self._rows):
@@ -63,20 +66,20 @@ class Reader:
         last = states[torch.arange(len(self._rows), device=self._device), lengths_R - 1]
         return self._head.logits(last.to(self._head.weight_VD.dtype))
 
-    def hear(self, token_R: Tensor, position_R: Tensor) -> None:  # noqa: ARG002
+    def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:  # noqa: ARG002
         for row, token in zip(self._rows, token_R.tolist(), strict=True):
             row.append(token)
 
 
-class Speaker:
+class CachedDecoder:
     """A model with a cache of ours, and its last hidden state of each row."""
 
-    def __init__(self, model: Any, longest_prompt: int, room: int, *, replay: bool) -> None:
+    def __init__(self, model: Any, longest_prompt: int, max_new_tokens: int, *, replay: bool) -> None:
         head = head_of(model)
         self._model, self._head = model, head.mapped(in_use)
         self._device = head.weight_VD.device
-        self._step = DecoderStep(model, longest_prompt + room) if fits(model) else None
-        self._cache = CachedAttention(room, self._device)
+        self._step = DecoderStep(model, longest_prompt + max_new_tokens) if fits(model) else None
+        self._cache = CachedAttention(max_new_tokens, self._device)
         self._replay = replay and self._step is not None and self._step.windowless
         self._recorded: Step | None = None
         self._prompt_states: Tensor | None = None
@@ -100,11 +103,11 @@ class Speaker:
         self._cache.keep_rows(index_R)
         self._states_R = None if self._states_R is None else self._states_R[index_R]
 
-    def logits(self) -> Tensor:
+    def next_logits(self) -> Tensor:
         assert self._states_R is not None, "no row has been admitted"
         return self._head.logits(self._states_R.to(self._head.weight_VD.dtype))
 
-    def hear(self, token_R: Tensor, position_R: Tensor) -> None:
+    def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:
         self._cache.step()
         if self._step is None:
             self._states_R = hidden_states(self._model, token_R[:, None], position_R[:, None], self._cache)[:, 0]

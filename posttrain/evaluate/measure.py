@@ -1,0 +1,111 @@
+"""The figures of an evaluation, from scored rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from posttrain.evaluate.intervals import Floats, interval, pass_at_k
+from posttrain.measure.phases import phase
+from posttrain.models.device import Device
+from posttrain.models.forward import score_tokens
+from posttrain.models.store import load_policy
+from posttrain.rewards.catalog import weights
+from posttrain.rewards.compose import RewardSum
+from posttrain.rollout import Rollout
+from posttrain.tables.columns import SCORE
+from posttrain.tasks.catalog import load_task
+from posttrain.text.layout import micro_batches, pack
+
+
+def measured(reward: RewardSum, sampled: Sequence[Rollout], greedy: Sequence[Rollout], seed: int) -> dict[str, float]:
+    """The score with its interval over prompts, the parts of the reward, and what the task measures."""
+    outcomes = [reward.total(one) for one in sampled]
+    each = np.array(outcomes).reshape(len(greedy), -1)
+    samples = each.shape[1]
+    per_prompt: Floats = each.mean(axis=1)
+    low, high = interval(per_prompt, seed=seed)
+    metrics = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
+    if set(outcomes) <= {0.0, 1.0}:
+        for k in sorted({1, samples}):
+            metrics[f"pass_at_{k}"] = float(pass_at_k(samples, each.sum(axis=1), k).mean())
+    metrics["greedy"] = float(np.mean([reward.total(one) for one in greedy]))
+    counted = weights(reward.terms)
+    parts = {name: value for name, value in reward.means(sampled).items() if [*counted] != [name]}
+    return metrics | {
+        **{f"reward_{name}": value for name, value in parts.items()},
+        "parsed": float(np.mean([status(reward, one) == "ok" for one in sampled])),
+        "truncated": float(np.mean([one.truncated for one in sampled])),
+        "length": float(np.mean([len(one.logps) for one in sampled])),
+        **_of_task(sampled, outcomes),
+    }
+
+
+def status(reward: RewardSum, rollout: Rollout) -> str:
+    """ok where every reward that counts could judge it, otherwise the first that could not."""
+    found = [rollout.scores[name].status for name in weights(reward.terms)]
+    return next((one for one in found if one != "ok"), "ok")
+
+
+def _of_task(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:
+    """The figures of the task that all prompts belong to; of several tasks each one's score."""
+    names = dict.fromkeys(one.prompt.task for one in rollouts)
+    found: dict[str, float] = {}
+    for name in names:
+        mine = [place for place, one in enumerate(rollouts) if one.prompt.task == name]
+        theirs = [outcomes[place] for place in mine]
+        figures = load_task(name).metrics([rollouts[place] for place in mine], theirs)
+        found |= figures if len(names) == 1 else {f"score_{name or 'other'}": float(np.mean(theirs))}
+    return found
+
+
+@phase("score")
+@torch.no_grad()
+def divergence(
+    model: Any, reference: Path, rollouts: Sequence[Rollout], temperature: float, device: Device
+) -> dict[str, float]:
+    """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3."""
+    other = load_policy(reference).to(device.torch)
+    rows = [one.row for one in rollouts]
+    k1, k3 = torch.zeros(2, dtype=torch.float64, device=device.torch)
+    for part in micro_batches([len(row) for row in rows], list(range(len(rows))), 16_384):
+        layout = pack([rows[i] for i in part]).to(device.torch)
+        with device.autocast():
+            ours, _ = score_tokens(model, layout, temperature)
+            theirs, _ = score_tokens(other, layout, temperature)
+        gap = (theirs - ours).double()
+        k1, k3 = k1 - gap.sum(), k3 + (gap.expm1() - gap).sum()
+    return {"kl_k1": float(k1) / len(rows), "kl_k3": float(k3) / len(rows)}
+
+
+def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], *, greedy: bool) -> pl.DataFrame:
+    """Scored rollouts as a table, but for the ids."""
+    scores = [
+        [{"name": name, "value": score.value, "status": score.status} for name, score in one.scores.items()]
+        for one in rollouts
+    ]
+    return pl.DataFrame(
+        {
+            "prompt_id": [one.prompt.id for one in rollouts],
+            "problem": [one.prompt.problem for one in rollouts],
+            "policy": [policy] * len(rollouts),
+            "sample": [one.sample for one in rollouts],
+            "greedy": [greedy] * len(rollouts),
+            "prompt": [[dict(turn) for turn in one.prompt.messages] for one in rollouts],
+            "answer": [one.prompt.answer for one in rollouts],
+            "task": [one.prompt.task for one in rollouts],
+            "completion": [one.text for one in rollouts],
+            "completion_ids": [list(one.row.rest) for one in rollouts],
+            "mask": [[True] * len(one.row.rest) if one.row.mask is None else list(one.row.mask) for one in rollouts],
+            "logps": pl.Series([list(one.logps) for one in rollouts], dtype=pl.List(pl.Float32)),
+            "truncated": [one.truncated for one in rollouts],
+            "reward": [float(reward.total(one)) for one in rollouts],
+            "status": [status(reward, one) for one in rollouts],
+            "scores": pl.Series(scores, dtype=pl.List(SCORE)),
+        }
+    )

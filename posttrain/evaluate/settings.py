@@ -1,0 +1,58 @@
+"""`evaluate.settings` and `evaluate.policies` of params.yaml."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
+
+from posttrain.errors import ParamsError
+from posttrain.models.device import DeviceParams
+from posttrain.params import PARAMS_FILE, Params, at, read
+from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
+from posttrain.sampling.sampler import SamplingParams
+from posttrain.slots import MODEL, NONE, PART, model_slot, table_slot
+from posttrain.tables.columns import Split
+from posttrain.text.chat import DATE, TemplateDate
+
+MEASURED: Any = {"correct": 1.0, "format": 0.0}
+
+
+class EvaluateParams(Params):
+    """`evaluate.settings`: how policies are measured."""
+
+    data: str = table_slot("prompts", description="the prompts that policies are measured on")
+    reference: str = model_slot("the model that KL is measured against", optional=True)
+    reward_model: str = model_slot("the reward model behind reward `model`", optional=True)
+    split: Split = Field("test", description="the prompts' split; test has a generator seed of its own")
+    prompts: int = Field(500, ge=2, description="prompts, from the top of the split")
+    samples: int = Field(8, ge=1, description="samples of each prompt")
+    seed: int = Field(20_261_121, ge=0, description="the samples' random numbers; a seed that no training uses")
+    sampling: SamplingParams = Field(default_factory=SamplingParams)
+    device: DeviceParams = Field(default_factory=DeviceParams)
+    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
+    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
+        MEASURED, description="what is measured; the weighted sum is the score"
+    )
+
+    @model_validator(mode="after")
+    def _reward_model_where_it_counts(self) -> EvaluateParams:
+        need_reward_model(self.reward, self.reward_model)
+        return self
+
+
+def load_policies() -> dict[str, str]:
+    """Label -> model of the policies that params.yaml evaluates."""
+    policies = at(read(), "evaluate.policies")
+    odd = [f"{label!r}: {name!r}" for label, name in policies.items() if not _right_policy(label, name)]
+    if odd:
+        what = f"evaluate.policies has {', '.join(odd)[:300]}"
+        fix = "Write LABEL: MODEL, a short name and a folder under models/, e.g. grpo: online/grpo"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
+    return dict(policies)
+
+
+def _right_policy(label: object, name: object) -> bool:
+    texts = isinstance(label, str) and isinstance(name, str)
+    return texts and bool(re.fullmatch(PART, str(label)) and re.fullmatch(MODEL, str(name))) and name != NONE

@@ -1,0 +1,100 @@
+"""The rewards that params.yaml can name, and how their settings are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import isroutine
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator
+
+from posttrain.params import PARAMS_FILE, check, did_you_mean
+from posttrain.rewards.numeric import correct, well_formed
+from posttrain.rewards.reward import Context, Judge, NoOptions, Reward, Term
+from posttrain.slots import NONE
+from posttrain.user_code import is_import_path, load_object
+
+LEARNED: Final = "model"
+"""The name of the reward model's score."""
+
+
+def _learned(_: NoOptions, context: Context) -> Judge:
+    from posttrain.rewards.learned import RewardModel  # torch, where a reward model is used only
+
+    if context.reward_model is None:
+        raise ValueError("the reward `model` has no reward model")
+    return RewardModel(context.reward_model, context.device)
+
+
+REWARDS: Final[dict[str, Reward[Any]]] = {
+    "correct": correct,
+    "format": well_formed,
+    LEARNED: Reward(_learned),
+}
+
+
+def reward_named(name: str, where: str) -> Reward[Any]:
+    """The reward of that name, or a user's own by its import path: a Reward, or a function of all rollouts."""
+    if name in REWARDS:
+        return REWARDS[name]
+    if not is_import_path(name):
+        known = ", ".join(REWARDS)
+        raise ValueError(
+            f"unknown reward '{name:.80}'. {did_you_mean(name, list(REWARDS))} The rewards are {known}, and your own "
+            "as MODULE:NAME (docs/rewards.md)"
+        )
+    found = load_object(name, where)
+    if isinstance(found, Reward):
+        return found
+    if not isroutine(found):
+        raise ValueError(f"'{name}' is neither a Reward nor a function of rollouts (docs/rewards.md)")
+    return Reward(lambda options, context: found)  # noqa: ARG005
+
+
+def _terms(given: Any) -> Any:
+    """Weights, or settings with a weight and the reward's own options, as typed terms."""
+    if not isinstance(given, Mapping):
+        return given
+    return {name: _term(name, value) for name, value in given.items()}
+
+
+def _term(name: Any, value: Any) -> Term:
+    if isinstance(value, Term):
+        return value
+    reward = reward_named(str(name), "reward")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = {"weight": value}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"'{name}' is {value!r:.80}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
+    own = {key: value[key] for key in value if key != "weight"}
+    options = check(reward.options, own, where=str(name), file=PARAMS_FILE)
+    weight = {"weight": value["weight"]} if "weight" in value else {}
+    return Term.model_validate({"reward": reward, "options": options, **weight})
+
+
+Rewards = Annotated[dict[str, Term], BeforeValidator(_terms)]
+"""name -> weight, or name -> {weight, options of the reward}."""
+
+USUAL: Any = {"correct": 1.0, "format": 0.2}
+"""What runs learn from where params.yaml says nothing."""
+
+
+def weights(terms: Mapping[str, Term]) -> dict[str, float]:
+    """The terms that count, and by how much."""
+    return {name: term.weight for name, term in terms.items() if term.weight}
+
+
+def need_a_weight(terms: Mapping[str, Term]) -> Mapping[str, Term]:
+    """Refuse rewards of which none counts."""
+    if not weights(terms):
+        raise ValueError("no reward has a weight other than 0. Name one, e.g. {correct: 1.0}")
+    return terms
+
+
+def need_reward_model(terms: Mapping[str, Term], reward_model: str) -> None:
+    """Refuse a reward model without the reward that reads it, and the other way round."""
+    if (LEARNED in terms) != (reward_model != NONE):
+        raise ValueError(
+            f"reward_model = {reward_model}, reward = {', '.join(terms)}: a reward model is named where the reward "
+            f"`{LEARNED}` is, and only there. Add it to reward, or set reward_model: {NONE}"
+        )

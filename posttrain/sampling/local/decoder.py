@@ -1,0 +1,163 @@
+"""The decoding loop: prompts prefilled once, finished rows replaced by waiting ones, log-probs kept.
+
+A completion depends on the model, its prompt, the seed and its name alone: neither on its neighbours nor on when it
+got its slot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.models.device import Device
+from posttrain.sampling.local.backend import backend_of
+from posttrain.sampling.local.completions import CompletionBuffer
+from posttrain.sampling.local.rng import uniform
+from posttrain.sampling.local.sample_tokens import mixture_logits, sample_next
+from posttrain.sampling.sampler import Mixture, Request, SamplingParams
+
+DROP_SHARE = 0.2
+"""Finished rows are dropped once they are this share of those decoding: dropping copies the cache."""
+
+DRAWN_AHEAD = 32
+"""Random numbers that are made at a time for each row."""
+
+
+def steps_between_looks(device: torch.device) -> int:
+    """How often to ask which rows have ended: an accelerator has to be waited for."""
+    return 1 if device.type == "cpu" else 8
+
+
+class Decoder:
+    """Slots of rows that are decoded at a time; finished rows make place for those that wait."""
+
+    def __init__(
+        self,
+        model: Any,
+        requests: Sequence[Request],
+        params: SamplingParams,
+        keys: Tensor | None,
+        buffer: CompletionBuffer,
+        stops: Sequence[int],
+        device: Device,
+        mixture: Mixture | None,
+        advance: Callable[[int], None] | None,
+    ) -> None:
+        """`keys`: the random stream of each request; None: the likeliest tokens. `advance`: told of finished rows."""
+        known: dict[int, tuple[int, ...]] = {}
+        self._prompts = [known.setdefault(id(one.ids), tuple(one.ids)) for one in requests]
+        self._params, self._keys, self._buffer, self._advance = params, keys, buffer, advance
+        self._stops, self._device = stops, device.torch
+        longest = max((len(one.ids) for one in requests), default=0)
+        self._share = 0.0 if mixture is None else mixture.share
+        models = [model] if mixture is None else [model, mixture.other]
+        self._backends = [backend_of(one, longest, params.max_tokens, replay=device.replay) for one in models]
+        self._look_every = steps_between_looks(self._device)
+        self._waiting = deque(range(len(requests)))
+        self._slots: list[int] = []
+        """The number of the request in each slot."""
+        self._cached: dict[tuple[int, ...], int] = {}
+        """The prompts whose keys are at hand, and where."""
+        self._tokens: list[Tensor] = []
+        self._logps: list[Tensor] = []
+        self._keys_R: Tensor | None = None
+        self._done_R = torch.zeros(0, dtype=torch.bool)
+
+    def run(self) -> None:
+        """Decode every request."""
+        self._admit()
+        while self._slots:
+            token_R, logp_R = sample_next(self._logits(), self._draw(), self._params.top_p, self._params.top_k)
+            self._tokens.append(token_R)
+            self._logps.append(logp_R)
+            self._steps += 1
+            if self._due(token_R):
+                self._change(token_R)
+            else:
+                self._append(token_R, self._position_R)
+                self._position_R += 1
+
+    def _logits(self) -> Tensor:
+        logits = [backend.next_logits().div_(self._params.temperature) for backend in self._backends]
+        return logits[0] if len(logits) == 1 else mixture_logits(logits[0], logits[1], self._share)
+
+    def _draw(self) -> Tensor | None:
+        """Each row's number for its next token."""
+        if self._keys_R is None:
+            return None
+        place = self._steps % DRAWN_AHEAD
+        if place == 0:
+            self._draws_RT = uniform(self._keys_R, DRAWN_AHEAD, self._begun_R + self._steps)
+        return self._draws_RT[:, place]
+
+    def _append(self, token_R: Tensor, position_R: Tensor) -> None:
+        for backend in self._backends:
+            backend.append_tokens(token_R, position_R)
+
+    def _due(self, token_R: Tensor) -> bool:
+        """Whether so many rows have ended that it is time to drop them."""
+        for token in self._stops:
+            self._done_R |= token_R == token
+        if self._steps == self._left:
+            return True
+        if self._steps % self._look_every:
+            return False
+        if self._params.stop:
+            self._write()
+            finished = sum(self._buffer.ended[number] for number in self._slots)
+        else:
+            finished = int(self._done_R.sum())
+        return finished >= DROP_SHARE * len(self._slots)
+
+    def _write(self) -> None:
+        """Bring what was decoded to the host."""
+        tokens_RT, logps_RT = (torch.stack(part, dim=1).tolist() for part in (self._tokens, self._logps))
+        for number, tokens, logps in zip(self._slots, tokens_RT, logps_RT, strict=True):
+            self._buffer.add(number, tokens, logps)
+        self._tokens, self._logps = [], []
+
+    def _change(self, token_R: Tensor) -> None:
+        """Drop rows that have ended, and admit rows that wait."""
+        if self._tokens:
+            self._write()
+        kept = [slot for slot, number in enumerate(self._slots) if not self._buffer.ended[number]]
+        if self._advance:
+            self._advance(len(self._slots) - len(kept))
+        self._slots = [self._slots[slot] for slot in kept]
+        index_R = torch.tensor(kept, dtype=torch.long, device=self._device)
+        for backend in self._backends:
+            backend.keep_rows(index_R)
+        if kept:
+            self._append(token_R[index_R], self._position_R[index_R])
+        self._admit()
+
+    def _admit(self) -> None:
+        """Fill the free slots; prompts that no row needs any more make place for new ones."""
+        free = min(self._params.rows - len(self._slots), len(self._waiting))
+        joining = [self._waiting.popleft() for _ in range(free)]
+        if joining:
+            asked = [self._prompts[number] for number in joining]
+            wanted = {*asked, *(self._prompts[number] for number in self._slots)}
+            kept = [prompt for prompt in self._cached if prompt in wanted]
+            fresh = [prompt for prompt in dict.fromkeys(asked) if prompt not in self._cached]
+            places = [self._cached[prompt] for prompt in kept]
+            self._cached = {prompt: place for place, prompt in enumerate([*kept, *fresh])}
+            for backend in self._backends:
+                backend.admit(places, fresh, [self._cached[prompt] for prompt in asked])
+            self._slots += joining
+        self._begin()
+
+    def _begin(self) -> None:
+        """What the steps until the next change need of the rows."""
+        self._tokens, self._logps, self._steps = [], [], 0
+        begun = [len(self._buffer.ids[number]) for number in self._slots]
+        prompts = [len(self._prompts[number]) for number in self._slots]
+        self._left = self._params.max_tokens - max(begun, default=0)
+        self._begun_R = torch.tensor(begun, device=self._device)
+        self._position_R = self._begun_R + torch.tensor(prompts, device=self._device)
+        self._done_R = torch.zeros_like(self._begun_R, dtype=torch.bool)
+        self._keys_R = None if self._keys is None else self._keys[self._slots].to(self._device)

@@ -1,0 +1,63 @@
+"""The tasks by name, and a user's own by import path."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+import polars as pl
+
+from posttrain.errors import ParamsError
+from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
+from posttrain.tasks.task import Generator, Task
+from posttrain.user_code import is_import_path, load_object
+
+TASKS: Final = {"two_step": "posttrain.tasks.two_step.task:TASK"}
+"""Name -> module and name of each task that comes with the library."""
+PLAIN: Final = Task()
+"""Prompts without a task: one turn, rewards with their defaults."""
+
+
+@cache
+def load_task(name: str) -> Task:
+    """The task that a table of prompts names; the empty name is the plain task."""
+    if not name:
+        return PLAIN
+    if name in TASKS:
+        module, _, attribute = TASKS[name].partition(":")
+        built_in: Task = getattr(import_module(module), attribute)
+        return built_in
+    found = load_object(name, "task") if is_import_path(name) else None
+    if not isinstance(found, Task):
+        what = f"'{name[:80]}' is not a task"
+        hint = did_you_mean(name, list(TASKS))
+        raise ParamsError(what=what, where="task", fix=f"{hint} Your own is MODULE:NAME of a posttrain Task".strip())
+    return found
+
+
+def task_tables(run: str) -> dict[Any, Any]:
+    """The tables that one run of `data.tasks` generates; prompts name their task."""
+    name, generator, params = task_run(run)
+    tables = generator.tables(params)
+    if "prompts" in tables:
+        prompts = tables["prompts"]
+        info = [] if "info" in prompts.columns else [pl.lit("{}").alias("info")]
+        tables["prompts"] = prompts.with_columns(*info, pl.lit(name).alias("task"))
+    return tables
+
+
+def task_run(run: str) -> tuple[str, Generator, Params]:
+    """The task that a run of `data.tasks` names, its generator and its parameters."""
+    where = f"data.tasks.{run}"
+    own = at(read(), where)
+    name = own.get("task") if isinstance(own, dict) else None
+    if not isinstance(name, str) or (name not in TASKS and not is_import_path(name)):
+        what = f"{where}.task = {name!r:.80} is unknown" if name is not None else f"{where} names no task"
+        hint = did_you_mean(str(name), list(TASKS)) if name is not None else f"Give it one of: {', '.join(TASKS)}"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=hint)
+    generator = load_task(name).generator
+    if generator is None:
+        what = f"{where}.task = '{name}' generates no tables"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix="Give the task a generator, or its tables as data.files")
+    return name, generator, check(generator.params, {key: own[key] for key in own if key != "task"}, where=where)
