@@ -18,12 +18,14 @@ from posttrain.algorithms.policy import (
     reuse_refusal,
     truncation_refusal,
 )
+from posttrain.algorithms.policy_knobs import GROUPED
 from posttrain.algorithms.preference import PreferenceKnobs, PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
 from posttrain.online.mixed import MixedSource, PtxSource
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
 from posttrain.online.selected import FilteredSource, best_rule, pair_rule
+from posttrain.online.trpo import Trpo
 from posttrain.params import Params
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
 from posttrain.slots import NONE, model_slot, table_of, table_slot
@@ -31,8 +33,10 @@ from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch import Source
 from posttrain.train.epochs import EpochSource
+from posttrain.train.model_set import ModelSet
 from posttrain.train.named import Algorithm
-from posttrain.train.settings import TrainingParams
+from posttrain.train.optimizer import Update
+from posttrain.train.settings import TrainingParams, adamw
 from posttrain.train.tokenize_tables import demonstrations, windows
 
 
@@ -68,6 +72,24 @@ class OnlineParams(TrainingParams):
     def tables(self) -> list[Path]:
         """Tables that are read beside the prompts."""
         return []
+
+    @property
+    def compares_groups(self) -> bool:
+        """Whether a group whose rewards agree has no gradient."""
+        return False
+
+    def update_rule(self, models: ModelSet, steps: int) -> Update:
+        """What turns gradients into new weights."""
+        return adamw(models.trained, self, steps)
+
+    def step_tokens(self, longest_prompt: int) -> int:
+        """The most tokens that an optimizer step can hold: all rows have the longest prompt and completion."""
+        groups = -(-self.rollout.prompts // self.rollout.minibatches) + self.rollout.replay.groups
+        return groups * self.rollout.group_size * self.longest_row(longest_prompt)
+
+    def longest_row(self, longest_prompt: int) -> int:
+        """The most tokens that a row can have."""
+        return longest_prompt + self.rollout.sampling.max_tokens
 
     def knobs(self, model: type[Any]) -> Any:
         """The part of the settings that an objective reads."""
@@ -133,6 +155,23 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         corpus = table_of(self.corpus)
         return [] if corpus is None else [corpus]
 
+    @property
+    def compares_groups(self) -> bool:
+        """Whether the advantage is relative to the group."""
+        return self.advantage in GROUPED
+
+    def update_rule(self, models: ModelSet, steps: int) -> Update:
+        """AdamW, or TRPO with AdamW for the critic."""
+        if self.update == "adamw":
+            return super().update_rule(models, steps)
+        critic = None if models.critic is None else adamw({"critic": models.critic}, self, steps)
+        return Trpo(models.policy, self.trpo, critic)
+
+    def step_tokens(self, longest_prompt: int) -> int:
+        """The samples, and the pretraining text beside them."""
+        text = self.text.rows * (self.text.window + 1) if self.ptx else 0
+        return super().step_tokens(longest_prompt) + text
+
 
 class SampledRun(OnlineParams):
     """A run on samples that reads no corpus; dvc.yaml needs the slot all the same."""
@@ -160,6 +199,15 @@ class SampledPairRun(SampledRun, SampledPairKnobs):
     def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
         """The pairs that the rule chooses."""
         return FilteredSource(samples, pair_rule(self.select, self.seed))
+
+    @property
+    def compares_groups(self) -> bool:
+        """A pair is a better and a worse sample of one prompt."""
+        return True
+
+    def step_tokens(self, longest_prompt: int) -> int:
+        """A pair may be any two of a group."""
+        return super().step_tokens(longest_prompt) * (self.rollout.group_size - 1)
 
 
 class SampledBestRun(SampledRun, SampledBestKnobs):
@@ -210,6 +258,10 @@ class DistillRun(OnlineParams, DistillRunKnobs):
         """The demonstrations, where given answers are learned from."""
         chat = table_of(self.demonstrations)
         return [] if chat is None else [chat]
+
+    def longest_row(self, longest_prompt: int) -> int:
+        """An own sample or a given answer."""
+        return max(super().longest_row(longest_prompt), self.max_tokens)
 
 
 def _sampled(model: type[Any]) -> type[OnlineParams]:

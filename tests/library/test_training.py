@@ -24,7 +24,6 @@ from posttrain.models.runtime import Runtime
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
 from posttrain.online.mixed import MixedSource, PtxSource
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
-from posttrain.online.run import told
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
 from posttrain.online.selected import pair_rule
 from posttrain.online.trpo import Trpo
@@ -42,6 +41,7 @@ from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.step import StepClosure
 from posttrain.train.tokenize_tables import rankings
+from stages.distill import with_system_prompt
 from stages.preference import preference_source
 from tests.library.models import function_reward, tiny_folder
 
@@ -135,7 +135,9 @@ def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, So
     needs = objective.needs
     teacher = load_model(tiny_folder(place / "teacher", seed=3)) if "teacher_kl" in needs else None
     text = ChatText(load_tokenizer(folder))
-    told_apart = {tuple(text.prompt(asked(i))): text.prompt(told(asked(i), "Be brief.")) for i in range(5)}
+    told_apart = {
+        tuple(text.prompt(asked(i))): text.prompt(with_system_prompt(asked(i), "Be brief.")) for i in range(5)
+    }
     models = ModelSet(
         policy, DEVICE, load_model(folder),
         load_scorer(folder) if "value" in needs else None,
