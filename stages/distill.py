@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from posttrain.algorithms.supervised import DistillKnobs
 from posttrain.errors import ParamsError
@@ -33,14 +34,12 @@ def main(run: str) -> None:
     """Writes models/distill/RUN, metrics/distill/RUN.json and plots/distill/RUN.csv."""
     name, section = f"distill@{run}", f"distill.runs.{run}"
     params: DistillRun = load_run(section, DISTILL)
-    start, teacher = (needed_model(getattr(params, one), f"{section}.{one}") for one in ("start", "teacher"))
+    start = needed_model(params.start, f"{section}.start")
+    teacher = needed_model(params.teacher, f"{section}.teacher")
     table, reward_model = table_path(params.data), model_of(params.reward_model, f"{section}.reward_model")
 
     text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
-    if text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
-        what = f"{section}.teacher = '{params.teacher}' has another tokenizer than '{params.start}'"
-        fix = "A distribution over tokens can be learned from a teacher of the same tokenizer only"
-        raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
+    _check_tokenizer(text, teacher, params, section)
     rows = read_table(table, "prompts").filter(split="train").iter_rows(named=True)
     prompts = encode_prompts(text, prompts_of(rows))
 
@@ -90,6 +89,13 @@ def main(run: str) -> None:
         key: log.tail(key, 10) for key in ("reward", "length", "teacher_kl") if key in log.rows[-1]
     }
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
+
+
+def _check_tokenizer(text: ChatText, teacher: Path, params: DistillRun, section: str) -> None:
+    if text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
+        what = f"{section}.teacher = '{params.teacher}' has another tokenizer than '{params.start}'"
+        fix = "A distribution over tokens can be learned from a teacher of the same tokenizer only"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
 
 
 @phase("load")
