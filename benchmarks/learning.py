@@ -62,12 +62,10 @@ def work(place: Path, trials: Sequence[Trial], part: int) -> None:
 def attempt(trial: Trial) -> dict[str, Any]:
     """One run and its measure, or why it failed."""
     from posttrain.errors import PosttrainError
-    from posttrain.online.run import train_distill, train_online
-    from posttrain.train.preferences import train_preference
-    from stages import evaluate
+    from stages import distill, evaluate, online, preference
 
     section, started = trial.subject.section, time.monotonic()
-    trains = {"online": train_online, "preference": train_preference, "distill": train_distill}
+    trains = {"online": online.main, "preference": preference.main, "distill": distill.main}
     settings = {
         "data": "two_step/prompts",
         "reference": "sft/main",
@@ -132,7 +130,7 @@ def watched(name: str) -> dict[str, float]:
 
 def rewards(place: Path) -> None:
     """The reward model by each objective and seed: its held-out accuracy."""
-    from posttrain.train.preferences import train_reward
+    from stages import reward
 
     file = place / "rewards.json"
     measured: dict[str, list[float]] = {}
@@ -144,7 +142,7 @@ def rewards(place: Path) -> None:
         for seed in SEEDS:
             shared = {**inputs, "feedback": feedback, "epochs": 2.0, "optimizer": {"lr": 1e-3}}
             write_params({"reward": {"runs": {"trial": {**shared, "seed": seed, "objective": objective}}}})
-            train_reward("trial")
+            reward.main("trial")
             summary = json.loads(Path("metrics/reward/trial.json").read_text(encoding="utf-8"))
             measured.setdefault(label, []).append(summary["heldout_accuracy"])
     file.write_text(json.dumps(measured), encoding="utf-8")

@@ -24,9 +24,12 @@ from posttrain.tables.sources import GIVEN, FilesRun
 from posttrain.tables.sources import HubRun as HubTables
 from posttrain.tasks.catalog import TASKS, load_task, task_run
 from posttrain.train.named import Algorithm, load_run
-from posttrain.train.preferences import PREFERENCE, PreferenceRun, RewardRun, needed_kind
-from posttrain.train.supervised import FolderRun, ScratchRun, SftRun
-from posttrain.train.supervised import HubRun as HubModel
+from stages.base_folders import FolderRun
+from stages.base_hub import HubRun as HubModel
+from stages.base_scratch import ScratchRun
+from stages.preference import PREFERENCE, PreferenceRun, needed_kind
+from stages.reward import RewardRun
+from stages.sft import SftRun
 
 MODELS: Mapping[str, type[BaseModel]] = {
     "data.files": FilesRun,

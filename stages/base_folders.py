@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from posttrain.errors import ParamsError
+from posttrain.models.given import fetch_model
+from posttrain.models.rounding import SaveDtype
+from posttrain.params import PARAMS_FILE, Params, load
 from posttrain.stage import run_named_stage
-from posttrain.train.supervised import import_folder
+from posttrain.workspace import any_leads_out, metrics_path, model_path, write_json
+
+
+class FolderRun(Params):
+    """One run of `base.folders`: a model that you have, in a folder."""
+
+    path: str = Field(min_length=1, description="a folder with config.json, *.safetensors and a tokenizer")
+    outside_workspace: bool = Field(False, description="let `path` lead out of the workspace")
+    save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: as the files have them")
 
 
 def main(run: str) -> None:
     """Writes models/base/RUN and metrics/base/RUN.json."""
-    import_folder(run)
+    name, section = f"base@{run}", f"base.folders.{run}"
+    params = load(FolderRun, section)
+    if any_leads_out(params.path) and not params.outside_workspace:
+        where = f"{section}.path = {params.path} ({PARAMS_FILE})"
+        fix = f"Copy the model into the workspace, or set {section}.outside_workspace: true"
+        raise ParamsError(what="the path leads out of the workspace", where=where, fix=fix)
+    fetch_model(params.path, None, model_path(name), params.save_dtype)
+    write_json(metrics_path(name), {"source": params.path})
+    print(f"base {run}: {params.path} checked and saved in {model_path(name)}")
 
 
 if __name__ == "__main__":

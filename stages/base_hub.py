@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from posttrain.models.given import fetch_model
+from posttrain.models.rounding import SaveDtype
+from posttrain.params import Params, load
 from posttrain.stage import run_named_stage
-from posttrain.train.supervised import import_hub
+from posttrain.workspace import metrics_path, model_path, write_json
+
+
+class HubRun(Params):
+    """One run of `base.hub`: a model of the Hugging Face Hub."""
+
+    name: str = Field(min_length=1, description="the Hub name, e.g. Qwen/Qwen3-0.6B")
+    revision: str = Field(
+        pattern="^[0-9a-f]{40}$", description="the commit's full hash of 40 digits: a tag or a branch can move"
+    )
+    save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: as the files have them")
 
 
 def main(run: str) -> None:
     """Writes models/base/RUN and metrics/base/RUN.json."""
-    import_hub(run)
+    name = f"base@{run}"
+    params = load(HubRun, f"base.hub.{run}")
+    fetch_model(params.name, params.revision, model_path(name), params.save_dtype)
+    write_json(metrics_path(name), {"source": params.name, "revision": params.revision})
+    print(f"base {run}: {params.name} checked and saved in {model_path(name)}")
 
 
 if __name__ == "__main__":

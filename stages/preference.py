@@ -2,13 +2,100 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceKnobs, PreferenceObjective
+from posttrain.errors import ParamsError
+from posttrain.models.runtime import Runtime
+from posttrain.models.store import load_tokenizer, save_model
+from posttrain.params import PARAMS_FILE
+from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
-from posttrain.train.preferences import train_preference
+from posttrain.tables.columns import Kind
+from posttrain.tables.store import read_table
+from posttrain.text.chat import ChatText
+from posttrain.train.batch import Source
+from posttrain.train.epochs import ChunkedSource, EpochSource, Example, KtoSource
+from posttrain.train.estimate import most_tokens
+from posttrain.train.model_set import ModelSet
+from posttrain.train.named import Algorithm, load_run
+from posttrain.train.settings import TrainingParams, adamw, run_training
+from posttrain.train.tokenize_tables import comparisons, feedback
+from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
+
+
+class PreferenceRun(TrainingParams, PreferenceKnobs):
+    """One run of `preference.runs`: an algorithm, any of its knobs, and how it is trained."""
+
+    algorithm: str = Field(description="a row of docs/algorithms.md")
+    start: str = model_slot("the model it starts from")
+    data: str = table_slot("pairs", "feedback", description="comparisons, or feedback for kto and bco")
+    epochs: float = Field(1.0, gt=0, description="times through the data")
+    batch: int = Field(16, ge=1, description="comparisons or judged answers per step")
+    max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
+
+
+PREFERENCE: dict[str, Algorithm] = {name: Algorithm(row, PreferenceRun) for name, row in PREFERENCE_ROWS.items()}
 
 
 def main(run: str) -> None:
     """Writes models/preference/RUN, metrics/preference/RUN.json and plots/preference/RUN.csv."""
-    train_preference(run)
+    name, section = f"preference@{run}", f"preference.runs.{run}"
+    params: PreferenceRun = load_run(section, PREFERENCE)
+    start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
+    objective, kind = _objective(params), needed_kind(params, section)
+
+    text = ChatText(load_tokenizer(start), str(start), today=params.date)
+    frame = read_table(table, kind).filter(split="train")
+    tokenize = feedback if kind == "feedback" else comparisons
+    examples = tokenize(text, frame.iter_rows(named=True), params.max_tokens, str(table))
+    if params.parts > len(examples):
+        what = f"{section}.parts = {params.parts} parts cannot be made of {len(examples)} rows"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix="Use fewer")
+
+    models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
+
+    source = preference_source(objective, examples, params.batch, params.epochs, params.seed, models)
+    log = run_training(
+        name,
+        params,
+        [start, table],
+        objective,
+        source,
+        models,
+        adamw(models.trained, params, source.steps),
+        ("loss", "accuracy"),
+        step_tokens=most_tokens(examples, params.batch) * (2 if objective.mismatched else 1),
+    )
+
+    save_model(models.policy, model_path(name), start, params.save_dtype)
+    shown: dict[str, float] = {key: log.tail(key, 10) for key in ("loss", "accuracy") if key in log.rows[-1]}
+    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
+
+
+def preference_source(
+    objective: PreferenceObjective, examples: list[Example], batch: int, epochs: float, seed: int, models: ModelSet
+) -> Source:
+    """The rows in the order and company that the objective asks for."""
+    if objective.knobs.parts > 1:
+        return ChunkedSource(examples, batch, epochs, seed, parts=objective.knobs.parts, models=models)
+    return (KtoSource if objective.mismatched else EpochSource)(examples, batch, epochs, seed)
+
+
+def needed_kind(params: PreferenceRun, section: str) -> Kind:
+    """The kind of table that the run learns from; refuses another one."""
+    kind: Kind = "feedback" if "label" in _objective(params).needs else "pairs"
+    run, _, named = params.data.partition("/")
+    if named != kind:
+        what = f"{section}.data = '{params.data}': {params.algorithm} learns from a table of {kind}"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Name one, e.g. {run}/{kind}")
+    return kind
+
+
+def _objective(params: PreferenceRun) -> PreferenceObjective:
+    """The objective with the knobs that the row or the user set, so that none is read as set that was not."""
+    knobs = params.model_fields_set & set(PreferenceKnobs.model_fields)
+    return PreferenceObjective(PreferenceKnobs(**params.model_dump(include=knobs)))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from pydantic import Field, model_validator
+
+from posttrain.algorithms.reward import RewardKnobs, RewardObjective
+from posttrain.models.rounding import round_weights
+from posttrain.models.runtime import Runtime
+from posttrain.models.store import load_tokenizer, save_model
+from posttrain.params import load
+from posttrain.slots import NONE, model_slot, needed_model, table_of, table_slot
 from posttrain.stage import run_named_stage
-from posttrain.train.preferences import train_reward
+from posttrain.tables.store import read_table
+from posttrain.text.chat import ChatText
+from posttrain.train.epochs import EpochSource, Example
+from posttrain.train.estimate import most_tokens
+from posttrain.train.heldout import answer_scores
+from posttrain.train.model_set import ModelSet
+from posttrain.train.settings import TrainingParams, adamw, run_training
+from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
+from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
+
+
+class RewardRun(TrainingParams):
+    """One run of `reward.runs`: a reward model."""
+
+    start: str = model_slot("the model whose backbone it takes")
+    data: str = table_slot("pairs", description="the comparisons")
+    feedback: str = table_slot("feedback", description="judged answers, for objective.compare ranks", optional=True)
+    demonstrations: str = table_slot("chat", description="answers whose mean score becomes 0", optional=True)
+    epochs: float = Field(2.0, gt=0, description="times through the comparisons")
+    batch: int = Field(16, ge=1, description="comparisons per step")
+    max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
+    shown: int = Field(500, ge=1, description="so many demonstrations are scored")
+    objective: RewardKnobs = Field(default_factory=RewardKnobs)
+
+    @model_validator(mode="after")
+    def _supplied(self) -> RewardRun:
+        if (self.objective.compare == "ranks") != (self.feedback != NONE):
+            raise ValueError(
+                "feedback is read where objective.compare is ranks, and only there. "
+                "Name a table of feedback with compare ranks, or feedback: none"
+            )
+        if self.objective.compare == "ranks" and self.objective.margins == "column":
+            raise ValueError(
+                "objective.margins column comes with pairs, and the table of feedback that ranks are made of has none. "
+                "Use compare pairs, or margins constant"
+            )
+        return self
 
 
 def main(run: str) -> None:
     """Writes models/reward/RUN, metrics/reward/RUN.json and plots/reward/RUN.csv."""
-    train_reward(run)
+    name, section = f"reward@{run}", f"reward.runs.{run}"
+    params = load(RewardRun, section)
+    start, pairs = needed_model(params.start, f"{section}.start"), table_path(params.data)
+    judged, chat = table_of(params.feedback), table_of(params.demonstrations)
+
+    text = ChatText(load_tokenizer(start), str(start), today=params.date)
+    frame = read_table(pairs, "pairs")
+    examples, heldout = (
+        comparisons(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(pairs))
+        for split in ("train", "heldout")
+    )
+    if judged:
+        rows = read_table(judged, "feedback").filter(split="train")
+        examples = rankings(text, rows.iter_rows(named=True), params.max_tokens, str(judged))
+    shown: list[Example] = []
+    if chat:
+        rows = read_table(chat, "chat").filter(split="train").head(params.shown)
+        shown = demonstrations(text, rows.iter_rows(named=True), params.max_tokens, str(chat))
+
+    objective = RewardObjective(params.objective)
+    models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
+
+    source = EpochSource(examples, params.batch, params.epochs, params.seed)
+    run_training(
+        name,
+        params,
+        [start, pairs, *(table for table in (judged, chat) if table)],
+        objective,
+        source,
+        models,
+        adamw(models.trained, params, source.steps),
+        ("loss", "accuracy"),
+        step_tokens=most_tokens(examples, params.batch),
+    )
+
+    round_weights(models.policy, start, params.save_dtype)  # what is measured is what is saved
+    measured = _accuracy(models, heldout)
+    if shown:
+        measured["demonstrations_score"] = float(answer_scores(models, shown).mean())
+        models.policy.config.reward_shift = measured["demonstrations_score"]
+    save_model(models.policy, model_path(name), start, params.save_dtype)
+    write_json(metrics_path(name), {"steps": source.steps, "pairs": len(examples), **rounded(measured)})
+    print(f"{name}: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {model_path(name)}")
+
+
+def _accuracy(models: ModelSet, examples: Sequence[Example]) -> dict[str, float]:
+    """How often the better answer scores higher, over comparisons without noise."""
+    scores = answer_scores(models, examples)
+    won = scores[0::2] - scores[1::2]
+    return {"heldout_accuracy": float((won > 0).float().mean()), "heldout_margin": float(won.mean())}
 
 
 if __name__ == "__main__":

@@ -2,13 +2,70 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.models.runtime import Runtime
+from posttrain.models.store import load_tokenizer, save_model
+from posttrain.params import load
+from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
-from posttrain.train.supervised import finetune
+from posttrain.tables.store import read_table
+from posttrain.text.chat import ChatText
+from posttrain.train.epochs import EpochSource
+from posttrain.train.estimate import most_tokens
+from posttrain.train.heldout import mean_loss
+from posttrain.train.model_set import ModelSet
+from posttrain.train.settings import TrainingParams, adamw, run_training
+from posttrain.train.tokenize_tables import demonstrations
+from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
+
+
+class SftRun(TrainingParams):
+    """One run of `sft.runs`: learning from demonstrations."""
+
+    start: str = model_slot("the model it starts from")
+    data: str = table_slot("chat", description="the demonstrations")
+    epochs: float = Field(3.0, gt=0, description="times through the demonstrations")
+    batch: int = Field(16, ge=1, description="demonstrations per step")
+    max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
+    objective: LikelihoodKnobs = Field(default_factory=LikelihoodKnobs)
 
 
 def main(run: str) -> None:
     """Writes models/sft/RUN, metrics/sft/RUN.json and plots/sft/RUN.csv."""
-    finetune(run)
+    name, section = f"sft@{run}", f"sft.runs.{run}"
+    params = load(SftRun, section)
+    start, chat = needed_model(params.start, f"{section}.start"), table_path(params.data)
+
+    text = ChatText(load_tokenizer(start), str(start), today=params.date)
+    frame = read_table(chat, "chat")
+    examples, heldout = (
+        demonstrations(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(chat))
+        for split in ("train", "heldout")
+    )
+
+    objective = LikelihoodObjective(params.objective)
+    models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
+
+    source = EpochSource(examples, params.batch, params.epochs, params.seed)
+    log = run_training(
+        name,
+        params,
+        [start, chat],
+        objective,
+        source,
+        models,
+        adamw(models.trained, params, source.steps),
+        ("loss",),
+        step_tokens=most_tokens(examples, params.batch),
+    )
+
+    save_model(models.policy, model_path(name), start, params.save_dtype)
+    tokens = sum(len(row.rest) for example in examples for row in example.rows)
+    losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}
+    write_json(metrics_path(name), {"steps": source.steps, "rows": len(examples), "tokens": tokens, **rounded(losses)})
+    print(f"{name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(name)}")
 
 
 if __name__ == "__main__":

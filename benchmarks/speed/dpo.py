@@ -9,16 +9,16 @@ from benchmarks.speed.case import Case, batches, language_model, padding, tokeni
 from benchmarks.speed.meter import Meter, Report
 from benchmarks.speed.reward import SIDE
 from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
 
 
 def posttrain(case: Case) -> Report:
     """The stage's loop over the given pairs."""
     updates, meter = batches(case, 2), Meter(case.warm, case.device)
     reference = ours.ready(language_model(case.shape), case)
-    modules = Modules(ours.ready(language_model(case.shape), case), ours.device(case), reference)
+    models = ModelSet(ours.ready(language_model(case.shape), case), ours.device(case), reference)
     objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings(beta=0.1))
-    log = ours.fit(objective, ours.Given(updates, SIDE), modules, meter)
+    log = ours.fit(objective, ours.Given(updates, SIDE), models, meter)
     return meter.report(case.batch * case.updates, [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from torch import Tensor
-
 from benchmarks.speed.case import (
     BETAS,
     CLIP,
@@ -25,7 +23,8 @@ from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
 from posttrain.models.attention import register
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams
+from posttrain.models.runtime import Runtime
 from posttrain.online.rollouts import RolloutParams, Rollouts
 from posttrain.rewards.compose import RewardSum
 from posttrain.rewards.reward import Context, Reward, Term
@@ -33,16 +32,16 @@ from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.local.sampler import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
-from posttrain.train.batch import Batch, Source
+from posttrain.train.batch import Batch, Source, WrappedSource
 from posttrain.train.checkpoint import Checkpoints, Saved
-from posttrain.train.epochs import Item, stack
+from posttrain.train.epochs import Example, stack
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
 
 
-class Given:
+class Given(Source):
     """The batches of the case, in their order."""
 
     def __init__(self, updates: Sequence[Sequence[Sequence[Row]]], columns: dict[str, Sequence[float]]) -> None:
@@ -54,39 +53,19 @@ class Given:
 
     def batch(self, step: int) -> Batch:
         items = self._updates[step]
-        return stack([Item([TokenRow(row.prompt, row.completion) for row in item], self._columns) for item in items])
-
-    def seen(self) -> dict[str, float]:
-        return {}
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    def load(self, tensors: dict[str, Tensor]) -> None: ...
+        return stack([Example([TokenRow(row.prompt, row.completion) for row in item], self._columns) for item in items])
 
 
-class Metered:
+class Metered(WrappedSource):
     """A source that tells the meter when an update begins."""
 
     def __init__(self, inner: Source, meter: Meter) -> None:
-        self._inner, self._meter = inner, meter
-
-    @property
-    def steps(self) -> int:
-        return self._inner.steps
+        super().__init__(inner)
+        self._meter = meter
 
     def batch(self, step: int) -> Batch:
         self._meter.update()
-        return self._inner.batch(step)
-
-    def seen(self) -> dict[str, float]:
-        return self._inner.seen()
-
-    def tensors(self) -> dict[str, Tensor]:
-        return self._inner.tensors()
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        self._inner.load(tensors)
+        return super().batch(step)
 
 
 T = TypeVar("T")
@@ -110,13 +89,13 @@ def ready(model: Any, case: Case) -> Any:
     return model.to(case.device).eval()
 
 
-def fit(objective: Objective, source: Source, modules: Modules, meter: Meter) -> MetricsLog:
+def fit(objective: Objective, source: Source, models: ModelSet, meter: Meter) -> MetricsLog:
     """Train as a stage does, with AdamW at a constant rate."""
     params = OptimizerParams(lr=LEARNING_RATE, schedule="constant", warmup=0.0, betas=list(BETAS), clip=CLIP)
-    update = AdamW([(modules.policy, LEARNING_RATE)], params, source.steps)
+    update = AdamW([(models.policy, LEARNING_RATE)], params, source.steps)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(
-            "benchmark", objective, Metered(source, meter), modules, update, NoCheckpoints(),
+            "benchmark", objective, Metered(source, meter), models, update, NoCheckpoints(),
             Path(folder) / "log.csv", checkpoint_every=10_000,
         )  # fmt: skip
         log = train(run)
@@ -124,10 +103,10 @@ def fit(objective: Objective, source: Source, modules: Modules, meter: Meter) ->
     return log
 
 
-def device(case: Case, precision: Literal["fp32", "bf16"] = "fp32", **settings: bool) -> Device:
+def device(case: Case, precision: Literal["fp32", "bf16"] = "fp32", **settings: bool) -> Runtime:
     """One thread in float32, or a GPU in bf16."""
     chosen = "bf16" if case.device == "cuda" else precision
-    return Device(DeviceParams(device=case.device, precision=chosen, threads=1, **settings))
+    return Runtime(DeviceParams(device=case.device, precision=chosen, threads=1, **settings))
 
 
 class _Text:
@@ -147,20 +126,20 @@ def online(case: Case, algorithm: str, settings: dict[str, Any], *, replay: bool
     model, meter = ready(language_model(case.shape), case), Meter(case.warm, case.device)
     objective = PolicyObjective(POLICY_ROWS[algorithm].settings(**settings), case.longest_answer)
     reference = ready(language_model(case.shape), case) if "ref_logp" in objective.needs else None
-    modules = Modules(model, device(case, replay=replay), reference)
+    models = ModelSet(model, device(case, replay=replay), reference)
     count = case.batch // case.group
     given = [Prompt(f"p{i}", (), ids) for i, ids in enumerate(prompts(case, count))]
     even: Reward[Any] = Reward(lambda options, context: lambda rollouts: [reward(one.row.rest) for one in rollouts])  # noqa: ARG005
-    judged = RewardSum({"even": Term(reward=even)}, Context(modules.device, "benchmark"))
+    judged = RewardSum({"even": Term(reward=even)}, Context(models.runtime, "benchmark"))
     text: Any = _Text(case)
-    sampler = LocalSampler(model, text.stops, modules.device)
+    sampler = LocalSampler(model, text.stops, models.runtime)
     rounds = (case.warm + case.updates) // 2
     params = RolloutParams(
         rounds=rounds, prompts=count, group_size=case.group, minibatches=2,
         sampling=SamplingParams(max_tokens=case.longest_answer),
     )  # fmt: skip
-    source = Rollouts(given, sampler, judged, modules, objective.needs, params, text=text, seed=0)
-    log = fit(objective, source, modules, meter)
+    source = Rollouts(given, sampler, judged, models, objective.needs, params, text=text, seed=0)
+    log = fit(objective, source, models, meter)
     counted = log.rows[case.warm :]
     return meter.report(
         case.batch * case.updates / 2,

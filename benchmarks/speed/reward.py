@@ -9,7 +9,7 @@ from benchmarks.speed import bound_loops, ours, theirs
 from benchmarks.speed.case import Case, batches, padding, scorer, tokenizer
 from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
 
 SIDE: dict[str, Sequence[float]] = {"side": [1.0, -1.0]}
 
@@ -17,8 +17,8 @@ SIDE: dict[str, Sequence[float]] = {"side": [1.0, -1.0]}
 def posttrain(case: Case) -> Report:
     """The stage's loop over the given pairs."""
     updates, meter = batches(case, 2), Meter(case.warm, case.device)
-    modules = Modules(ours.ready(scorer(case.shape), case), ours.device(case))
-    log = ours.fit(RewardObjective(RewardKnobs()), ours.Given(updates, SIDE), modules, meter)
+    models = ModelSet(ours.ready(scorer(case.shape), case), ours.device(case))
+    log = ours.fit(RewardObjective(RewardKnobs()), ours.Given(updates, SIDE), models, meter)
     return meter.report(case.batch * case.updates, [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
 

@@ -8,8 +8,8 @@ from benchmarks.speed import bound_loops, ours, theirs
 from benchmarks.speed.case import Case, batches, language_model, padding
 from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.models.device import Device
-from posttrain.train.modules import Modules
+from posttrain.models.runtime import Runtime
+from posttrain.train.model_set import ModelSet
 
 
 def posttrain(case: Case) -> Report:
@@ -27,10 +27,10 @@ def posttrain_free(case: Case) -> Report:
     return _posttrain(case, ours.device(case, deterministic=False))
 
 
-def _posttrain(case: Case, device: Device) -> Report:
+def _posttrain(case: Case, device: Runtime) -> Report:
     updates, meter = batches(case), Meter(case.warm, case.device)
-    modules = Modules(ours.ready(language_model(case.shape), case), device)
-    log = ours.fit(LikelihoodObjective(LikelihoodKnobs()), ours.Given(updates, {}), modules, meter)
+    models = ModelSet(ours.ready(language_model(case.shape), case), device)
+    log = ours.fit(LikelihoodObjective(LikelihoodKnobs()), ours.Given(updates, {}), models, meter)
     return meter.report(_tokens(case), [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
 

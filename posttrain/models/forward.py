@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.models.attention import Attends, PackedAttention
-from posttrain.models.head import head_of
+from posttrain.models.head import AnyHead, head_of
 from posttrain.models.logp import token_logp
 from posttrain.text.layout import Layout
 
@@ -82,10 +82,13 @@ def add_embedding_gradient(model: Any, layout: Layout, embedded_ND: Tensor) -> N
     table.weight.grad.index_add_(0, layout.ids_N, grad_ND.to(table.weight.dtype))
 
 
-def score_tokens(model: Any, layout: Layout, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """(log-prob [M], entropy [M]) of the layout's completion tokens."""
+def score_tokens(
+    model: Any, layout: Layout, temperature: float = 1.0, head: AnyHead | None = None
+) -> tuple[Tensor, Tensor]:
+    """(log-prob [M], entropy [M]) of the layout's trained tokens; `head` is the model's own unless given."""
     states_ND = packed_states(model, layout)
-    return token_logp(states_ND.index_select(0, layout.source_M), head_of(model), layout.target_M, temperature)
+    hidden_MD = states_ND.index_select(0, layout.source_M)
+    return token_logp(hidden_MD, head or head_of(model), layout.target_M, temperature)
 
 
 def score_rows(model: Any, layout: Layout) -> Tensor:

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from posttrain.models.head import Head
+from posttrain.models.head import AnyHead, Head, ModuleHead
 
 TILE_BYTES = 16 * 2**20
 """A CPU's cache is small."""
@@ -113,8 +114,10 @@ class _Gradient:
     bias_V: Tensor | None
 
 
-def token_logp(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def token_logp(hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """(log-prob of each target [M], entropy [M]), both with gradient."""
+    if isinstance(head, ModuleHead):
+        return plain_token_logp(hidden_MD, head, target_M, temperature)
     _check(hidden_MD, head, target_M)
     logp_M, entropy_M = _TokenLogp.apply(  # type: ignore[no-untyped-call]
         hidden_MD, head.weight_VD, head.bias_V, head, target_M, temperature
@@ -170,12 +173,20 @@ def _check(hidden_MD: Tensor, head: Head, target_M: Tensor) -> None:
 
 
 def plain_token_logp(
-    hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: float = 1.0
+    hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """The same by plain autograd, twice differentiable: for tests."""
-    logp_MV = head.logits(hidden_MD, temperature).log_softmax(1)
-    entropy_M = -(logp_MV.exp() * logp_MV).sum(1)
-    return logp_MV.gather(1, target_M[:, None]).squeeze(1), entropy_M
+    """The same by plain autograd alone, each tile's logits made again in the backward pass."""
+
+    def tile(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        logp_MV = head.logits(hidden, temperature).log_softmax(1)
+        entropy_M = -(logp_MV.exp() * logp_MV).sum(1)
+        return logp_MV.gather(1, target[:, None]).squeeze(1), entropy_M
+
+    parts = [(hidden_MD[part], target_M[part]) for part in _tiles(target_M, head.vocabulary)]
+    if not parts:
+        return tile(hidden_MD, target_M)
+    logps, entropies = zip(*(checkpoint(tile, *part, use_reentrant=False) for part in parts), strict=True)
+    return torch.cat(logps), torch.cat(entropies)
 
 
 def _tiles(rows_M: Tensor, vocabulary: int) -> list[slice]:
@@ -184,10 +195,10 @@ def _tiles(rows_M: Tensor, vocabulary: int) -> list[slice]:
     return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
 
 
-def exact_kl(old_MD: Tensor, old_head: Head, new_MD: Tensor, new_head: Head, temperature: float = 1.0) -> Tensor:
+def exact_kl(old_MD: Tensor, old_head: AnyHead, new_MD: Tensor, new_head: AnyHead, temperature: float = 1.0) -> Tensor:
     """KL(old || new) of each token [M], exact over the vocabulary; twice differentiable in the new policy."""
     parts = []
-    for part in _tiles(old_MD, old_head.weight_VD.shape[0]):
+    for part in _tiles(old_MD, old_head.vocabulary):
         old = old_head.logits(old_MD[part], temperature).log_softmax(1)
         new = new_head.logits(new_MD[part], temperature).log_softmax(1)
         parts.append((old.exp() * (old - new)).sum(1))

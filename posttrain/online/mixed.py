@@ -6,42 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from posttrain.train.batch import Batch, Source, joined, make_batch
-from posttrain.train.epochs import Epochs, Item
-
-
-class _Around:
-    """A source around another one, which keeps all there is to keep."""
-
-    def __init__(self, inner: Source) -> None:
-        self._inner = inner
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps in the whole run."""
-        return self._inner.steps
-
-    def seen(self) -> dict[str, float]:
-        """What the inner source has seen."""
-        return self._inner.seen()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What the inner source keeps: the step decides the rest."""
-        return self._inner.tensors()
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take up what `tensors` kept."""
-        self._inner.load(tensors)
+from posttrain.train.batch import Batch, Source, WrappedSource, joined, make_batch
+from posttrain.train.epochs import EpochSource, Example
 
 
-class WithText(_Around):
+class PtxSource(WrappedSource):
     """Samples, and rows of pretraining text beside them (PPO-ptx): marked in the column `pretrain`, other columns 0."""
 
-    def __init__(self, inner: Source, windows: Sequence[Item], rows: int, seed: int) -> None:
+    def __init__(self, inner: Source, windows: Sequence[Example], rows: int, seed: int) -> None:
         super().__init__(inner)
-        self._text = Epochs(windows, rows, 1, seed)
+        self._text = EpochSource(windows, rows, 1, seed)
 
     def batch(self, step: int) -> Batch:
         """The samples of one step, then its text."""
@@ -55,10 +30,10 @@ class WithText(_Around):
         return joined([_marked(samples, text=False), _marked(empty, text=True)])
 
 
-class Shared(_Around):
+class MixedSource(WrappedSource):
     """Steps on own samples and steps on given answers, the share of each as asked (GKD, Agarwal 2023)."""
 
-    def __init__(self, own: Source, given: Epochs, share: float, seed: int) -> None:
+    def __init__(self, own: Source, given: EpochSource, share: float, seed: int) -> None:
         super().__init__(own)
         self._given, self._share, self._seed = given, share, seed
 

@@ -18,7 +18,7 @@ from posttrain.sampling.generate import generate_rollouts
 from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams
 from posttrain.text.chat import ChatText
 from posttrain.train.batch import Batch, joined, make_batch
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
 
 
 class ReplayParams(Params):
@@ -68,7 +68,7 @@ class Rollouts:
         prompts: Sequence[Prompt],
         sampler: Sampler,
         reward: RewardSum,
-        modules: Modules,
+        models: ModelSet,
         needs: frozenset[str],
         params: RolloutParams,
         *,
@@ -77,7 +77,7 @@ class Rollouts:
         shaping: Shaping = Shaping(),
         watch: Watch | None = None,
     ) -> None:
-        self._prompts, self._sampler, self._reward, self._modules = prompts, sampler, reward, modules
+        self._prompts, self._sampler, self._reward, self._models = prompts, sampler, reward, models
         self._needs, self._params, self._text, self._seed, self._shaping = needs, params, text, seed, shaping
         self._watch = watch or Watch("rollouts", {}, compares=False)
         self._cursor = 0
@@ -105,18 +105,18 @@ class Rollouts:
         chosen = {number: order.tensor_split(self._params.minibatches)[part].tolist(), **self._replayed(number, step)}
         return joined([self._part(*one, step) for one in chosen.items()])
 
-    def seen(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The parts of the reward, and how the round's groups were found."""
         return self._seen
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The rounds in hand and the place in the prompts."""
         kept = {f"round{n}.{k}": v for n, batch in self._rounds.items() for k, v in batch.tensors().items()}
         seen = {f"seen.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._seen.items()}
-        old = {} if self._modules.old is None else dict(self._modules.old.named_parameters(prefix="old"))
+        old = {} if self._models.old is None else dict(self._models.old.named_parameters(prefix="old"))
         return {"cursor": torch.tensor(self._cursor), "watch": self._watch.tensor(), **kept, **seen, **old}
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take up the rounds in hand."""
         self._cursor = int(tensors["cursor"])
         self._watch.load(tensors["watch"])
@@ -127,9 +127,9 @@ class Rollouts:
                 rounds.setdefault(int(head[5:]), {})[tail] = part
         self._rounds = {number: Batch.from_tensors(rounds[number]) for number in sorted(rounds)}
         self._seen = {name[5:]: float(part) for name, part in tensors.items() if name.startswith("seen.")}
-        if self._modules.old is not None:
+        if self._models.old is not None:
             with torch.no_grad():
-                for name, parameter in self._modules.old.named_parameters(prefix="old"):
+                for name, parameter in self._models.old.named_parameters(prefix="old"):
                     parameter.copy_(tensors[name])
 
     def _generator(self, number: int, epoch: int) -> torch.Generator:
@@ -159,9 +159,9 @@ class Rollouts:
 
     def _sample_round(self, number: int) -> Batch:
         """Groups until the round is full, groups that agree replaced for as many tries as the row allows."""
-        self._sampler.sync(self._modules.policy, f"round {number}")
-        if self._modules.old is not None:
-            self._modules.copy_policy(self._modules.old)
+        self._sampler.sync(self._models.policy, f"round {number}")
+        if self._models.old is not None:
+            self._models.copy_policy(self._models.old)
         kept: list[Batch] = []
         spare: list[Batch] = []
         parts: dict[str, list[float]] = {}
@@ -178,7 +178,7 @@ class Rollouts:
         self._seen = {f"reward_{name}": sum(values) / len(values) for name, values in parts.items()}
         if resample:
             self._seen |= {"sampling_rounds": float(tries), "groups_kept": len(kept) / self._params.prompts}
-        return self._modules.fill(_numbered(kept), self._needs - {"anchor"})
+        return self._models.add_scored_columns(_numbered(kept), self._needs - {"anchor"})
 
     def _next(self, count: int) -> list[Prompt]:
         """The next prompts: all of them once, in an order of their own each time round."""
@@ -219,7 +219,7 @@ class Rollouts:
     def _drawn(self, prompts: list[Prompt], name: str) -> list[Rollout]:
         """A group of each prompt: from the policy, from its mixture with the reference, or half of each."""
         size, shaping = self._params.group_size, self._shaping
-        mixture = Mixture(self._modules.reference, shaping.mixture) if shaping.mixture else None
+        mixture = Mixture(self._models.reference, shaping.mixture) if shaping.mixture else None
         if not shaping.opponents:
             return self._sampled(prompts, name, size, mixture)
         against = size // 2

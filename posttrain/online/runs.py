@@ -18,22 +18,26 @@ from posttrain.algorithms.policy import (
     reuse_refusal,
     truncation_refusal,
 )
+from posttrain.algorithms.policy_knobs import GROUPED
 from posttrain.algorithms.preference import PreferenceKnobs, PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
-from posttrain.online.mixed import Shared, WithText
+from posttrain.online.mixed import MixedSource, PtxSource
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
-from posttrain.online.selected import Selected, best_rule, pair_rule
+from posttrain.online.selected import FilteredSource, best_rule, pair_rule
+from posttrain.online.trpo import Trpo
 from posttrain.params import Params
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
 from posttrain.slots import NONE, model_slot, table_of, table_slot
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch import Source
-from posttrain.train.epochs import Epochs
+from posttrain.train.epochs import EpochSource
+from posttrain.train.model_set import ModelSet
 from posttrain.train.named import Algorithm
-from posttrain.train.rows import demonstrations, windows
-from posttrain.train.settings import TrainingParams
+from posttrain.train.optimizer import Update
+from posttrain.train.settings import TrainingParams, adamw
+from posttrain.train.tokenize_tables import demonstrations, windows
 
 
 class OnlineParams(TrainingParams):
@@ -68,6 +72,24 @@ class OnlineParams(TrainingParams):
     def tables(self) -> list[Path]:
         """Tables that are read beside the prompts."""
         return []
+
+    @property
+    def compares_groups(self) -> bool:
+        """Whether a group whose rewards agree has no gradient."""
+        return False
+
+    def update_rule(self, models: ModelSet, steps: int) -> Update:
+        """What turns gradients into new weights."""
+        return adamw(models.trained, self, steps)
+
+    def step_tokens(self, longest_prompt: int) -> int:
+        """The most tokens that an optimizer step can hold: all rows have the longest prompt and completion."""
+        groups = -(-self.rollout.prompts // self.rollout.minibatches) + self.rollout.replay.groups
+        return groups * self.rollout.group_size * self.longest_row(longest_prompt)
+
+    def longest_row(self, longest_prompt: int) -> int:
+        """The most tokens that a row can have."""
+        return longest_prompt + self.rollout.sampling.max_tokens
 
     def knobs(self, model: type[Any]) -> Any:
         """The part of the settings that an objective reads."""
@@ -126,12 +148,29 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         if corpus is None:
             return samples
         documents = read_table(corpus, "corpus").filter(split="train")["text"].to_list()
-        return WithText(samples, windows(text, documents, self.text.window, str(corpus)), self.text.rows, self.seed)
+        return PtxSource(samples, windows(text, documents, self.text.window, str(corpus)), self.text.rows, self.seed)
 
     def tables(self) -> list[Path]:
         """The corpus, for ptx."""
         corpus = table_of(self.corpus)
         return [] if corpus is None else [corpus]
+
+    @property
+    def compares_groups(self) -> bool:
+        """Whether the advantage is relative to the group."""
+        return self.advantage in GROUPED
+
+    def update_rule(self, models: ModelSet, steps: int) -> Update:
+        """AdamW, or TRPO with AdamW for the critic."""
+        if self.update == "adamw":
+            return super().update_rule(models, steps)
+        critic = None if models.critic is None else adamw({"critic": models.critic}, self, steps)
+        return Trpo(models.policy, self.trpo, critic)
+
+    def step_tokens(self, longest_prompt: int) -> int:
+        """The samples, and the pretraining text beside them."""
+        text = self.text.rows * (self.text.window + 1) if self.ptx else 0
+        return super().step_tokens(longest_prompt) + text
 
 
 class SampledRun(OnlineParams):
@@ -159,7 +198,16 @@ class SampledPairRun(SampledRun, SampledPairKnobs):
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
         """The pairs that the rule chooses."""
-        return Selected(samples, pair_rule(self.select, self.seed))
+        return FilteredSource(samples, pair_rule(self.select, self.seed))
+
+    @property
+    def compares_groups(self) -> bool:
+        """A pair is a better and a worse sample of one prompt."""
+        return True
+
+    def step_tokens(self, longest_prompt: int) -> int:
+        """A pair may be any two of a group."""
+        return super().step_tokens(longest_prompt) * (self.rollout.group_size - 1)
 
 
 class SampledBestRun(SampledRun, SampledBestKnobs):
@@ -171,7 +219,7 @@ class SampledBestRun(SampledRun, SampledBestKnobs):
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
         """The samples that reach the rule's mark."""
-        return Selected(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
+        return FilteredSource(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
 
 
 class DistillRun(OnlineParams, DistillRunKnobs):
@@ -203,13 +251,17 @@ class DistillRun(OnlineParams, DistillRunKnobs):
             return samples
         rows = read_table(chat, "chat").filter(split="train").iter_rows(named=True)
         size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
-        given = Epochs(demonstrations(text, rows, self.max_tokens, str(chat)), size, 1, self.seed)
-        return Shared(samples, given, self.own, self.seed)
+        given = EpochSource(demonstrations(text, rows, self.max_tokens, str(chat)), size, 1, self.seed)
+        return MixedSource(samples, given, self.own, self.seed)
 
     def tables(self) -> list[Path]:
         """The demonstrations, where given answers are learned from."""
         chat = table_of(self.demonstrations)
         return [] if chat is None else [chat]
+
+    def longest_row(self, longest_prompt: int) -> int:
+        """An own sample or a given answer."""
+        return max(super().longest_row(longest_prompt), self.max_tokens)
 
 
 def _sampled(model: type[Any]) -> type[OnlineParams]:

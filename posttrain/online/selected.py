@@ -10,23 +10,19 @@ from torch import Tensor
 
 from posttrain.algorithms.sampled_rows import BestSelect, PairSelect
 from posttrain.formulas import pairing
-from posttrain.train.batch import Batch, Source
+from posttrain.train.batch import Batch, Source, WrappedSource
 
 Choose = Callable[[Batch, int], Batch]
 """(whole groups, optimizer step) -> the rows to train on."""
 
 
-class Selected:
+class FilteredSource(WrappedSource):
     """A source of groups, of which a rule chooses the rows of each step."""
 
     def __init__(self, inner: Source, choose: Choose) -> None:
-        self._inner, self._choose = inner, choose
+        super().__init__(inner)
+        self._choose = choose
         self._seen: dict[str, float] = {}
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps in the whole run."""
-        return self._inner.steps
 
     def batch(self, step: int) -> Batch:
         """The chosen rows of one step's groups."""
@@ -39,17 +35,9 @@ class Selected:
         }
         return chosen
 
-    def seen(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The reward of all samples, and how many were chosen."""
-        return {**self._seen, **self._inner.seen()}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What the inner source keeps: the choice follows from it."""
-        return self._inner.tensors()
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take up what `tensors` kept."""
-        self._inner.load(tensors)
+        return {**self._seen, **self._inner.metrics()}
 
 
 def pair_rule(select: PairSelect, seed: int) -> Choose:

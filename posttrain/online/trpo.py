@@ -16,39 +16,32 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from posttrain.algorithms.policy_knobs import TrpoKnobs
 from posttrain.models.forward import packed_states
-from posttrain.models.head import head_of
 from posttrain.models.logp import exact_kl
 from posttrain.text.layout import Layout, pack
-from posttrain.train.optimizer import Problem
+from posttrain.train.step import StepClosure
 
 
-class FisherProblem:
-    """What else a problem can tell: its loss, its distance from where the step began, and how that distance bends."""
+class TrustRegion:
+    """The distance of the policy from where the step began, and how that distance bends."""
 
-    def __init__(self, inner: Problem) -> None:
+    def __init__(self, closure: StepClosure) -> None:
         """Keeps the distribution of the policy as it is now."""
-        self._inner = inner
-        modules = inner.modules
-        with torch.no_grad(), modules.device.autocast():
+        self._models = models = closure.models
+        with torch.no_grad(), models.runtime.autocast():
             self._old: list[tuple[Layout, Tensor]] = []
-            for micro in modules.micros(self._inner.batch):
-                layout = pack(micro.rows).to(modules.device.torch)
-                self._old.append((layout, packed_states(modules.policy, layout)[layout.source_M].clone()))
-            self._old_head = head_of(modules.policy).mapped(torch.clone)
+            for micro in closure.micro_batches():
+                layout = pack(micro.rows).to(models.runtime.torch)
+                self._old.append((layout, packed_states(models.policy, layout)[layout.source_M].clone()))
+            self._old_head = models.head(models.policy).copied()
 
     @torch.no_grad()
-    def evaluate(self) -> tuple[float, float]:
-        """(loss, mean KL(old || new)) at the current weights."""
-        inner = self._inner
-        loss = sum(
-            float(inner.objective.loss(inner.modules.with_gradient(micro, inner.objective.needs)).total)
-            for micro in inner.modules.micros(inner.batch)
-        )
-        return loss, float(sum(float(part) for part in self._kls()))
+    def kl(self) -> float:
+        """Mean KL(old || new) per token."""
+        return float(sum(float(part) for part in self._kls()))
 
     def kl_gradient_product(self, vector: list[Tensor]) -> list[Tensor]:
         """F v: the gradient of (gradient of mean KL) . v; KL's own gradient is 0 at the old policy."""
-        parameters = [p for p in self._inner.modules.policy.parameters() if p.requires_grad]
+        parameters = [p for p in self._models.policy.parameters() if p.requires_grad]
         product = [torch.zeros_like(p) for p in parameters]
         with sdpa_kernel(SDPBackend.MATH):
             for kl in self._kls():
@@ -60,12 +53,12 @@ class FisherProblem:
 
     def _kls(self) -> Any:
         """Each micro-batch's share of the mean KL(old || new) per token."""
-        modules = self._inner.modules
+        models = self._models
         tokens = sum(layout.target_M.numel() for layout, _ in self._old)
         for layout, old in self._old:
-            new = packed_states(modules.policy, layout)[layout.source_M]
-            temperature = modules.temperature
-            yield exact_kl(old, self._old_head, new, head_of(modules.policy), temperature).sum() / tokens
+            new = packed_states(models.policy, layout)[layout.source_M]
+            head = models.head(models.policy)
+            yield exact_kl(old, self._old_head, new, head, models.temperature).sum() / tokens
 
 
 class Trpo:
@@ -75,43 +68,43 @@ class Trpo:
         self._parameters = [p for p in policy.parameters() if p.requires_grad]
         self._params, self._critic = params, critic
 
-    def step(self, problem: Problem, progress: float) -> dict[str, float]:
+    def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
         """One natural gradient step, kept within the region or not taken."""
-        fisher = FisherProblem(problem)
-        metrics = self._critic.step(problem, progress) if self._critic else problem.backward()
+        region = TrustRegion(closure)
+        metrics = self._critic.step(closure, progress) if self._critic else closure()
         gradient = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
         metrics["grad_norm"] = float(_dot(gradient, gradient).sqrt())
         if metrics["grad_norm"] == 0:
             return metrics | {"trust_kl": 0.0, "step_share": 0.0}
-        direction = self._solve(fisher, gradient)
-        curvature = _dot(direction, self._damped(fisher, direction))
+        direction = self._solve(region, gradient)
+        curvature = _dot(direction, self._damped(region, direction))
         scale = float((2 * self._params.delta / curvature.clamp(min=1e-12)).sqrt())
-        return metrics | self._search(fisher, [scale * d for d in direction])
+        return metrics | self._search(closure, region, [scale * d for d in direction])
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The critic's optimizer; the policy's step has no memory."""
-        kept: dict[str, Tensor] = self._critic.tensors() if self._critic else {}
+        kept: dict[str, Tensor] = self._critic.state_dict() if self._critic else {}
         return kept
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take up what `tensors` kept."""
         if self._critic:
-            self._critic.load(tensors)
+            self._critic.load_state_dict(tensors)
 
-    def _damped(self, problem: FisherProblem, vector: list[Tensor]) -> list[Tensor]:
-        product = problem.kl_gradient_product(vector)
+    def _damped(self, region: TrustRegion, vector: list[Tensor]) -> list[Tensor]:
+        product = region.kl_gradient_product(vector)
         return [f + self._params.damping * v for f, v in zip(product, vector, strict=True)]
 
-    def _solve(self, problem: FisherProblem, gradient: list[Tensor]) -> list[Tensor]:
+    def _solve(self, region: TrustRegion, gradient: list[Tensor]) -> list[Tensor]:
         """Conjugate gradient for (F + damping) x = g."""
         x = [torch.zeros_like(g) for g in gradient]
         residual = [g.clone() for g in gradient]
         search = [g.clone() for g in gradient]
         size = _dot(residual, residual)
         for _ in range(self._params.iterations):
-            product = self._damped(problem, search)
+            product = self._damped(region, search)
             alpha = size / _dot(search, product).clamp(min=1e-20)
             x = [a + alpha * s for a, s in zip(x, search, strict=True)]
             residual = [r - alpha * p for r, p in zip(residual, product, strict=True)]
@@ -123,15 +116,15 @@ class Trpo:
         return x
 
     @torch.no_grad()
-    def _search(self, problem: FisherProblem, full: list[Tensor]) -> dict[str, float]:
+    def _search(self, closure: StepClosure, region: TrustRegion, full: list[Tensor]) -> dict[str, float]:
         before = [p.clone() for p in self._parameters]
-        start, _ = problem.evaluate()
+        start = closure.loss()
         share = 1.0
         for _ in range(self._params.backtracks + 1):
             for parameter, old, change in zip(self._parameters, before, full, strict=True):
                 parameter.copy_(old - share * change)
-            loss, kl = problem.evaluate()
-            if kl <= self._params.delta and loss < start:
+            kl = region.kl()
+            if kl <= self._params.delta and closure.loss() < start:
                 return {"trust_kl": kl, "step_share": share}
             share /= 2
         for parameter, old in zip(self._parameters, before, strict=True):

@@ -24,10 +24,15 @@ class Batch:
         return len(self.rows)
 
     def part(self, rows: Sequence[int]) -> Batch:
-        """Some rows, in the order given, numbered anew."""
+        """Some rows, in the order given, renumbered."""
         columns = self.columns.select(torch.tensor(rows, dtype=torch.long))
         columns = columns.with_rows(row=torch.arange(len(rows)))
         return Batch([self.rows[i] for i in rows], columns)
+
+    def with_prepared(self, step: Ragged) -> Batch:
+        """The rows that `prepare` has left, in its order, with the columns that it made."""
+        kept = step.rows["row"].tolist()
+        return Batch([self.rows[i] for i in kept], step.with_rows(row=torch.arange(len(kept))))
 
     def with_columns(self, columns: Ragged) -> Batch:
         """The same rows with other columns."""
@@ -103,14 +108,43 @@ class Source(Protocol):
         """The rows of one optimizer step."""
         ...
 
-    def seen(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Numbers about the last batch that are worth a column."""
-        ...
+        return {}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What must be kept to go on from here."""
-        ...
+    def state_dict(self) -> dict[str, Tensor]:
+        """What must be kept to resume from here; nothing where the step alone decides the batch."""
+        return {}
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take up what `tensors` kept."""
-        ...
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Resume from what `state_dict` gave."""
+        if tensors:
+            raise ValueError(f"this source keeps nothing, so {sorted(tensors)} are of another one")
+
+
+class WrappedSource(Source):
+    """A source around another one, which keeps all there is to keep."""
+
+    def __init__(self, inner: Source) -> None:
+        self._inner = inner
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in the whole run."""
+        return self._inner.steps
+
+    def batch(self, step: int) -> Batch:
+        """The rows of the inner source."""
+        return self._inner.batch(step)
+
+    def metrics(self) -> dict[str, float]:
+        """What the inner source has seen."""
+        return self._inner.metrics()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What the inner source keeps."""
+        return self._inner.state_dict()
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Resume from what `state_dict` gave."""
+        self._inner.load_state_dict(tensors)

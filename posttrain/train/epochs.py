@@ -1,4 +1,4 @@
-"""Batches from given rows: every item once an epoch, in an order that the seed and the epoch decide."""
+"""Batches from given rows: every example once an epoch, in an order that the seed and the epoch decide."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 from torch import Tensor
 
 from posttrain.rollout import TokenRow
-from posttrain.train.batch import Batch, make_batch
-from posttrain.train.modules import Modules
+from posttrain.train.batch import Batch, Source, make_batch
+from posttrain.train.model_set import ModelSet
 
 
 @dataclass(frozen=True)
-class Item:
+class Example:
     """Rows that belong together (one answer, or the answers of a comparison), with a value per row for each column."""
 
     rows: Sequence[TokenRow]
     columns: dict[str, Sequence[float]] = field(default_factory=dict)
 
 
-class Epochs:
-    """A source over a list of items; the last batch of an epoch may be smaller."""
+class EpochSource(Source):
+    """A source over a list of examples; the last batch of an epoch may be smaller."""
 
-    def __init__(self, items: Sequence[Item], batch_size: int, epochs: float, seed: int) -> None:
-        self._items, self._size, self._seed = items, batch_size, seed
-        self._per_epoch = -(-len(items) // batch_size)
+    def __init__(self, examples: Sequence[Example], batch_size: int, epochs: float, seed: int) -> None:
+        self._examples, self._size, self._seed = examples, batch_size, seed
+        self._per_epoch = -(-len(examples) // batch_size)
         self._steps = max(round(self._per_epoch * epochs), 1)
 
     @property
@@ -36,27 +36,16 @@ class Epochs:
         return self._steps
 
     def batch(self, step: int) -> Batch:
-        """The items of one step."""
+        """The examples of one step."""
         epoch, place = divmod(step, self._per_epoch)
         order = torch.randperm(
-            len(self._items), generator=torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+            len(self._examples), generator=torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
         )
-        chosen = [self._items[i] for i in order[place * self._size : (place + 1) * self._size].tolist()]
+        chosen = [self._examples[i] for i in order[place * self._size : (place + 1) * self._size].tolist()]
         return stack(chosen)
 
-    def seen(self) -> dict[str, float]:
-        """Nothing beyond what the objective sees."""
-        return {}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Nothing: the step alone decides the batch."""
-        return {}
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Nothing to take up."""
-
-
-class UnpairedEpochs(Epochs):
+class KtoSource(EpochSource):
     """Feedback rows, each batch with its prompts answered by their neighbours' answers (label 0) to estimate KL."""
 
     def batch(self, step: int) -> Batch:
@@ -68,17 +57,17 @@ class UnpairedEpochs(Epochs):
         return make_batch([*batch.rows, *(others if count > 1 else [])], {"label": labels})
 
 
-class PartedEpochs:
+class ChunkedSource(Source):
     """The data in parts, one after the other; each part's reference is the policy before it (sDPO, Kim 2024)."""
 
     def __init__(
-        self, items: Sequence[Item], batch_size: int, epochs: float, seed: int, *, parts: int, modules: Modules
+        self, examples: Sequence[Example], batch_size: int, epochs: float, seed: int, *, parts: int, models: ModelSet
     ) -> None:
-        if parts > len(items):
-            raise ValueError(f"{len(items)} items cannot be cut into {parts} parts")
-        order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed)).tensor_split(parts)
-        self._parts = [Epochs([items[i] for i in part.tolist()], batch_size, epochs, seed) for part in order]
-        self._modules = modules
+        if parts > len(examples):
+            raise ValueError(f"{len(examples)} examples cannot be cut into {parts} parts")
+        order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed)).tensor_split(parts)
+        self._parts = [EpochSource([examples[i] for i in part.tolist()], batch_size, epochs, seed) for part in order]
+        self._models = models
 
     @property
     def steps(self) -> int:
@@ -86,38 +75,34 @@ class PartedEpochs:
         return sum(part.steps for part in self._parts)
 
     def batch(self, step: int) -> Batch:
-        """The items of one step; the first step of a part renews the reference."""
+        """The examples of one step; the first step of a part renews the reference."""
         place = step
         for part in self._parts:
             if place < part.steps:
                 if place == 0:
-                    self._modules.copy_policy(self._modules.reference)
+                    self._models.copy_policy(self._models.reference)
                 return part.batch(place)
             place -= part.steps
         raise IndexError(f"there is no step {step}")
 
-    def seen(self) -> dict[str, float]:
-        """Nothing beyond what the objective sees."""
-        return {}
-
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The reference of the part in hand."""
-        reference: Any = self._modules.reference
+        reference: Any = self._models.reference
         return dict(reference.named_parameters())
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take up the reference of the part in hand."""
-        reference: Any = self._modules.reference
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Resume with the reference of the part in hand."""
+        reference: Any = self._models.reference
         with torch.no_grad():
             for name, parameter in reference.named_parameters():
                 parameter.copy_(tensors[name])
 
 
-def stack(items: Sequence[Item]) -> Batch:
+def stack(examples: Sequence[Example]) -> Batch:
     """Items as one batch; their rows share an item number."""
-    rows = [row for item in items for row in item.rows]
-    names = items[0].columns if items else {}
-    columns = {name: torch.tensor([float(v) for item in items for v in item.columns[name]]) for name in names}
-    sizes = torch.tensor([len(item.rows) for item in items])
-    numbers = torch.repeat_interleave(torch.arange(len(items)), sizes)
+    rows = [row for example in examples for row in example.rows]
+    names = examples[0].columns if examples else {}
+    columns = {name: torch.tensor([float(v) for example in examples for v in example.columns[name]]) for name in names}
+    sizes = torch.tensor([len(example.rows) for example in examples])
+    numbers = torch.repeat_interleave(torch.arange(len(examples)), sizes)
     return make_batch(rows, columns, items=numbers)

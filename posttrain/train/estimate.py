@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from posttrain.errors import TrainingError
 from posttrain.models.device import free_bytes
 from posttrain.models.logp import GPU_TILE_BYTES, TILE_BYTES
-from posttrain.train.epochs import Item
-from posttrain.train.modules import Modules
+from posttrain.train.epochs import Example
+from posttrain.train.model_set import ModelSet
 
 GB = 1e9
 TILES = 4
@@ -24,13 +25,13 @@ normed. Measured on gated feed-forward layers; those with one matrix in keep les
 LOWER_MEMORY = "Lower micro_tokens, use a smaller model, or precision bf16 on a GPU"
 
 
-def training_bytes(modules: Modules, step_tokens: int) -> float:
+def training_bytes(models: ModelSet, step_tokens: int) -> float:
     """What training takes beyond the loaded weights: gradients, two averages, bf16 copies, and what a pass keeps."""
-    trained = sum(parameter_bytes(module) for module in modules.trained.values())
-    copies = 0.5 * trained if modules.device.bf16 else 0.0
-    tokens = min(modules.micro_tokens, step_tokens)
-    tile = TILE_BYTES if modules.device.torch.type == "cpu" else GPU_TILE_BYTES
-    return 3.0 * trained + copies + float(tokens * kept_bytes(modules.policy, bf16=modules.device.bf16)) + TILES * tile
+    trained = byte_count(models.trained_parameters().values())
+    copies = 0.5 * trained if models.runtime.bf16 else 0.0
+    tokens = min(models.micro_tokens, step_tokens)
+    tile = TILE_BYTES if models.runtime.torch.type == "cpu" else GPU_TILE_BYTES
+    return 3.0 * trained + copies + float(tokens * kept_bytes(models.policy, bf16=models.runtime.bf16)) + TILES * tile
 
 
 def kept_bytes(model: Any, *, bf16: bool) -> int:
@@ -53,26 +54,27 @@ def _forward_width(config: Any) -> int:
     return int(max(width, experts * one))
 
 
-def most_tokens(items: Sequence[Item], count: int) -> int:
-    """The tokens of the `count` longest items: no step of so many items holds more."""
-    sizes = sorted(sum(map(len, item.rows)) for item in items)
+def most_tokens(examples: Sequence[Example], count: int) -> int:
+    """The tokens of the `count` longest examples: no step of so many examples holds more."""
+    sizes = sorted(sum(map(len, example.rows)) for example in examples)
     return sum(sizes[-count:])
 
 
-def checkpoint_bytes(modules: Modules) -> int:
+def checkpoint_bytes(models: ModelSet) -> int:
     """The size of one checkpoint: the trained weights with their averages, and those of models that follow them."""
-    followers = sum(parameter_bytes(model) for model in (modules.reference, modules.old) if model is not None)
-    return 3 * sum(parameter_bytes(module) for module in modules.trained.values()) + followers
+    followers = [model for model in (models.reference, models.old) if model is not None]
+    weights = byte_count(part for model in followers for part in model.parameters())
+    return 3 * byte_count(models.trained_parameters().values()) + weights
 
 
-def parameter_bytes(module: Any) -> int:
-    """The size of a model's weights."""
-    return sum(part.numel() * part.element_size() for part in module.parameters())
+def byte_count(parts: Iterable[Tensor]) -> int:
+    """The size of all parts together."""
+    return sum(part.numel() * part.element_size() for part in parts)
 
 
-def check_memory(modules: Modules, step_tokens: int, share: float | None, name: str) -> None:
+def check_memory(models: ModelSet, step_tokens: int, share: float | None, name: str) -> None:
     """Refuse a run that by estimate will not fit."""
-    needed, free = training_bytes(modules, step_tokens), free_bytes(modules.device.torch)
+    needed, free = training_bytes(models, step_tokens), free_bytes(models.runtime.torch)
     if share is not None and needed > share * free:
         what = f"training needs about {needed / GB:.3g} GB more memory, and {free / GB:.3g} GB are free"
         fix = f"{LOWER_MEMORY}; limits.memory: null (params.yaml) tries it regardless"
@@ -80,7 +82,7 @@ def check_memory(modules: Modules, step_tokens: int, share: float | None, name: 
 
 
 @contextlib.contextmanager
-def told_out_of_memory(modules: Modules, step_tokens: int, name: str) -> Iterator[None]:
+def told_out_of_memory(models: ModelSet, step_tokens: int, name: str) -> Iterator[None]:
     """Memory that runs out all the same is said with the knobs that lower its use."""
     try:
         yield
@@ -88,6 +90,6 @@ def told_out_of_memory(modules: Modules, step_tokens: int, name: str) -> Iterato
         exhausted = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
         if not exhausted:
             raise
-        needed = training_bytes(modules, step_tokens)
+        needed = training_bytes(models, step_tokens)
         what = f"the memory ran out; by estimate {needed / GB:.3g} GB were needed beside the weights"
         raise TrainingError(what=what, where=name, fix=f"{LOWER_MEMORY}; the last checkpoint is kept") from error

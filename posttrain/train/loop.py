@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -16,12 +16,13 @@ from posttrain.measure.phases import phase
 from posttrain.measure.timings import kept, resumed
 from posttrain.progress import Progress
 from posttrain.train import randomness
-from posttrain.train.batch import Batch, Source
+from posttrain.train.batch import Source
 from posttrain.train.checkpoint import Checkpoints, Saved
 from posttrain.train.limits import LimitParams, within
 from posttrain.train.metrics import MetricsLog
-from posttrain.train.modules import Modules, rows_of
+from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import Update
+from posttrain.train.step import StepClosure
 
 
 @dataclass(frozen=True)
@@ -31,40 +32,13 @@ class Run:
     name: str
     objective: Objective
     source: Source
-    modules: Modules
+    models: ModelSet
     update: Update
     checkpoints: Checkpoints
     log_path: Path
     checkpoint_every: int
     watch: tuple[str, ...] = ("loss",)
     limits: LimitParams = field(default_factory=LimitParams)
-
-
-@dataclass
-class GradientProblem:
-    """One optimizer step: the prepared rows, cut into micro-batches whose losses add up."""
-
-    objective: Objective
-    modules: Modules
-    batch: Batch
-    totals: dict[str, Tensor] = field(default_factory=dict)
-
-    def backward(self) -> dict[str, float]:
-        """Add up the gradients and metrics of all micro-batches; one transfer from the device at the end."""
-        totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.modules.device.torch))
-        for micro in self.modules.micros(self.batch):
-            for name, share in self._backward(micro).items():
-                totals[name] = totals[name] + share
-        values: list[float] = torch.stack([part.double() for part in totals.values()]).tolist()
-        return dict(zip(totals, values, strict=True))
-
-    def _backward(self, micro: Batch) -> dict[str, Tensor]:
-        """Add one micro-batch's gradient; its loss and metrics."""
-        if self.objective.by_token and len(micro):
-            return self.modules.backward_by_token(micro, self.objective)
-        loss = self.objective.loss(self.modules.with_gradient(micro, self.objective.needs))
-        loss.total.backward()  # type: ignore[no-untyped-call]
-        return {"loss": loss.total.detach(), **{name: share.detach() for name, share in loss.metrics.items()}}
 
 
 def train(run: Run) -> MetricsLog:
@@ -74,51 +48,42 @@ def train(run: Run) -> MetricsLog:
     log = MetricsLog(run.log_path, rows)
     progress = Progress(run.name, run.source.steps, done=first)
     for step in range(first, run.source.steps):
-        batch = run.modules.fill(run.source.batch(step), run.objective.needs)
+        batch = run.models.add_scored_columns(run.source.batch(step), run.objective.needs)
         with phase("train"):
             prepared = run.objective.prepare(batch.columns, state)
-            problem = _problem(run, batch.part(rows_of(prepared.step)).with_columns(prepared.step))
-            for module in run.modules.trained.values():
-                module.train()
-            metrics = run.update.step(problem, step / run.source.steps)
+            for model in run.models.trained.values():
+                model.train()
+            closure = StepClosure(run.objective, run.models, batch.with_prepared(prepared.step))
+            metrics = run.update.step(closure, step / run.source.steps)
             state = prepared.state
-        log.add({"step": step, **metrics, **prepared.metrics, **run.source.seen()})
+        log.add({"step": step, **metrics, **prepared.metrics, **run.source.metrics()})
         well = within(run.limits, log.rows, run.name)
         progress.advance(1, {name: log.rows[-1][name] for name in run.watch if name in log.rows[-1]})
         if well and ((step + 1) % run.checkpoint_every == 0 or step + 1 == run.source.steps):
             run.checkpoints.save(_saved(run, step + 1, state, log))
     progress.close({name: log.rows[-1][name] for name in run.watch if log.rows and name in log.rows[-1]})
-    for module in run.modules.trained.values():
-        module.eval()
+    for model in run.models.trained.values():
+        model.eval()
     return log
 
 
-def _problem(run: Run, batch: Batch) -> GradientProblem:
-    numbered = batch.columns.with_rows(row=torch.arange(len(batch)))
-    batch = batch.with_columns(numbered)
-    return GradientProblem(run.objective, run.modules, batch)
-
-
 def _saved(run: Run, step: int, state: State, log: MetricsLog) -> Saved:
-    tensors = {f"update.{name}": part for name, part in run.update.tensors().items()}
-    tensors |= {f"source.{name}": part for name, part in run.source.tensors().items()}
-    for kind, module in run.modules.trained.items():
-        tensors |= {f"{kind}.{name}": part for name, part in module.named_parameters()}
-    tensors |= {f"random.{name}": part for name, part in randomness.states(run.modules.device.torch).items()}
+    tensors = {f"update.{name}": part for name, part in run.update.state_dict().items()}
+    tensors |= {f"source.{name}": part for name, part in run.source.state_dict().items()}
+    tensors |= run.models.trained_parameters()
+    tensors |= {f"random.{name}": part for name, part in randomness.states(run.models.runtime.torch).items()}
     return Saved(step, tensors, {"objective": state, "rows": log.rows, "time": kept()})
 
 
 def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]]:
     """Put every part of the run back where the checkpoint left it, or nothing of it if a part does not fit."""
-    trained = {
-        f"{kind}.{name}": p for kind, module in run.modules.trained.items() for name, p in module.named_parameters()
-    }
+    trained = run.models.trained_parameters()
     _check_fit(trained, run.objective.initial_state(), saved)
     try:
         state, rows = dict(saved.plain["objective"]), list(saved.plain["rows"])
-        run.update.load(saved.under("update."))
-        run.source.load(saved.under("source."))
-        randomness.restore(saved.under("random."), run.modules.device.torch)
+        run.update.load_state_dict(saved.under("update."))
+        run.source.load_state_dict(saved.under("source."))
+        randomness.restore(saved.under("random."), run.models.runtime.torch)
     except (LookupError, ValueError, RuntimeError, TypeError) as error:
         # checksum, fingerprint and weights are right, so this is no accident, and the run is half loaded
         what = f"step {saved.step} was made by another version of the run ({error!r})"
@@ -136,7 +101,7 @@ def _numbers(value: Any) -> TypeGuard[dict[str, float]]:
     return isinstance(value, dict) and all(type(one) in (int, float) for one in value.values())
 
 
-def _check_fit(trained: dict[str, Tensor], start: State, saved: Saved) -> None:
+def _check_fit(trained: Mapping[str, Tensor], start: State, saved: Saved) -> None:
     """Every weight is there, finite and of its shape, there are no others, and each step has its row of metrics."""
     rows, state = saved.plain.get("rows"), saved.plain.get("objective")
     listed = isinstance(rows, list) and all(_numbers(row) for row in rows) and len(rows) == saved.step

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol
 
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from posttrain.algorithms.objective import Objective
 from posttrain.params import Params
-from posttrain.train.batch import Batch
-from posttrain.train.modules import Modules
+from posttrain.train.step import StepClosure
 
 
 class OptimizerParams(Params):
@@ -38,31 +36,14 @@ class OptimizerParams(Params):
         return betas
 
 
-class Problem(Protocol):
-    """One optimizer step as an update rule sees it: losses of micro-batches that add up."""
-
-    @property
-    def objective(self) -> Objective: ...
-
-    @property
-    def modules(self) -> Modules: ...
-
-    @property
-    def batch(self) -> Batch: ...
-
-    def backward(self) -> dict[str, float]:
-        """Add the step's gradient to the parameters; returns the step's metrics."""
-        ...
-
-
 class Update(Protocol):
-    """Turns a problem into new weights."""
+    """Turns the gradient of a step into new weights."""
 
-    def step(self, problem: Problem, progress: float) -> dict[str, float]: ...
+    def step(self, closure: StepClosure, progress: float) -> dict[str, float]: ...
 
-    def tensors(self) -> dict[str, Tensor]: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
 
-    def load(self, tensors: dict[str, Tensor]) -> None: ...
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None: ...
 
 
 def rate(params: OptimizerParams, progress: float, steps: int) -> float:
@@ -98,12 +79,12 @@ class AdamW:
         self._optimizer = torch.optim.AdamW(groups, lr=params.lr, betas=(beta1, beta2), fused=True)
         self._parameters = [p for group in groups for p in group["params"]]
 
-    def step(self, problem: Problem, progress: float) -> dict[str, float]:
+    def step(self, closure: Callable[[], dict[str, float]], progress: float) -> dict[str, float]:
         """One step at the schedule's rate."""
         share = rate(self._params, progress, self._steps)
         for group in self._optimizer.param_groups:
             group["lr"] = group["peak"] * share
-        metrics = problem.backward()
+        metrics = closure()
         norm = nn.utils.clip_grad_norm_(self._parameters, self._params.clip)
         metrics["grad_norm"] = float(norm)
         if math.isfinite(metrics["grad_norm"]):
@@ -112,12 +93,12 @@ class AdamW:
         metrics["lr"] = self._params.lr * share
         return metrics
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The averages and counters of every parameter."""
         state = self._optimizer.state_dict()["state"]
         return {f"{i}.{name}": part for i, parts in state.items() for name, part in parts.items()}
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take up the averages and counters saved by `tensors`."""
         state = self._optimizer.state_dict()
         for name, part in tensors.items():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field
+from torch import nn
 
 from posttrain.algorithms.objective import Objective
 from posttrain.measure.record import note
@@ -19,7 +21,7 @@ from posttrain.train.estimate import check_memory, checkpoint_bytes, told_out_of
 from posttrain.train.limits import LimitParams
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.workspace import plot_path
 
@@ -40,10 +42,10 @@ class TrainingParams(Params):
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
 
 
-def adamw(modules: Modules, params: TrainingParams, steps: int) -> AdamW:
-    """The ordinary update rule over all trained models."""
+def adamw(trained: Mapping[str, nn.Module], params: TrainingParams, steps: int) -> AdamW:
+    """The ordinary update rule over trained models, by name."""
     rates = {"policy": params.optimizer.lr, "critic": params.optimizer.critic_lr or params.optimizer.lr}
-    return AdamW([(module, rates[name]) for name, module in modules.trained.items()], params.optimizer, steps)
+    return AdamW([(model, rates[name]) for name, model in trained.items()], params.optimizer, steps)
 
 
 def run_training(
@@ -52,7 +54,7 @@ def run_training(
     inputs: list[Path],
     objective: Objective,
     source: Source,
-    modules: Modules,
+    models: ModelSet,
     update: Update,
     watch: tuple[str, ...],
     *,
@@ -64,16 +66,14 @@ def run_training(
     """
     unread = {"limits", "checkpoint_every", "save_dtype"}  # they do not change the training
     settings = params.model_dump(mode="json", exclude=unread)
-    mark = fingerprint(name, [settings, modules.device.torch.type], inputs)
+    mark = fingerprint(name, [settings, models.runtime.torch.type], inputs)
     checkpoints, plot = Checkpoints(name, mark), plot_path(name)
-    check_memory(modules, step_tokens, params.limits.memory, name)
-    checkpoints.check_space(checkpoint_bytes(modules))
-    run = Run(
-        name, objective, source, modules, update, checkpoints, plot, params.checkpoint_every, watch, params.limits
-    )
+    check_memory(models, step_tokens, params.limits.memory, name)
+    checkpoints.check_space(checkpoint_bytes(models))
+    run = Run(name, objective, source, models, update, checkpoints, plot, params.checkpoint_every, watch, params.limits)
     randomness.seed(params.seed)
     note(seed=params.seed)
-    with told_out_of_memory(modules, step_tokens, name):
+    with told_out_of_memory(models, step_tokens, name):
         log = train(run)
     checkpoints.finish(plot)
     return log

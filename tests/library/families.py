@@ -19,10 +19,11 @@ from safetensors import safe_open
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams
 from posttrain.models.ends import load_ends
 from posttrain.models.forward import runs_in_rows, score_rows
 from posttrain.models.given import fetch_model
+from posttrain.models.runtime import Runtime
 from posttrain.models.scorer import scorer_name
 from posttrain.models.store import load_model, load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.rollout import token_rows
@@ -30,8 +31,8 @@ from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import pack
 from posttrain.train.batch import make_batch
-from posttrain.train.loop import GradientProblem
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
+from posttrain.train.step import StepClosure
 from tests.library.models import sample
 
 SHAPE = {
@@ -121,7 +122,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Families that are not held against a plain loop, but taken through all that training does."""
 HUB_SHAPE = {**SHAPE, "vocab_size": 320}
-DEVICE = Device(DeviceParams(device="cpu", threads=1))
+DEVICE = Runtime(DeviceParams(device="cpu", threads=1))
 TEXTS = ["Ann has 2 coins and finds 3 more.", "She has 2+3=5 coins. #### 5", "Bob counts 12 apples."] * 20
 MARK = "<!-- the table: python -m tests.library.families -->"
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -204,7 +205,7 @@ def descend(model: Any, prompt: list[int], completion: list[int]) -> None:
     """One step of gradient descent on an answer, large enough to show in bfloat16."""
     objective, batch = LikelihoodObjective(LikelihoodKnobs()), make_batch(token_rows([prompt], [completion]), {}, {})
     step = objective.prepare(batch.columns, objective.initial_state()).step
-    GradientProblem(objective, Modules(model, DEVICE), batch.with_columns(step)).backward()
+    StepClosure(objective, ModelSet(model, DEVICE), batch.with_prepared(step))()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.grad is not None:

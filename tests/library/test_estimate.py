@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams
 from posttrain.models.forward import packed_states
+from posttrain.models.runtime import Runtime
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.text.layout import pack
-from posttrain.train.epochs import Item
+from posttrain.train.epochs import Example
 from posttrain.train.estimate import kept_bytes, most_tokens, training_bytes
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
 from tests.library.models import tiny_model
 from tests.workspace import ROOT
 
@@ -39,7 +40,7 @@ def kept(model: Any, *, bf16: bool) -> int:
             saved[part.untyped_storage().data_ptr()] = part
         return part
 
-    device = Device(DeviceParams(device="cpu", precision="bf16" if bf16 else "fp32"))
+    device = Runtime(DeviceParams(device="cpu", precision="bf16" if bf16 else "fp32"))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda part: part), device.autocast():
         packed_states(model.train(), pack(token_rows([[1]], [[2] * (TOKENS - 1)])))
     return sum(part.untyped_storage().nbytes() for part in saved.values())
@@ -60,14 +61,14 @@ def test_what_a_pass_keeps_is_what_is_said(family: str, shape: dict[str, int], b
 
 
 def test_a_step_needs_memory_for_its_own_tokens_alone() -> None:
-    modules = Modules(tiny_model(), Device(DeviceParams(device="cpu")), micro_tokens=16_384)
-    one, two, all_of_them = (training_bytes(modules, tokens) for tokens in (100, 200, 10**9))
-    assert two - one == 100 * kept_bytes(modules.policy, bf16=False)
-    assert all_of_them - one == (16_384 - 100) * kept_bytes(modules.policy, bf16=False)
+    models = ModelSet(tiny_model(), Runtime(DeviceParams(device="cpu")), micro_tokens=16_384)
+    one, two, all_of_them = (training_bytes(models, tokens) for tokens in (100, 200, 10**9))
+    assert two - one == 100 * kept_bytes(models.policy, bf16=False)
+    assert all_of_them - one == (16_384 - 100) * kept_bytes(models.policy, bf16=False)
 
 
 def test_the_most_tokens_are_those_of_the_longest_items() -> None:
-    items = [Item(token_rows([[1] * n, [1]], [[2], [2] * n])) for n in (5, 1, 3)]
+    items = [Example(token_rows([[1] * n, [1]], [[2], [2] * n])) for n in (5, 1, 3)]
     assert most_tokens(items, 1) == 12
     assert most_tokens(items, 2) == 12 + 8
     assert most_tokens(items, 50) == 12 + 8 + 4
@@ -78,13 +79,14 @@ import resource, sys
 import psutil, torch
 from transformers import Qwen3Config
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams
+from posttrain.models.runtime import Runtime
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.train.batch import make_batch
 from posttrain.train.estimate import training_bytes
-from posttrain.train.loop import GradientProblem
-from posttrain.train.modules import Modules
+from posttrain.train.step import StepClosure
+from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
 
 def peak():
@@ -93,18 +95,18 @@ def peak():
 width, layers, tokens = map(int, sys.argv[1:])
 config = Qwen3Config(vocab_size=512, hidden_size=width, num_hidden_layers=layers, num_attention_heads=4,
                      num_key_value_heads=4, head_dim=width // 4, intermediate_size=3 * width, tie_word_embeddings=True)
-modules = Modules(new_model(config, 0), Device(DeviceParams(threads=1)), micro_tokens=tokens)
-update = AdamW([(modules.policy, 1e-3)], OptimizerParams(), 2)
+models = ModelSet(new_model(config, 0), Runtime(DeviceParams(threads=1)), micro_tokens=tokens)
+update = AdamW([(models.policy, 1e-3)], OptimizerParams(), 2)
 objective = LikelihoodObjective(LikelihoodKnobs())
 
 def step(rows):
     batch = make_batch(token_rows([[1]] * rows, [[2] * 63] * rows))
     prepared = objective.prepare(batch.columns, {})
-    update.step(GradientProblem(objective, modules, batch.with_columns(prepared.step)), 0.0)
+    update.step(StepClosure(objective, models, batch.with_prepared(prepared.step)), 0.0)
 
 before = psutil.Process().memory_info().rss
 step(tokens // 64)
-print((peak() - before) / training_bytes(modules, tokens))
+print((peak() - before) / training_bytes(models, tokens))
 """
 
 

@@ -9,22 +9,23 @@ import torch
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams
 from posttrain.models.forward import score_tokens
 from posttrain.models.probe import check_runs
+from posttrain.models.runtime import Runtime
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.layout import pack
 from posttrain.text.stops import Stops
 from posttrain.train.batch import make_batch
-from posttrain.train.loop import GradientProblem
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
+from posttrain.train.step import StepClosure
 from tests.library.families import EVERY, FAMILIES, IN_ROWS, MARK, PAGE, SHAPE, SINGLE, row, table
 from tests.library.models import greedy, plain_logps, random_rows, sample
 from tests.library.naive import assert_same, naive
 
-DEVICE = Device(DeviceParams(device="cpu", threads=1))
+DEVICE = Runtime(DeviceParams(device="cpu", threads=1))
 PROMPTS = [*random_rows(5, seed=1)[0], [7]]  # some of them are shared by neighbours
 NAMES = [str(i) for i in range(len(PROMPTS))]
 ENDS = Stops((2, 11, 50), str)
@@ -94,7 +95,7 @@ def test_families_learn_what_plain_autograd_does(name: str) -> None:
             objective = LikelihoodObjective(LikelihoodKnobs())
             batch = make_batch(token_rows(prompts, completions), {}, {})
             step = objective.prepare(batch.columns, objective.initial_state()).step
-            GradientProblem(objective, Modules(model, DEVICE), batch.with_columns(step)).backward()
+            StepClosure(objective, ModelSet(model, DEVICE), batch.with_prepared(step))()
         else:
             (-plain_logps(model, prompts, completions).mean()).backward()
         gradients.append({key: part.grad for key, part in model.named_parameters()})

@@ -7,24 +7,27 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.models.device import Device, DeviceParams
+from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.formulas.distill import reverse_kl
+from posttrain.models.device import DeviceParams
 from posttrain.models.logp import plain_token_logp, token_loss_backward
+from posttrain.models.runtime import Runtime
 from posttrain.models.step import fits
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.batch import make_batch
-from posttrain.train.loop import GradientProblem
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet, Teacher
+from posttrain.train.step import StepClosure
 from tests.library.models import HEADS, Samples, greedy, random_head, random_rows, sample, tiny_model
 
-DEVICE = Device(DeviceParams(device="cpu", threads=1))
+CPU = DeviceParams(device="cpu", threads=1)
+DEVICE = Runtime(CPU)
 PARAMS = SamplingParams(max_tokens=14)
 ENDS = Stops((2,), str)
 
@@ -61,28 +64,77 @@ def objectives() -> dict[str, Objective]:
         "grpo": PolicyObjective(POLICY_ROWS["grpo"].settings(kl={"beta": 0.1}), 14),
         "rloo": PolicyObjective(POLICY_ROWS["rloo"].settings(), 14),
         "entropy bonus": PolicyObjective(POLICY_ROWS["dapo"].settings(entropy=0.1), 14),
+        "gspo": PolicyObjective(POLICY_ROWS["gspo"].settings(), 14),
+        "old": PolicyObjective(POLICY_ROWS["grpo"].settings(penalty={"kind": "exact", "beta": 0.3}), 14),
+        "teacher": DistillObjective(DistillKnobs()),
     }
 
 
 @pytest.mark.parametrize("micro_tokens", [100_000, 64], ids=["whole", "micro-batches"])
 @pytest.mark.parametrize("name", objectives())
-def test_a_step_by_tokens_is_a_step_by_rows(name: str, micro_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fused_gradient_is_that_of_plain_autograd(
+    name: str, micro_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("posttrain.models.logp.TILE_BYTES", 4 * 97 * 9)
     monkeypatch.setattr("posttrain.models.logp.TILE_TOKENS", 1)
     objective = objectives()[name]
     found = []
-    for by_token in (True, False):
-        model = tiny_model()
-        model.get_input_embeddings().padding_idx = 5  # whose rows get no gradient
-        metrics = _backward(objective, model, by_token, micro_tokens)
-        found.append((metrics, {key: p.grad for key, p in model.named_parameters()}))
+    for fused in (True, False):
+        models = models_of(name, Runtime(CPU, fused=fused), micro_tokens)
+        models.policy.get_input_embeddings().padding_idx = 5  # whose rows get no gradient
+        metrics = closure(objective, models)()
+        found.append((metrics, {key: p.grad for key, p in models.trained_parameters().items()}))
     (fast, fast_gradients), (plain, plain_gradients) = found
     assert fast == pytest.approx(plain, rel=1e-4, abs=1e-5)
     for key, gradient in plain_gradients.items():
         torch.testing.assert_close(fast_gradients[key], gradient, rtol=1e-3, atol=2e-6, msg=key)
 
 
-def _backward(objective: Objective, model: Any, by_token: bool, micro_tokens: int) -> dict[str, float]:
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_gradients_of_all_processes_add_up_to_that_of_one(fused: bool) -> None:
+    objective = objectives()["grpo"]
+    runtimes = [Runtime(CPU, fused=fused), *(Runtime(CPU, rank=rank, world=3, fused=fused) for rank in range(3))]
+    gradients, sizes = [], []
+    for runtime in runtimes:
+        step = closure(objective, models_of("grpo", runtime, 64))
+        step()
+        sizes.append(sum(1 for _ in step.micro_batches()))
+        gradients.append(torch.cat([p.grad.flatten() for p in step.models.trained_parameters().values()]))
+    assert sizes[0] == sum(sizes[1:]) > 3 and min(sizes[1:]) > 0
+    torch.testing.assert_close(gradients[0], sum(gradients[1:]), rtol=1e-4, atol=1e-6)
+
+
+class Adapted(nn.Module):
+    """A head with an adapter around it, whose matrix alone is not what it computes."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner, self.down, self.up = inner, nn.Linear(32, 2, bias=False), nn.Linear(2, 97, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        out: Tensor = self.inner(hidden) + self.up(self.down(hidden))
+        return out
+
+
+def test_plain_autograd_trains_a_head_that_is_more_than_its_matrix() -> None:
+    model = tiny_model()
+    model.requires_grad_(requires_grad=False)
+    model.lm_head = adapted = Adapted(model.lm_head)
+    models = ModelSet(model, Runtime(CPU, fused=False), micro_tokens=64)
+    assert [*models.trained_parameters()] == ["policy.lm_head.down.weight", "policy.lm_head.up.weight"]
+    closure(objectives()["likelihood"], models)()
+    assert all(float(part.weight.grad.abs().max()) > 0 for part in (adapted.down, adapted.up))
+
+
+def models_of(name: str, runtime: Runtime, micro_tokens: int) -> ModelSet:
+    """A policy, and what else the objective asks for, never equal to it."""
+    old = tiny_model(seed=1) if name == "old" else None
+    teacher = Teacher(tiny_model(seed=1), reverse_kl) if name == "teacher" else None
+    return ModelSet(tiny_model(), runtime, old=old, teacher=teacher, micro_tokens=micro_tokens)
+
+
+def closure(objective: Objective, models: ModelSet) -> StepClosure:
+    """One prepared step of twelve rows."""
     prompts, completions = random_rows(12, seed=4)
     draw = torch.Generator().manual_seed(1)
     count = sum(len(ids) for ids in completions)
@@ -90,25 +142,13 @@ def _backward(objective: Objective, model: Any, by_token: bool, micro_tokens: in
         "reward": torch.rand(12, generator=draw),
         "truncated": torch.zeros(12, dtype=torch.bool),
         "group": torch.arange(4).repeat_interleave(3),
+        "age": torch.zeros(12, dtype=torch.long),
     }
     old = {name: -torch.rand(count, generator=draw) * 3 for name in ("old_logp", "ref_logp")}
     batch = make_batch(token_rows(prompts, completions), rows, old)
-    prepared = objective.prepare(batch.columns, objective.initial_state())
-    problem = GradientProblem(
-        _Plain(objective) if not by_token else objective,  # type: ignore[arg-type]
-        Modules(model, DEVICE, micro_tokens=micro_tokens),
-        batch.with_columns(replace(prepared.step, item_B=None)),
-    )
-    return problem.backward()
-
-
-class _Plain:
-    """An objective that keeps to the plain path."""
-
-    by_token = False
-
-    def __init__(self, inner: Objective) -> None:
-        self.needs, self.loss = inner.needs, inner.loss
+    batch = models.add_scored_columns(batch, objective.needs)
+    prepared = objective.prepare(batch.columns, objective.initial_state()).step
+    return StepClosure(objective, models, batch.with_prepared(replace(prepared, item_B=None)))
 
 
 SHAPE = {
@@ -176,7 +216,7 @@ def test_a_step_in_tensors_alone_is_the_step(rows: int, monkeypatch: pytest.Monk
         SamplingParams(max_tokens=14, rows=rows),
     )
     for replay in (True, False):
-        device = Device(DeviceParams(device="cpu", replay=replay, threads=1))
+        device = Runtime(DeviceParams(device="cpu", replay=replay, threads=1))
         found.append(sample(model, prompts, names, n=3, params=params, seed=2, stop=ENDS, device=device))
     assert found[0].ids == found[1].ids
     for one, other in zip(found[0].logps, found[1].logps, strict=True):
@@ -194,7 +234,7 @@ def test_a_gpu_replays_the_step() -> None:
         SamplingParams(max_tokens=100, rows=7),
     )
     for replay in (True, False):
-        device = Device(DeviceParams(device="cuda", precision="fp32", replay=replay))
+        device = Runtime(DeviceParams(device="cuda", precision="fp32", replay=replay))
         found.append(sample(model, prompts, names, n=3, params=params, seed=2, stop=ENDS, device=device))
     same = [(one, other) for one, other in zip(found[0].logps, found[1].logps, strict=True) if len(one) == len(other)]
     assert len(same) >= 16, "rounding decides few tokens"
@@ -203,7 +243,7 @@ def test_a_gpu_replays_the_step() -> None:
 
 
 def test_a_bf16_step_is_near_that_of_the_models_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, device = family("qwen3"), Device(DeviceParams(device="cpu", precision="bf16", threads=1))
+    model, device = family("qwen3"), Runtime(DeviceParams(device="cpu", precision="bf16", threads=1))
     found = []
     for fast in (True, False):
         monkeypatch.setattr("posttrain.sampling.local.backend.fits", lambda *_, fast=fast: fast)

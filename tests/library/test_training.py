@@ -19,11 +19,11 @@ from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, PairSelect
 from posttrain.algorithms.supervised import DistillKnobs, LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import TrainingError
 from posttrain.formulas.distill import forward_kl
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams
+from posttrain.models.runtime import Runtime
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
-from posttrain.online.mixed import Shared, WithText
+from posttrain.online.mixed import MixedSource, PtxSource
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
-from posttrain.online.run import told
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
 from posttrain.online.selected import pair_rule
 from posttrain.online.trpo import Trpo
@@ -34,16 +34,18 @@ from posttrain.text.chat import ChatText
 from posttrain.train import randomness
 from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
-from posttrain.train.epochs import Epochs, Item
-from posttrain.train.loop import GradientProblem, Run, train
+from posttrain.train.epochs import EpochSource, Example
+from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
-from posttrain.train.modules import Modules
-from posttrain.train.optimizer import AdamW, OptimizerParams, Problem, Update
-from posttrain.train.preferences import preference_source
-from posttrain.train.rows import rankings
+from posttrain.train.model_set import ModelSet, Teacher
+from posttrain.train.optimizer import AdamW, OptimizerParams, Update
+from posttrain.train.step import StepClosure
+from posttrain.train.tokenize_tables import rankings
+from stages.distill import with_system_prompt
+from stages.preference import preference_source
 from tests.library.models import function_reward, tiny_folder
 
-DEVICE = Device(DeviceParams(threads=1))
+DEVICE = Runtime(DeviceParams(threads=1))
 OPTIMIZER = OptimizerParams(lr=3e-3)
 
 
@@ -84,7 +86,7 @@ def few_numbers(rollouts: Sequence[Rollout]) -> list[float]:
     return [sum(token % 7 for token in one.row.rest) / 40 for one in rollouts]
 
 
-def items(folder: Path, kind: str) -> list[Item]:
+def items(folder: Path, kind: str) -> list[Example]:
     text = ChatText(load_tokenizer(folder))
     made = []
     for i in range(12):
@@ -95,18 +97,18 @@ def items(folder: Path, kind: str) -> list[Item]:
         columns = {"side": [1.0, -1.0]} if kind == "pairs" else {"label": [1.0 if i % 2 else -1.0]}
         rows = [one, two] if kind == "pairs" else [one]
         columns = {} if kind == "plain" else columns
-        made.append(Item(rows, columns))
+        made.append(Example(rows, columns))
     return made
 
 
 def groups(
-    folder: Path, modules: Modules, needs: frozenset[str], params: RolloutParams | None = None, shaping: Any = None
+    folder: Path, models: ModelSet, needs: frozenset[str], params: RolloutParams | None = None, shaping: Any = None
 ) -> Rollouts:
     text = ChatText(load_tokenizer(folder))
     prompts = [Prompt(f"p{i}", asked(i), text.prompt(asked(i)), "1") for i in range(5)]
-    sampler, reward = LocalSampler(modules.policy, text.stops, modules.device), function_reward(few_numbers)
+    sampler, reward = LocalSampler(models.policy, text.stops, models.runtime), function_reward(few_numbers)
     params = params or RolloutParams.model_validate(ROLLOUT)
-    return Rollouts(prompts, sampler, reward, modules, needs, params, text=text, seed=0, shaping=shaping or Shaping())
+    return Rollouts(prompts, sampler, reward, models, needs, params, text=text, seed=0, shaping=shaping or Shaping())
 
 
 def asked(i: int) -> list[dict[str, str]]:
@@ -126,29 +128,31 @@ def settings_of(name: str) -> OnlineParams:
     return check(ONLINE[row].model, ONLINE[row].row.laid(over), where=name)
 
 
-def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, Modules, Source]:
+def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, Source]:
     """The objective, models and source of a run that samples, as the stage makes them."""
     params, policy = settings_of(name), load_model(folder)
     objective = params.objective()
     needs = objective.needs
     teacher = load_model(tiny_folder(place / "teacher", seed=3)) if "teacher_kl" in needs else None
     text = ChatText(load_tokenizer(folder))
-    told_apart = {tuple(text.prompt(asked(i))): text.prompt(told(asked(i), "Be brief.")) for i in range(5)}
-    modules = Modules(
+    told_apart = {
+        tuple(text.prompt(asked(i))): text.prompt(with_system_prompt(asked(i), "Be brief.")) for i in range(5)
+    }
+    models = ModelSet(
         policy, DEVICE, load_model(folder),
         load_scorer(folder) if "value" in needs else None,
         load_model(folder) if "kl_old" in needs else None,
-        teacher,
-        params.knobs(DistillKnobs).formula() if teacher is not None else None,
-        told_apart if name == "context_distill" else None,
+        None if teacher is None else Teacher(
+            teacher, params.knobs(DistillKnobs).formula(), told_apart if name == "context_distill" else None
+        ),
     )  # fmt: skip
-    samples = groups(folder, modules, needs, params.rollout, params.shaping())
+    samples = groups(folder, models, needs, params.rollout, params.shaping())
     if name == "ptx":
-        windows = [Item([TokenRow([], list(range(9 + i, 20 + i)))]) for i in range(5)]
-        return objective, modules, WithText(samples, windows, 2, 0)
+        windows = [Example([TokenRow([], list(range(9 + i, 20 + i)))]) for i in range(5)]
+        return objective, models, PtxSource(samples, windows, 2, 0)
     if name == "gkd":
-        return objective, modules, Shared(samples, Epochs(items(folder, "plain"), 4, 1, 0), 0.5, 0)
-    return objective, modules, params.source(samples, text)
+        return objective, models, MixedSource(samples, EpochSource(items(folder, "plain"), 4, 1, 0), 0.5, 0)
+    return objective, models, params.source(samples, text)
 
 
 def make_run(folder: Path, name: str, place: Path) -> Run:
@@ -157,25 +161,25 @@ def make_run(folder: Path, name: str, place: Path) -> Run:
     update: Update
     source: Any
     if name == "sft":
-        modules, objective = Modules(load_model(folder), DEVICE), LikelihoodObjective(LikelihoodKnobs())
-        source = Epochs(items(folder, "plain"), 4, 2, 0)
+        models, objective = ModelSet(load_model(folder), DEVICE), LikelihoodObjective(LikelihoodKnobs())
+        source = EpochSource(items(folder, "plain"), 4, 2, 0)
     elif name in PREFERENCE_ROWS:
         objective = PreferenceObjective(PREFERENCE_ROWS[name].settings())
-        modules = Modules(load_model(folder), DEVICE, load_model(folder))
+        models = ModelSet(load_model(folder), DEVICE, load_model(folder))
         kind = "feedback" if "label" in objective.needs else "pairs"
-        source = preference_source(objective, items(folder, kind), 4, 2, 0, modules)
+        source = preference_source(objective, items(folder, kind), 4, 2, 0, models)
     else:
-        objective, modules, source = sampled_run(folder, name, place)
-    trained = [(module, OPTIMIZER.lr) for module in modules.trained.values()]
+        objective, models, source = sampled_run(folder, name, place)
+    trained = [(module, OPTIMIZER.lr) for module in models.trained.values()]
     update = AdamW(trained, OPTIMIZER, source.steps)
     if name == "trpo":
-        update = Trpo(modules.policy, TrpoKnobs(delta=0.02, iterations=4))
-    return Run(name, objective, source, modules, update, Checkpoints(name, "mark"), place / f"{name}.csv", 1)
+        update = Trpo(models.policy, TrpoKnobs(delta=0.02, iterations=4))
+    return Run(name, objective, source, models, update, Checkpoints(name, "mark"), place / f"{name}.csv", 1)
 
 
 def digest(run: Run) -> str:
     total = hashlib.sha256()
-    for module in run.modules.trained.values():
+    for module in run.models.trained.values():
         for parameter in module.parameters():
             total.update(parameter.detach().numpy().tobytes())
     return total.hexdigest()
@@ -235,11 +239,11 @@ class Shaken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def step(self, problem: Problem, progress: float) -> dict[str, float]:
-        found = self._inner.step(problem, progress)
+    def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
+        found = self._inner.step(closure, progress)
         drawn = random.gauss(0, 1) + np.random.standard_normal() + float(torch.randn(()))  # noqa: NPY002
         with torch.no_grad():
-            for parameter in problem.modules.policy.parameters():
+            for parameter in closure.models.policy.parameters():
                 parameter.add_(1e-3 * drawn)
         return found
 
@@ -275,13 +279,13 @@ def test_a_cut_run_goes_on_with_the_same_random_numbers(
 
 def test_groups_that_agree_make_a_step_that_teaches_nothing(folder: Path) -> None:
     policy = load_model(folder)
-    modules = Modules(policy, DEVICE, tiny_other(folder))
+    models = ModelSet(policy, DEVICE, tiny_other(folder))
     objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
-    batch = groups(folder, modules, objective.needs).batch(0)
+    batch = groups(folder, models, objective.needs).batch(0)
     flat = batch.with_columns(batch.columns.with_rows(reward=torch.zeros(len(batch))))
     chosen = pair_rule(PairSelect(), 0)(flat, 0)
     prepared = objective.prepare(chosen.columns, {})
-    GradientProblem(objective, modules, chosen.with_columns(prepared.step)).backward()
+    StepClosure(objective, models, chosen.with_prepared(prepared.step))()
     assert len(chosen) == 2
     assert max(float(p.grad.abs().max()) for p in policy.parameters()) < 1e-6
 
@@ -296,8 +300,8 @@ def tiny_other(folder: Path) -> Any:
 
 
 def test_a_sampled_pair_is_the_best_of_its_group_against_the_worst(folder: Path) -> None:
-    modules = Modules(load_model(folder), DEVICE)
-    batch = groups(folder, modules, frozenset()).batch(0)
+    models = ModelSet(load_model(folder), DEVICE)
+    batch = groups(folder, models, frozenset()).batch(0)
     chosen = pair_rule(PairSelect(), 0)(batch, 0)
     reward, group = chosen.columns.rows["reward"], chosen.columns.rows["group"]
     all_reward, all_group = batch.columns.rows["reward"], batch.columns.rows["group"]
@@ -310,8 +314,8 @@ def test_a_sampled_pair_is_the_best_of_its_group_against_the_worst(folder: Path)
 
 def test_replayed_groups_are_of_earlier_rounds_and_not_too_old(folder: Path) -> None:
     params = settings_of("replay")
-    modules = Modules(load_model(folder), DEVICE, load_model(folder))
-    source = groups(folder, modules, params.objective().needs, params.rollout)
+    models = ModelSet(load_model(folder), DEVICE, load_model(folder))
+    source = groups(folder, models, params.objective().needs, params.rollout)
     ages = [source.batch(step).columns.rows["age"] for step in range(source.steps)]
     fresh = [len(age) - 6 for age in ages[2:]]
     assert [len(age) for age in ages[:2]] == [6, 6], "there is no earlier round yet"
@@ -323,29 +327,29 @@ def test_replayed_groups_are_of_earlier_rounds_and_not_too_old(folder: Path) -> 
 
 
 def test_text_beside_samples_is_learned_from_and_changes_no_advantage(folder: Path) -> None:
-    objective, modules, source = sampled_run(folder, "ptx", folder.parent)
-    batch = modules.fill(source.batch(0), objective.needs)
+    objective, models, source = sampled_run(folder, "ptx", folder.parent)
+    batch = models.add_scored_columns(source.batch(0), objective.needs)
     text_B = batch.columns.rows["pretrain"]
     assert text_B.tolist() == [False] * 6 + [True] * 2
     prepared = objective.prepare(batch.columns, objective.initial_state()).step
     alone, _, plain = sampled_run(folder, "ppo", folder.parent)
-    other = alone.prepare(modules.fill(plain.batch(0), alone.needs).columns, alone.initial_state()).step
+    other = alone.prepare(models.add_scored_columns(plain.batch(0), alone.needs).columns, alone.initial_state()).step
     acted_N = ~prepared.spread(text_B)
     torch.testing.assert_close(prepared.tokens["advantage"][acted_N], other.tokens["advantage"])
     assert float(prepared.tokens["ptx_weight"][~acted_N].sum()) == pytest.approx(1.0)
 
 
 def test_a_teacher_with_a_context_is_asked_with_it(folder: Path, tmp_path: Path) -> None:
-    objective, modules, source = sampled_run(folder, "context_distill", tmp_path)
+    objective, models, source = sampled_run(folder, "context_distill", tmp_path)
     batch = source.batch(0)
     plain = [
         AutoModelForCausalLM.from_pretrained(place, attn_implementation="eager")
         for place in (folder, tiny_folder(tmp_path / "same", seed=3))
     ]
-    seen = modules.with_gradient(batch, objective.needs).tokens["teacher_kl"].detach()
+    seen = models.with_gradient(batch, objective.needs).tokens["teacher_kl"].detach()
     expected = []
     for prompt, completion in ((row.prompt, row.rest) for row in batch.rows):
-        theirs = modules.teacher_prompts[tuple(prompt)]  # type: ignore[index]
+        theirs = models.teacher.prompts[tuple(prompt)]  # type: ignore[union-attr, index]
         assert len(theirs) > len(prompt)
         logits = [
             model(input_ids=torch.tensor([[*before, *completion]]), use_cache=False).logits[0, len(before) - 1 : -1]
@@ -356,8 +360,8 @@ def test_a_teacher_with_a_context_is_asked_with_it(folder: Path, tmp_path: Path)
 
 
 def test_opponents_come_from_the_mixture_and_are_not_learned_from(folder: Path) -> None:
-    objective, modules, source = sampled_run(folder, "nash_md", folder.parent)
-    batch = modules.fill(source.batch(0), objective.needs)
+    objective, models, source = sampled_run(folder, "nash_md", folder.parent)
+    batch = models.add_scored_columns(source.batch(0), objective.needs)
     opponent_B = batch.columns.rows["opponent"]
     assert opponent_B.tolist() == [False, False, True] * 2
     prepared = objective.prepare(batch.columns, objective.initial_state()).step
@@ -377,11 +381,11 @@ def test_micro_batches_do_not_change_the_gradient(folder: Path) -> None:
     gradients = []
     for budget in (10**6, 90):
         policy = load_model(folder)
-        modules = Modules(policy, DEVICE, load_model(folder), micro_tokens=budget)
+        models = ModelSet(policy, DEVICE, load_model(folder), micro_tokens=budget)
         objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
-        batch = modules.fill(Epochs(items(folder, "pairs"), 12, 1, 0).batch(0), objective.needs)
+        batch = models.add_scored_columns(EpochSource(items(folder, "pairs"), 12, 1, 0).batch(0), objective.needs)
         prepared = objective.prepare(batch.columns, {})
-        GradientProblem(objective, modules, batch.with_columns(prepared.step)).backward()
+        StepClosure(objective, models, batch.with_prepared(prepared.step))()
         gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters()]))
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
 
@@ -457,13 +461,13 @@ def test_judged_answers_of_a_prompt_are_ranked_together(folder: Path) -> None:
     ]
     (item,) = rankings(text, rows, 256, "judged")
     assert list(item.columns["rank"]) == [0.0, 1.0, 1.0], "a prompt whose answers all agree teaches nothing"
-    modules = Modules(load_scorer(folder), DEVICE)
+    models = ModelSet(load_scorer(folder), DEVICE)
     objective = RewardObjective(RewardKnobs(compare="ranks"))
-    run_update = AdamW([(modules.policy, 1e-2)], OPTIMIZER, 40)
-    source = Epochs([item], 1, 40, 0)
+    run_update = AdamW([(models.policy, 1e-2)], OPTIMIZER, 40)
+    source = EpochSource([item], 1, 40, 0)
     for step in range(source.steps):
         batch = source.batch(step)
         prepared = objective.prepare(batch.columns, {})
-        problem = GradientProblem(objective, modules, batch.with_columns(prepared.step))
-        metrics = run_update.step(problem, step / source.steps)
+        closure = StepClosure(objective, models, batch.with_prepared(prepared.step))
+        metrics = run_update.step(closure, step / source.steps)
     assert metrics["accuracy"] == 1.0

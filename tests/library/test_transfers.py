@@ -19,13 +19,14 @@ from torch.overrides import TorchFunctionMode
 
 from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams
+from posttrain.models.runtime import Runtime
 from posttrain.models.store import load_model, load_scorer
 from posttrain.rollout import token_rows
 from posttrain.train.batch import make_batch
-from posttrain.train.loop import GradientProblem
-from posttrain.train.modules import Modules
+from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
+from posttrain.train.step import StepClosure
 from tests.library.models import random_rows, tiny_folder
 from tests.library.test_training import settings_of
 
@@ -94,11 +95,11 @@ def objective_of(name: str) -> Any:
     return settings_of(name).objective()
 
 
-def modules_of(folder: Path, needs: frozenset[str], micro_tokens: int) -> Modules:
+def models_of(folder: Path, needs: frozenset[str], micro_tokens: int) -> ModelSet:
     """Models on the device, as the needs call for."""
-    device = Device(DeviceParams(device="cpu"))
+    device = Runtime(DeviceParams(device="cpu"))
     device.torch = torch.device(DEVICE)
-    return Modules(
+    return ModelSet(
         load_model(folder).to(DEVICE),
         device,
         load_model(folder).to(DEVICE),
@@ -107,7 +108,7 @@ def modules_of(folder: Path, needs: frozenset[str], micro_tokens: int) -> Module
     )
 
 
-def problem(folder: Path, name: str, rows: int, micro_tokens: int) -> GradientProblem:
+def problem(folder: Path, name: str, rows: int, micro_tokens: int) -> StepClosure:
     """One prepared step of so many rows, all columns at hand."""
     objective = objective_of(name)
     prompts, completions = random_rows(rows)
@@ -125,8 +126,7 @@ def problem(folder: Path, name: str, rows: int, micro_tokens: int) -> GradientPr
     pairs = torch.arange(rows) // 2 if "side" in objective.needs else None
     batch = make_batch(token_rows(prompts, completions), columns, fixed, pairs)
     prepared = objective.prepare(batch.columns, objective.initial_state()).step
-    prepared = prepared.with_rows(row=torch.arange(len(prepared)))
-    return GradientProblem(objective, modules_of(folder, objective.needs, micro_tokens), batch.with_columns(prepared))
+    return StepClosure(objective, models_of(folder, objective.needs, micro_tokens), batch.with_prepared(prepared))
 
 
 @pytest.mark.usefixtures("slow_adam")
@@ -135,11 +135,11 @@ def test_an_update_waits_twice_whatever_its_size(name: str, folder: Path) -> Non
     seen, micros = {}, []
     for rows, micro_tokens in ((8, 10**6), (8, 64), (32, 64)):
         step = problem(folder, name, rows, micro_tokens)
-        trained = [(module, 1e-3) for module in step.modules.trained.values()]
+        trained = [(module, 1e-3) for module in step.models.trained.values()]
         update = AdamW(trained, OptimizerParams(lr=1e-3), 10)
         with reads() as found:
             update.step(step, 0.0)
-        micros.append(sum(1 for _ in step.modules.micros(step.batch)))
+        micros.append(sum(1 for _ in step.micro_batches()))
         seen[rows, micro_tokens] = found
     assert micros[0] == 1 and micros[1] > 1 and micros[2] > 2 * micros[1], "the sizes do not differ"
     assert seen == dict.fromkeys(seen, PER_UPDATE)
@@ -147,10 +147,10 @@ def test_an_update_waits_twice_whatever_its_size(name: str, folder: Path) -> Non
 
 def test_scoring_a_batch_waits_once_for_each_column(folder: Path) -> None:
     for micro_tokens in (10**6, 64):
-        modules = modules_of(folder, frozenset({"value"}), micro_tokens)
+        models = models_of(folder, frozenset({"value"}), micro_tokens)
         batch = make_batch(token_rows(*random_rows(16)))
         with reads() as found:
-            filled = modules.fill(batch, frozenset({"ref_logp", "anchor", "value"}))
+            filled = models.add_scored_columns(batch, frozenset({"ref_logp", "anchor", "value"}))
         assert found == ["cpu"] * 3
         assert {part.device.type for part in filled.columns.tokens.values()} == {"cpu"}
 
@@ -167,7 +167,7 @@ def test_a_needless_look_is_seen(folder: Path) -> None:
         values[values > 0]
     looking = replace(step, objective=Looking(step.objective))
     with reads() as found:
-        looking.backward()
+        looking()
     assert len(found) > len(PER_UPDATE)
 
 

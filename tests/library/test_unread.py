@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError, TableError
-from posttrain.online.run import train_online
 from posttrain.tables.identity import with_ids
 from posttrain.tables.prepare import prepare
 from posttrain.tables.sources import file_tables
 from posttrain.tables.store import write_table
 from stages import data_samples, evaluate
+from stages import online as online_stage
 from tests.library.models import tiny_folder
 
 SAMPLING = {"max_tokens": 4}
@@ -88,7 +88,7 @@ def sampled_pairs() -> None:
 
 def online() -> None:
     Path("params.yaml").write_text(RUN)
-    train_online("grpo")
+    online_stage.main("grpo")
 
 
 def test_an_evaluation_says_that_nothing_was_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +144,7 @@ def test_a_run_whose_groups_agree_says_so(folder: Path, capsys: pytest.CaptureFi
     prompts(*"1234567")
     few = RUN.replace("prompts: 4, group_size: 4", "prompts: 2, group_size: 2")
     (folder / "params.yaml").write_text(few)
-    train_online("grpo")
+    online_stage.main("grpo")
     told = capsys.readouterr().err
     assert "online.runs.grpo: in the last 5 rounds the rewards of every group are equal" in told
     assert "online.runs.grpo: in 100% of all 10 groups (groups_agreeing)" in told

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from posttrain.algorithms.objective import Objective
 from posttrain.formulas.distill import Divergence, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
-from posttrain.models.device import Device
 from posttrain.models.forward import (
     add_embedding_gradient,
     embedded_leaf,
@@ -22,8 +23,10 @@ from posttrain.models.forward import (
     score_tokens,
     value_tokens,
 )
-from posttrain.models.head import head_of
+from posttrain.models.head import AnyHead, head_of, module_head_of
 from posttrain.models.logp import exact_kl, token_loss_backward
+from posttrain.models.runtime import Runtime
+from posttrain.models.store import load_policy, load_scorer
 from posttrain.text.layout import Layout, micro_batches, pack, sent
 from posttrain.train.batch import Batch
 
@@ -31,47 +34,100 @@ FIXED = ("ref_logp", "anchor", "old_value", "recomputed_logp")
 
 
 @dataclass(frozen=True)
-class Modules:
-    """The trained model and those that only look on; which are there follows from what the objective needs."""
+class Teacher:
+    """A frozen model whose distribution is learned, and how far from it the policy is."""
+
+    model: Any
+    divergence: Divergence
+    prompts: Mapping[tuple[int, ...], Sequence[int]] | None = None
+    """What the teacher sees in place of each prompt (context distillation); None: the same."""
+
+
+@dataclass(frozen=True)
+class ModelSet:
+    """The models of a run: the policy and the critic are trained, the others are frozen."""
 
     policy: Any
-    device: Device
+    runtime: Runtime
     reference: Any | None = None
     critic: Any | None = None
     old: Any | None = None
-    teacher: Any | None = None
-    divergence: Divergence | None = None
-    teacher_prompts: Mapping[tuple[int, ...], Sequence[int]] | None = None
-    """What the teacher sees in place of each prompt (context distillation); None: the same."""
+    teacher: Teacher | None = None
     temperature: float = 1.0
     micro_tokens: int = 16_384
+
+    def __post_init__(self) -> None:
+        teacher = None if self.teacher is None else self.teacher.model
+        for model in (self.reference, self.old, teacher):
+            if model is not None:
+                model.requires_grad_(requires_grad=False)
+
+    @classmethod
+    def load(
+        cls,
+        runtime: Runtime,
+        folder: Path,
+        needs: frozenset[str],
+        *,
+        micro_tokens: int,
+        temperature: float = 1.0,
+        teacher: Teacher | None = None,
+    ) -> ModelSet:
+        """The models that an objective's needs call for, no others; all start from the folder's weights."""
+
+        def loaded(load: Callable[[Path], Any]) -> Any:
+            return load(folder).to(runtime.torch)
+
+        return cls(
+            loaded(load_scorer if "score" in needs else load_policy),
+            runtime,
+            reference=loaded(load_policy) if "ref_logp" in needs else None,
+            critic=loaded(load_scorer) if "value" in needs else None,
+            old=loaded(load_policy) if "kl_old" in needs else None,
+            teacher=teacher,
+            temperature=temperature,
+            micro_tokens=micro_tokens,
+        )
 
     @property
     def trained(self) -> dict[str, Any]:
         """The models whose weights change, by name."""
         return {"policy": self.policy} | ({"critic": self.critic} if self.critic is not None else {})
 
-    def micros(self, batch: Batch) -> Iterator[Batch]:
+    def trained_parameters(self) -> dict[str, Parameter]:
+        """The weights that change, by name."""
+        return {
+            f"{kind}.{name}": parameter
+            for kind, model in self.trained.items()
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def micro_batches(self, batch: Batch) -> Iterator[Batch]:
         """The batch in parts that fit in memory, items kept whole."""
         sizes = [len(row) for row in batch.rows]
         for rows in micro_batches(sizes, batch.columns.items.tolist(), self.micro_tokens):
             yield batch.part(rows) if len(rows) < len(batch) else batch
 
+    def head(self, model: Any) -> AnyHead:
+        """The model's head: its matrix itself where gradients may be fused, else the module that holds it."""
+        return head_of(model) if self.runtime.fused else module_head_of(model)
+
     def with_gradient(self, micro: Batch, needs: frozenset[str]) -> Ragged:
         """The columns that the trained models give, with gradient."""
-        layout = pack(micro.rows).to(self.device.torch)
-        columns = on_device(micro.columns, self.device.torch)
-        with self.device.autocast():
+        layout = pack(micro.rows).to(self.runtime.torch)
+        columns = on_device(micro.columns, self.runtime.torch)
+        with self.runtime.autocast():
             if "score" in needs:
                 return columns.with_rows(score=score_rows(self.policy, layout))
-            logp, entropy = score_tokens(self.policy, layout, self.temperature)
+            logp, entropy = score_tokens(self.policy, layout, self.temperature, self.head(self.policy))
             columns = columns.with_tokens(logp=logp, entropy=entropy)
             if "value" in needs:
                 columns = columns.with_tokens(value=value_tokens(self.critic, layout))
             if "kl_old" in needs:
-                columns = columns.with_tokens(kl_old=self._moved(layout))
-            if "teacher_kl" in needs:
-                columns = columns.with_tokens(teacher_kl=self._apart(layout, micro))
+                columns = columns.with_tokens(kl_old=self._kl_old(layout))
+            if self.teacher is not None:
+                columns = columns.with_tokens(teacher_kl=self._teacher_divergence(self.teacher, layout, micro))
         return columns
 
     def backward_by_token(self, micro: Batch, objective: Objective) -> dict[str, Tensor]:
@@ -79,8 +135,8 @@ class Modules:
 
         The loss is asked tile by tile while the head's distributions are at hand, so that they are made once.
         """
-        layout = pack(micro.rows).to(self.device.torch)
-        columns = on_device(micro.columns, self.device.torch)
+        layout = pack(micro.rows).to(self.runtime.torch)
+        columns = on_device(micro.columns, self.runtime.torch)
         totals: dict[str, Tensor] = {}
 
         def loss(part: slice, logp: Tensor, entropy: Tensor) -> Tensor:
@@ -89,7 +145,7 @@ class Modules:
                 totals[name] = totals[name] + share.detach() if name in totals else share.detach()
             return found.total
 
-        with self.device.autocast():
+        with self.runtime.autocast():
             embedded_ND = embedded_leaf(self.policy, layout)
             states_ND = packed_states(self.policy, layout, embedded_ND)
             hidden_MD = states_ND.detach().index_select(0, layout.source_M)
@@ -102,55 +158,46 @@ class Modules:
 
     @torch.no_grad()
     def copy_policy(self, model: Any) -> None:
-        """Make a model that only looks on (the reference, the old policy) equal to the policy as it is now."""
+        """Make a frozen model (the reference, the old policy) equal to the policy as it is now."""
         for mine, theirs in zip(model.parameters(), self.policy.parameters(), strict=True):
             mine.copy_(theirs)
 
-    def _moved(self, layout: Layout) -> Tensor:
+    def _kl_old(self, layout: Layout) -> Tensor:
         """KL(old || policy) over the vocabulary at each token."""
         with torch.no_grad():
             before = packed_states(self.old, layout)[layout.source_M]
         now = packed_states(self.policy, layout)[layout.source_M]
-        old_head = head_of(self.old).mapped(Tensor.detach)
-        return exact_kl(before, old_head, now, head_of(self.policy), self.temperature)
+        return exact_kl(before, self.head(self.old), now, self.head(self.policy), self.temperature)
 
-    def _apart(self, layout: Layout, micro: Batch) -> Tensor:
+    def _teacher_divergence(self, teacher: Teacher, layout: Layout, micro: Batch) -> Tensor:
         """The divergence from the teacher over the vocabulary at each token."""
-        if self.divergence is None:
-            raise ValueError("a teacher was asked for without a divergence")
         seen = layout
-        if self.teacher_prompts is not None:
-            asked = [replace(row, prompt=self.teacher_prompts[tuple(row.prompt)]) for row in micro.rows]
-            seen = pack(asked).to(self.device.torch)
+        if teacher.prompts is not None:
+            asked = [replace(row, prompt=teacher.prompts[tuple(row.prompt)]) for row in micro.rows]
+            seen = pack(asked).to(self.runtime.torch)
         with torch.no_grad():
-            theirs = packed_states(self.teacher, seen)[seen.source_M]
+            theirs = packed_states(teacher.model, seen)[seen.source_M]
         mine = packed_states(self.policy, layout)[layout.source_M]
-        return tiled(
-            self.divergence,
-            mine,
-            head_of(self.policy).logits,
-            theirs,
-            head_of(self.teacher).mapped(Tensor.detach).logits,
-        )
+        return tiled(teacher.divergence, mine, self.head(self.policy).logits, theirs, self.head(teacher.model).logits)
 
     @phase("score")
     @torch.no_grad()
-    def fill(self, batch: Batch, needs: frozenset[str]) -> Batch:
+    def add_scored_columns(self, batch: Batch, needs: frozenset[str]) -> Batch:
         """The batch with every column that is made before `prepare` and is not there yet."""
         wanted = [name for name in FIXED if name in needs or (name == "old_value" and "value" in needs)]
         for name in wanted:
             if name not in batch.columns.tokens:
-                column = torch.cat([self._fixed(name, micro) for micro in self.micros(batch)]).cpu()
+                column = torch.cat([self._score(name, micro) for micro in self.micro_batches(batch)]).cpu()
                 batch = batch.with_columns(batch.columns.with_tokens(**{name: column}))
         return batch
 
-    def _fixed(self, name: str, micro: Batch) -> Tensor:
-        layout = pack(micro.rows).to(self.device.torch)
-        with self.device.autocast():
+    def _score(self, name: str, micro: Batch) -> Tensor:
+        layout = pack(micro.rows).to(self.runtime.torch)
+        with self.runtime.autocast():
             if name == "old_value":
                 return value_tokens(self.critic, layout)
             model = self.reference if name == "ref_logp" else self.policy
-            return score_tokens(model, layout, self.temperature)[0]
+            return score_tokens(model, layout, self.temperature, self.head(model))[0]
 
 
 def on_device(columns: Ragged, device: torch.device) -> Ragged:
@@ -163,9 +210,3 @@ def on_device(columns: Ragged, device: torch.device) -> Ragged:
         {name: sent(part, device) for name, part in columns.tokens.items()},
         None if columns.item_B is None else sent(columns.item_B, device),
     )
-
-
-def rows_of(columns: Ragged) -> Sequence[int]:
-    """The batch rows that are left after `prepare`, in its order."""
-    rows: list[int] = columns.rows["row"].tolist()
-    return rows

@@ -1,4 +1,4 @@
-"""Checked tables as items of token ids."""
+"""Checked tables as examples of token ids."""
 
 from __future__ import annotations
 
@@ -10,83 +10,85 @@ from posttrain.errors import DataError
 from posttrain.measure.phases import phase
 from posttrain.rollout import TokenRow
 from posttrain.text.chat import ChatText
-from posttrain.train.epochs import Item
+from posttrain.train.epochs import Example
 
 Record = Mapping[str, Any]
 
 
 @phase("load")
-def demonstrations(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
+def demonstrations(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Example]:
     """Chat rows: the last turn is the completion; rows longer than `longest` tokens are left out, and counted."""
     encoded = text.exchanges([(row["messages"][:-1], row["messages"][-1:]) for row in rows])
-    items = [Item([one]) for one in encoded]
-    return _short(items, longest, where)
+    examples = [Example([one]) for one in encoded]
+    return _short(examples, longest, where)
 
 
 @phase("load")
-def comparisons(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
+def comparisons(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Example]:
     """Pair rows: the chosen answer, then the rejected one."""
-    items, kept = [], list(rows)
+    examples, kept = [], list(rows)
     encoded = text.exchanges([(row["prompt"], row[side]) for row in kept for side in ("chosen", "rejected")])
     for row, chosen, rejected in zip(kept, encoded[::2], encoded[1::2], strict=True):
-        items.append(
-            Item(
+        examples.append(
+            Example(
                 [chosen, replace(rejected, prompt=chosen.prompt)],
                 {"side": [1.0, -1.0], "margin": [row["margin"]] * 2},
             )
         )
-    return _short(items, longest, where)
+    return _short(examples, longest, where)
 
 
 @phase("load")
-def feedback(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
+def feedback(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Example]:
     """Unpaired rows: an answer and whether it was liked."""
     kept = list(rows)
-    items = [
-        Item([one], {"label": [1.0 if row["label"] else -1.0]})
+    examples = [
+        Example([one], {"label": [1.0 if row["label"] else -1.0]})
         for row, one in zip(kept, _judged(text, kept), strict=True)
     ]
-    return _short(items, longest, where)
+    return _short(examples, longest, where)
 
 
 @phase("load")
-def rankings(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Item]:
+def rankings(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Example]:
     """Judged answers, prompt by prompt: the liked ones rank 0, the others 1; prompts of one kind only are left out."""
     answers: dict[str, list[tuple[TokenRow, float]]] = {}
     kept = list(rows)
     for row, one in zip(kept, _judged(text, kept), strict=True):
         answers.setdefault(str(one.prompt), []).append((one, 0.0 if row["label"] else 1.0))
-    items = [
-        Item([one for one, _ in mine], {"rank": [rank for _, rank in mine]})
+    examples = [
+        Example([one for one, _ in mine], {"rank": [rank for _, rank in mine]})
         for mine in answers.values()
         if len({rank for _, rank in mine}) == 2
     ]
-    return _short(items, longest, where)
+    return _short(examples, longest, where)
 
 
 @phase("load")
-def windows(text: ChatText, documents: Sequence[str], width: int, where: str) -> list[Item]:
+def windows(text: ChatText, documents: Sequence[str], width: int, where: str) -> list[Example]:
     """Documents one after the other, each ended by the stop token, cut into windows of width + 1 tokens."""
     stream = [token for ids in (text.plain(documents) if documents else []) for token in (*ids, text.stop)]
     if len(stream) <= width:
         what = f"the {len(documents)} documents of a split have {len(stream)} tokens, fewer than window = {width}"
         raise DataError(what=what, where=where, fix="Give more text, or lower base.window")
     starts = range(0, len(stream) - width, width)
-    return [Item([TokenRow([], stream[start : start + width + 1])]) for start in starts]
+    return [Example([TokenRow([], stream[start : start + width + 1])]) for start in starts]
 
 
 def _judged(text: ChatText, rows: Sequence[Record]) -> list[TokenRow]:
     return text.exchanges([(row["prompt"], row["completion"]) for row in rows])
 
 
-def _short(items: list[Item], longest: int, where: str) -> list[Item]:
-    if not items:
+def _short(examples: list[Example], longest: int, where: str) -> list[Example]:
+    if not examples:
         raise DataError(what="a split has no rows to train on", where=where, fix="Give it rows")
-    sizes = (max(map(len, item.rows)) for item in items)
-    kept = [item for item, size in zip(items, sizes, strict=True) if size <= longest]
+    sizes = (max(map(len, example.rows)) for example in examples)
+    kept = [example for example, size in zip(examples, sizes, strict=True) if size <= longest]
     if not kept:
         fix = "Raise max_tokens or shorten the data"
-        raise DataError(what=f"all {len(items)} rows are longer than max_tokens = {longest}", where=where, fix=fix)
-    if len(kept) < len(items):
-        print(f"{where}: {len(items) - len(kept)} of {len(items)} rows are longer than {longest} tokens: left out")
+        raise DataError(what=f"all {len(examples)} rows are longer than max_tokens = {longest}", where=where, fix=fix)
+    if len(kept) < len(examples):
+        print(
+            f"{where}: {len(examples) - len(kept)} of {len(examples)} rows are longer than {longest} tokens: left out"
+        )
     return kept

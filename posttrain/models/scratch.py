@@ -1,0 +1,46 @@
+"""The shape of a model from scratch: Qwen3's architecture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from posttrain.params import Params
+
+
+class ScratchParams(Params):
+    """The shape of a model from scratch (Qwen3's architecture)."""
+
+    layers: int = Field(3, ge=1, le=1000, description="decoder layers")
+    width: int = Field(64, ge=8, le=100_000, description="hidden size")
+    heads: int = Field(2, ge=1, le=10_000, description="attention heads")
+    feed_forward: int = Field(192, ge=8, le=1_000_000, description="width of the feed-forward layers")
+    context: int = Field(512, ge=16, le=100_000_000, description="longest sequence")
+    spread: float = Field(0.08, gt=0, lt=1, description="deviation of the random start; 0.02 learns far slower here")
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> ScratchParams:
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width = {self.width} is no even multiple of heads = {self.heads}. Change one of them")
+        return self
+
+
+def scratch_config(shape: ScratchParams, vocabulary: int, *, stop: int, pad: int | None) -> Any:
+    """The config of a model of this shape."""
+    from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        head_dim=shape.width // shape.heads,
+        intermediate_size=shape.feed_forward,
+        max_position_embeddings=shape.context,
+        tie_word_embeddings=True,
+        initializer_range=shape.spread,
+        eos_token_id=stop,
+        pad_token_id=pad,
+    )

@@ -1,0 +1,30 @@
+"""What a training stage measures on the rows that it has not learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from posttrain.measure.phases import phase
+from posttrain.models.forward import score_rows
+from posttrain.text.layout import pack
+from posttrain.train.epochs import Example, stack
+from posttrain.train.model_set import ModelSet
+
+
+@torch.no_grad()
+def mean_loss(models: ModelSet, examples: Sequence[Example]) -> float:
+    """Mean negative log-likelihood per token."""
+    batch = models.add_scored_columns(stack(examples), frozenset({"anchor"}))
+    return -float(batch.columns.tokens["anchor"].double().mean())
+
+
+@phase("score")
+@torch.no_grad()
+def answer_scores(models: ModelSet, examples: Sequence[Example]) -> Tensor:
+    """The scalar head's score of every answer."""
+    device = models.runtime.torch
+    parts = [score_rows(models.policy, pack(one.rows).to(device)) for one in models.micro_batches(stack(examples))]
+    return torch.cat(parts).double().cpu()
