@@ -23,7 +23,8 @@ from benchmarks.speed.case import (
 )
 from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.models.attention import register
 from posttrain.models.device import Device, DeviceParams
 from posttrain.online.rollouts import Prompt, RolloutParams, Rollouts

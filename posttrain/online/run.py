@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.algorithms.policy_knobs import GROUPED
-from posttrain.algorithms.supervised import DistillKnobs
+from posttrain.algorithms.policy_knobs import TrpoOptions
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import Device
@@ -58,7 +57,7 @@ def train_distill(run: str) -> None:
         load_policy(folder).to(device.torch),
         device,
         teacher=load_policy(teacher).to(device.torch),
-        divergence=params.knobs(DistillKnobs).formula(),
+        divergence=params.formula(),
         teacher_prompts=None if params.context is None else _with_context(text, params),
         temperature=params.rollout.sampling.temperature,
         micro_tokens=params.micro_tokens,
@@ -116,7 +115,7 @@ def _watch(params: OnlineParams, section: str) -> Watch:
     """Distillation learns nothing from its rewards; only what compares a group needs rewards that differ in it."""
     if isinstance(params, DistillRun):
         return Watch(section, {}, compares=False)
-    grouped = isinstance(params, PolicyRun) and params.advantage in GROUPED
+    grouped = isinstance(params, PolicyRun) and params.compares.grouped
     return Watch(section, params.reward, compares=grouped or isinstance(params, SampledPairRun))
 
 
@@ -135,12 +134,12 @@ def _modules(params: OnlineParams, folder: Path, device: Device) -> Modules:
 
 
 def _update(params: OnlineParams, modules: Modules, steps: int) -> Update:
-    if not isinstance(params, PolicyRun) or params.update == "adamw":
+    if not isinstance(params, PolicyRun) or not isinstance(params.update, TrpoOptions):
         return adamw(modules, params, steps)
     critic: Any = None
     if modules.critic is not None:
         critic = adamw(Modules(modules.critic, modules.device), params, steps)
-    return Trpo(modules.policy, params.trpo, critic)
+    return Trpo(modules.policy, params.update, critic)
 
 
 @phase("load")

@@ -7,20 +7,21 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from posttrain.algorithms.advantages import WinRateOptions
 from posttrain.algorithms.distill_rows import DISTILL_ROWS, DistillRunKnobs
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import (
-    POLICY_ROWS,
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_knobs import (
     PolicyKnobs,
-    PolicyObjective,
     group_refusal,
     replay_refusal,
     reuse_refusal,
     truncation_refusal,
 )
-from posttrain.algorithms.preference import PreferenceKnobs, PreferenceObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
-from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import DistillObjective, LikelihoodObjective
 from posttrain.online.mixed import Shared, WithText
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
 from posttrain.online.selected import Selected, best_rule, pair_rule
@@ -71,10 +72,6 @@ class OnlineParams(TrainingParams):
         """Tables that are read beside the prompts."""
         return []
 
-    def knobs(self, model: type[Any]) -> Any:
-        """The part of the settings that an objective reads."""
-        return model(**{name: getattr(self, name) for name in model.model_fields if name in self.model_fields_set})
-
 
 class TextParams(Params):
     """Pretraining text next to the samples (PPO-ptx)."""
@@ -99,8 +96,8 @@ class PolicyRun(OnlineParams, PolicyKnobs):
             "rollout.sampling": truncation_refusal(self.rollout.sampling.top_p, self.rollout.sampling.top_k),
         }
         refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]
-        if refused and not self.experimental:
-            raise ValueError(f"{'; '.join(refused)}, or experimental: true")
+        if refused and not self.allow_unsupported:
+            raise ValueError(f"{'; '.join(refused)}, or allow_unsupported: true")
         if self.overlong is not None and self.overlong >= self.rollout.sampling.max_tokens:
             raise ValueError("overlong must be below rollout.sampling.max_tokens. Lower it")
         if self.text != TextParams() and not self.ptx:
@@ -115,12 +112,13 @@ class PolicyRun(OnlineParams, PolicyKnobs):
 
     def objective(self) -> Objective:
         """The row's surrogate; the longest completion is the constant of the fixed-length aggregation."""
-        return PolicyObjective(self.knobs(PolicyKnobs), self.rollout.sampling.max_tokens)
+        return PolicyObjective(self, self.rollout.sampling.max_tokens)
 
     def shaping(self) -> Shaping:
         """Dynamic sampling, the punishment of length, opponents."""
-        met = self.advantage == "win_rate"
-        return Shaping(self.resample, self.overlong, opponents=met, mixture=self.mixture if met else 0.0)
+        if isinstance(self.advantage, WinRateOptions):
+            return Shaping(self.resample, self.overlong, opponents=True, mixture=self.advantage.mixture)
+        return Shaping(self.resample, self.overlong)
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:
         """The samples, with pretraining text beside them where ptx asks for it."""
@@ -153,7 +151,7 @@ class SampledPairRun(SampledRun, SampledPairKnobs):
 
     def objective(self) -> Objective:
         """The preference row."""
-        return PreferenceObjective(self.knobs(PreferenceKnobs))
+        return PreferenceObjective(self)
 
     def shaping(self) -> Shaping:
         """All samples from the mixture (IPO-MD), or from the policy."""
@@ -169,7 +167,7 @@ class SampledBestRun(SampledRun, SampledBestKnobs):
 
     def objective(self) -> Objective:
         """The likelihood."""
-        return LikelihoodObjective(self.knobs(LikelihoodKnobs))
+        return LikelihoodObjective(self)
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
         """The samples that reach the rule's mark."""
@@ -196,7 +194,7 @@ class DistillRun(OnlineParams, DistillRunKnobs):
 
     def objective(self) -> Objective:
         """The divergence."""
-        return DistillObjective(self.knobs(DistillKnobs))
+        return DistillObjective(self)
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:
         """Own samples, given answers, or both by turns."""

@@ -6,13 +6,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.preference import (
-    PREFERENCE_ROWS,
-    PreferenceKnobs,
-    PreferenceObjective,
-    RewardKnobs,
-    RewardObjective,
-)
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
+from posttrain.algorithms.reward import RewardKnobs, RewardObjective
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import Device
@@ -64,7 +60,7 @@ class RewardRun(TrainingParams):
 
 
 class PreferenceRun(TrainingParams, PreferenceKnobs):
-    """One run of `preference.runs`: an algorithm, any of its knobs, and how it is trained."""
+    """One run of `preference.runs`: an algorithm, any of its settings, and how it is trained."""
 
     algorithm: str = Field(description="a row of docs/algorithms.md")
     start: str = model_slot("the model it starts from")
@@ -122,7 +118,7 @@ def train_preference(run: str) -> None:
     folder, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
     text = ChatText(load_tokenizer(folder), str(folder), today=params.date)
     device = Device(params.device)
-    objective, kind = _objective(params), needed_kind(params, section)
+    objective, kind = PreferenceObjective(params), needed_kind(params, section)
     reference = load_policy(folder).to(device.torch) if "ref_logp" in objective.needs else None
     modules = Modules(load_policy(folder).to(device.torch), device, reference, micro_tokens=params.micro_tokens)
     frame = read_table(table, kind).filter(split="train")
@@ -153,18 +149,12 @@ def preference_source(
 
 def needed_kind(params: PreferenceRun, section: str) -> Kind:
     """The kind of table that the run learns from; refuses another one."""
-    kind: Kind = "feedback" if "label" in _objective(params).needs else "pairs"
+    kind: Kind = "pairs" if params.paired else "feedback"
     run, _, named = params.data.partition("/")
     if named != kind:
         what = f"{section}.data = '{params.data}': {params.algorithm} learns from a table of {kind}"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Name one, e.g. {run}/{kind}")
     return kind
-
-
-def _objective(params: PreferenceRun) -> PreferenceObjective:
-    """The objective with the knobs that the row or the user set, so that none is read as set that was not."""
-    knobs = params.model_fields_set & set(PreferenceKnobs.model_fields)
-    return PreferenceObjective(PreferenceKnobs(**params.model_dump(include=knobs)))
 
 
 def _accuracy(modules: Modules, items: list[Item]) -> dict[str, float]:

@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from posttrain.laws.cases import Shape
 from tests.laws import test_expectations as enumerated
-from tests.laws.cases import Shape, subjects
-from tests.laws.laws import LAWS
+from tests.laws.oracle_laws import LAWS
+from tests.laws.subjects import subjects
 
 PAGE = Path("docs/conformance.md")
 SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) for seed in range(24)]

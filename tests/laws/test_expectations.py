@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.formulas import kl
 from posttrain.formulas.ragged import Ragged
 
@@ -88,7 +89,7 @@ def true_gradient(policy: Table) -> Tensor:
 
 
 def quiet(name: str, **over: object) -> PolicyObjective:
-    return PolicyObjective(POLICY_ROWS[name].settings(kl={"place": "none"}, **over), LENGTH)
+    return PolicyObjective(POLICY_ROWS[name].settings(kl="none", **over), LENGTH)
 
 
 def gradient_gap(seed: int, objective: PolicyObjective, group: int, factor: float) -> float:

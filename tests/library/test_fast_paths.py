@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.logp import plain_token_logp, token_loss_backward
