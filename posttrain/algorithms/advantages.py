@@ -11,6 +11,7 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import State
 from posttrain.choices import Options
+from posttrain.errors import ParamsError
 from posttrain.formulas import advantage as adv
 from posttrain.formulas.ragged import Ragged
 
@@ -24,6 +25,8 @@ class Rewards:
     charge_N: Tensor
     charge_B: Tensor
     state: State
+    weights: tuple[float, ...]
+    """Of the columns of `reward_parts`."""
 
     @property
     def compared(self) -> Tensor:
@@ -46,6 +49,10 @@ class Advantage:
     """Whether rewards, and so charges, come token by token."""
     per_token: bool = False
     """Whether it differs from token to token of a row."""
+    nonnegative: bool = False
+    """Whether rewards have to be 0 or more."""
+    by_part: bool = False
+    """Whether it compares the parts of the reward."""
 
 
 class WinRateOptions(Options):
@@ -104,6 +111,19 @@ def _win_rate(rewards: Rewards, options: WinRateOptions) -> Tensor:
     return adv.win_rate(rewards.reward_B, rows["opponent"], rows["group"], options.scale) - rewards.charge_B
 
 
+def _over_mean(rewards: Rewards, _: Options) -> Tensor:
+    if bool((rewards.reward_B < 0).any()):
+        what = f"advantage 'maxrl' divides by a group's mean reward, and a reward is {float(rewards.reward_B.min()):g}"
+        fix = "Use rewards of 0 or more, or advantage group_zscore"
+        raise ParamsError(what=what, where="reward", fix=fix)
+    return adv.over_mean(rewards.reward_B, rewards.step.rows["group"])
+
+
+def _decoupled(rewards: Rewards, _: Options) -> Tensor:
+    rows = rewards.step.rows
+    return adv.decoupled(rows["reward_parts"].to(rewards.reward_B.dtype), rewards.weights, rows["group"])
+
+
 def _outcome_value(rewards: Rewards, options: CriticOptions) -> dict[str, Tensor]:  # noqa: ARG001
     returns = rewards.step.spread(rewards.compared)
     return {"advantage": returns - rewards.step.tokens["old_value"], "return": returns}
@@ -137,6 +157,20 @@ ADVANTAGES: dict[str, Advantage] = {
     "group_zscore": _grouped(adv.group_zscore, "(R - mean) / (std + 1e-4) in the group, 0 where its rewards agree"),
     "group_centred": _grouped(adv.group_centred, "R - mean of the group"),
     "leave_one_out": _grouped(adv.leave_one_out, "R - mean of the siblings"),
+    "maxrl": Advantage(
+        Options,
+        _per_row(_over_mean),
+        "(R - mean) / mean of the group, 0 where the mean is 0; rewards >= 0",
+        grouped=True,
+        nonnegative=True,
+    ),
+    "gdpo": Advantage(
+        Options,
+        _per_row(_decoupled),
+        "z-score of each reward part in its group, weighted sum, whitened over the step's rows",
+        grouped=True,
+        by_part=True,
+    ),
     "batch_centred": Advantage(
         Options, _per_row(lambda rewards, _: adv.batch_centred(rewards.compared)), "R - mean of the batch"
     ),

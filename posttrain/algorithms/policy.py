@@ -28,10 +28,12 @@ AGGREGATE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class PolicyObjective:
-    """A row's settings as prepare and loss; `max_length` is the constant of the fixed-length aggregation."""
+    """A row's settings as prepare and loss; `max_length` is the constant of that aggregation."""
 
     knobs: PolicyKnobs
     max_length: int
+    reward_weights: tuple[float, ...] = ()
+    """Of the columns of `reward_parts`, for an advantage that compares parts."""
 
     @cached_property
     def surrogate(self) -> Surrogate:
@@ -48,6 +50,7 @@ class PolicyObjective:
         knobs = self.knobs
         wanted = {"reward", "truncated", "old_logp", "entropy"} | self.surrogate.needs
         wanted |= {"group"} if self.advantage.grouped else set()
+        wanted |= {"reward_parts"} if self.advantage.by_part else set()
         wanted |= {"opponent"} if knobs.advantage.type == "win_rate" else set()
         wanted |= {"value"} if self.advantage.valued else set()
         wanted |= {"ref_logp"} if knobs.kl.type != "none" else set()
@@ -145,7 +148,7 @@ class PolicyObjective:
             charge_N = state["beta"] * estimate(self._sampled(step).to(dtype), step.tokens["ref_logp"].to(dtype))
         mean = isinstance(charge, SequenceKlOptions) and charge.reduce == "mean"
         charge_B = step.mean_rows(charge_N) if mean else step.sum_rows(charge_N)
-        rewards = Rewards(step, step.rows["reward"].to(dtype), charge_N, charge_B, state)
+        rewards = Rewards(step, step.rows["reward"].to(dtype), charge_N, charge_B, state, self.reward_weights)
         columns = self.advantage.columns(rewards, self.knobs.advantage)
         return step.with_rows(compared=rewards.compared).with_tokens(**columns)
 

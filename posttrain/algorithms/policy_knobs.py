@@ -236,6 +236,10 @@ def _kl_refusal(knobs: PolicyKnobs) -> str | None:
             "kl.estimator k1 in the loss has a gradient of expectation 0, so it would charge nothing. "
             "Use k3 or k2 in the loss, or kl.type reward_token or reward_sequence"
         )
+    if kl.type.startswith("reward") and knobs.compares.by_part:
+        return f"advantage '{advantage}' compares the parts of the reward, and a charge is none. Use kl.type loss"
+    if kl.type.startswith("reward") and knobs.compares.nonnegative:
+        return f"advantage '{advantage}' needs rewards >= 0, which a charge could make negative. Use kl.type loss"
     if kl.type == "reward_sequence" and knobs.compares.token_rewards:
         return f"advantage '{advantage}' takes its rewards per token. Use kl.type reward_token"
     if kl.type == "reward_token" and not knobs.compares.token_rewards:
@@ -251,6 +255,10 @@ def _update_refusal(knobs: PolicyKnobs) -> str | None:
         return "trpo bounds the step by its KL, not by a clip. Use surrogate importance"
     if knobs.update.type == "trpo" and knobs.penalty.type != "none":
         return "trpo holds KL(old || new) under a bound, so a price on it comes on top. Use penalty none"
+    if knobs.overlong is not None and knobs.compares.nonnegative:
+        return (
+            f"advantage '{knobs.advantage.type}' needs rewards >= 0, and overlong punishes below 0. Use overlong null"
+        )
     if knobs.resample and not knobs.compares.grouped:
         grouped = sorted(name for name, advantage in ADVANTAGES.items() if advantage.grouped)
         return (

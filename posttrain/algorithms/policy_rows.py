@@ -6,6 +6,7 @@ from typing import Any
 
 from posttrain.algorithms.policy_knobs import PolicyKnobs
 from posttrain.algorithms.row import Row, table
+from posttrain.algorithms.surrogates import ROWS
 
 
 def _kl(place: str, estimator: str, beta: float) -> dict[str, Any]:
@@ -128,6 +129,19 @@ POLICY_ROWS: dict[str, Row] = table(
                 "aggregation": "sequence_sum",
                 "kl": _kl("reward_sequence", "k1", 0.02),
             },
+        ),
+        *ROWS,
+        Row(
+            "maxrl",
+            "Tajwar 2026, arXiv:2602.02710",
+            "-mean_i sum_t A logp, A = (R - mean) / mean of the group, 0 where the mean is 0",
+            {"advantage": "maxrl", "surrogate": "reinforce", "aggregation": "sequence_sum"},
+        ),
+        Row(
+            "gdpo",
+            "Liu 2026, arXiv:2601.05242",
+            "-mean_i mean_t min(r A, clip(r) A), A = sum_k w_k zscore_group(R_k), whitened over the rows of the step",
+            {"advantage": "gdpo"},
         ),
     ),
 )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, Objective, State
+from posttrain.algorithms.policy import PolicyObjective
 from posttrain.formulas.ragged import Ragged
 
 LONGEST = 9
@@ -58,7 +59,7 @@ class Outcome:
 def build(objective: Objective, shape: Shape) -> Case:
     """A step of float64 columns for the objective, drawn from the shape's seed."""
     draw = torch.Generator().manual_seed(shape.seed)
-    rows, item_B = _rows(objective.needs, shape, draw)
+    rows, item_B = _rows(objective, shape, draw)
     lengths_B = torch.randint(1, shape.longest + 1, (item_B.numel(),), generator=draw)
     tokens = _tokens(int(lengths_B.sum()), draw)
     leaves = {
@@ -129,8 +130,9 @@ def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:
     }
 
 
-def _rows(needs: frozenset[str], shape: Shape, draw: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
+def _rows(objective: Objective, shape: Shape, draw: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
     """(row columns, item numbers): pairs, ranked answers, labels or groups, whichever is needed."""
+    needs = objective.needs
     if "side" in needs:
         pairs = shape.groups * shape.size
         item_B = torch.arange(pairs).repeat_interleave(2)
@@ -153,6 +155,11 @@ def _rows(needs: frozenset[str], shape: Shape, draw: torch.Generator) -> tuple[d
         "age": torch.randint(0, 3, (count,), generator=draw),
         "label": torch.tensor([1.0, -1.0, 0.0]).repeat(count)[:count],
     }
+    if isinstance(objective, PolicyObjective):
+        if objective.advantage.nonnegative:
+            rows["reward"] = rows["reward"].abs()
+        rows["reward_parts"] = torch.randn(count, len(objective.reward_weights), generator=draw, dtype=torch.float64)
+        rows["sample_key"] = torch.randint(-(2**62), 2**62, (count,), generator=draw)
     rows["truncated"][0] = False
     if "pretrain" in needs:
         extra = {name: torch.cat([part, part[:2]]) for name, part in rows.items()}

@@ -111,6 +111,7 @@ def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
         case = build(objective, shape)
         unmoored = kind.valued or (kind.token_rewards and not whitened)
         case = _with(case, "reward", 0.0 if unmoored else 0.7)
+        case = _with(case, "reward_parts", 0.7) if kind.by_part else case
         case = _with(case, "old_value", 0.0) if kind.valued else case
         return _largest(run(case).gradients["logp"])
     if isinstance(objective, PreferenceObjective) and isinstance(objective.item, PairLoss):

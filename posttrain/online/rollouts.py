@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from posttrain.formulas.random import row_keys
 from posttrain.measure.phases import phase
 from posttrain.online.watch import Watch
 from posttrain.params import Params
@@ -208,12 +209,14 @@ class Rollouts:
         ]
         self._watch.completions(samples)
         rewards, each = self._reward(samples)
+        judged = list(each.values())
         for key, values in each.items():
             parts.setdefault(key, []).extend(values)
         if self._shaping.overlong:
             lengths = [len(ids) for ids in drawn.ids]
             punished = soft_overlong(lengths, self._params.sampling.max_tokens, self._shaping.overlong)
             rewards = [reward + extra for reward, extra in zip(rewards, punished, strict=True)]
+            judged.append(punished)
         batches = []
         for g in range(len(prompts)):
             rows = range(g * size, (g + 1) * size)
@@ -221,6 +224,11 @@ class Rollouts:
                 "reward": torch.tensor([rewards[i] for i in rows]),
                 "truncated": torch.tensor([drawn.truncated[i] for i in rows]),
             }
+            if "reward_parts" in self._needs:
+                columns["reward_parts"] = torch.tensor([[part[i] for part in judged] for i in rows])
+            if "sample_key" in self._needs:
+                names = [f"{prompts[g].id}:{name}:{i}" for i in range(size)]
+                columns["sample_key"] = row_keys(self._seed, names)
             if self._shaping.opponents:
                 columns["opponent"] = torch.arange(size) >= size - size // 2
             old = {"old_logp": torch.tensor([x for i in rows for x in drawn.logps[i]])}

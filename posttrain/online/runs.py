@@ -112,7 +112,8 @@ class PolicyRun(OnlineParams, PolicyKnobs):
 
     def objective(self) -> Objective:
         """The row's surrogate; the longest completion is the constant of the fixed-length aggregation."""
-        return PolicyObjective(self, self.rollout.sampling.max_tokens)
+        punished = () if self.overlong is None else (1.0,)  # the punishment is one more part of the reward
+        return PolicyObjective(self, self.rollout.sampling.max_tokens, (*self.reward.values(), *punished))
 
     def shaping(self) -> Shaping:
         """Dynamic sampling, the punishment of length, opponents."""

@@ -35,24 +35,31 @@ def estimate(kind: str, logp: float, ref: float) -> float:
     return {"k1": d, "k2": d * d / 2, "k3": math.exp(-d) + d - 1}[kind]
 
 
-def policy(knobs: Any, longest: int, rows: Rows, state: dict[str, float], still: Rows) -> float:
+def policy(
+    knobs: Any, longest: int, weights: tuple[float, ...], rows: Rows, state: dict[str, float], still: Rows
+) -> float:
     """The loss of a policy row."""
     acted = [(row, old) for row, old in zip(rows, still, strict=True) if not (knobs.ptx and row["pretrain"])]
     text = [row for row in rows if knobs.ptx and row["pretrain"]]
-    total = _policy_term(knobs, longest, [a for a, _ in acted], [b for _, b in acted], state)
+    total = _policy_term(knobs, longest, weights, [a for a, _ in acted], [b for _, b in acted], state)
     if text:
         tokens = [x for row in text for x in row["logp"]]
         total += knobs.ptx * -mean(tokens)
     return total
 
 
-def _policy_term(knobs: Any, longest: int, rows: Rows, still: Rows, state: dict[str, float]) -> float:
+def _policy_term(
+    knobs: Any, longest: int, weights: tuple[float, ...], rows: Rows, still: Rows, state: dict[str, float]
+) -> float:
     sampled = "old_logp" if knobs.correction is None else "recomputed_logp"
     advantages, returns = _advantages(knobs, rows, state["beta"], sampled, state)
+    if knobs.advantage.type == "gdpo":
+        advantages = _decoupled(rows, weights)
     counted = [not (knobs.truncated == "mask" and row["truncated"]) and not row.get("opponent") for row in rows]
     if knobs.whiten:
         advantages = _whitened(advantages, counted)
     price = _price(knobs, rows, sampled, state)
+    chosen = marked(knobs, rows, advantages, counted)
     kept = [i for i, keep in enumerate(counted) if keep]
     tokens = sum(len(rows[i]["logp"]) for i in kept)
     total = 0.0
@@ -65,7 +72,8 @@ def _policy_term(knobs: Any, longest: int, rows: Rows, still: Rows, state: dict[
             "fixed_length": 1 / (len(kept) * longest),
         }[knobs.aggregation]
         for t in range(length):
-            item = -_surrogate(knobs, row, still[i], t, advantages[i][t], sampled)
+            at = Token(row, still[i], sampled, t, advantages[i][t], i, chosen)
+            item = -SURROGATES[knobs.surrogate.type](knobs.surrogate, at) * _correction(knobs, row, t)
             if knobs.kl.type == "loss":
                 item += state["beta"] * estimate(knobs.kl.estimator, row["logp"][t], row["ref_logp"][t])
             if knobs.penalty.type == "exact":
@@ -91,11 +99,10 @@ def _price(knobs: Any, rows: Rows, sampled: str, state: dict[str, float]) -> flo
     return state["penalty"] * (2 if state["moved"] > knobs.penalty.target * 1.5 else 1)
 
 
-def _surrogate(knobs: Any, row: dict[str, Any], old: dict[str, Any], t: int, advantage: float, sampled: str) -> float:
-    value = SURROGATES[knobs.surrogate.type](knobs.surrogate, Token(row, old, sampled, t, advantage))
-    if knobs.correction is not None:
-        value *= min(math.exp(row["recomputed_logp"][t] - row["old_logp"][t]), knobs.correction)
-    return float(value)
+def _correction(knobs: Any, row: dict[str, Any], t: int) -> float:
+    if knobs.correction is None:
+        return 1.0
+    return float(min(math.exp(row["recomputed_logp"][t] - row["old_logp"][t]), knobs.correction))
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,8 @@ class Token:
     sampled: str
     t: int
     advantage: float
+    place: int
+    marked: set[tuple[int, int]]
 
     @property
     def logp(self) -> float:
@@ -136,13 +145,81 @@ def gspo(o: Any, at: Token) -> float:
     return pessimistic(math.exp(mean(at.steps(at.row))), at.advantage, o.low, o.high)
 
 
+def sapo(o: Any, at: Token) -> float:
+    tau = o.tau_pos if at.advantage > 0 else o.tau_neg
+    return 4 / tau * sigmoid(tau * (at.ratio(at.row) - 1)) * at.advantage
+
+
+def gmpo(o: Any, at: Token) -> float:
+    held = [min(x, o.edge) if at.advantage > 0 else max(x, -o.edge) for x in at.steps(at.row)]
+    return math.exp(mean(held)) * at.advantage
+
+
+def dppo(divergence: Callable[[float, float], float]) -> Callable[[Any, Token], float]:
+    def item(o: Any, at: Token) -> float:
+        pi, mu = math.exp(at.still["logp"][at.t]), math.exp(at.still[at.sampled][at.t])
+        far = divergence(pi, mu)
+        if (at.advantage > 0 and pi > mu and far > o.limit_pos) or (at.advantage < 0 and pi < mu and far > o.limit_neg):
+            return 0.0
+        return min(pi / mu, o.cap) * at.advantage * at.logp
+
+    return item
+
+
+def gspo_token(o: Any, at: Token) -> float:
+    s = math.exp(mean(at.steps(at.still))) * math.exp(at.logp - at.still["logp"][at.t])
+    return pessimistic(s, at.advantage, o.low, o.high)
+
+
+def kl_cov(o: Any, at: Token) -> float:
+    charge = o.beta * abs(at.steps(at.row)[at.t]) if (at.place, at.t) in at.marked else 0.0
+    return at.ratio(at.row) * at.advantage - charge
+
+
 SURROGATES: dict[str, Callable[[Any, Token], float]] = {
     "reinforce": lambda o, at: at.advantage * at.logp,
     "importance": lambda o, at: at.ratio(at.row) * at.advantage,
     "ppo_clip": ppo_clip,
     "cispo": cispo,
     "gspo": gspo,
+    "sapo": sapo,
+    "gmpo": gmpo,
+    "dppo_tv": dppo(lambda pi, mu: abs(pi - mu)),
+    "dppo_kl": dppo(lambda pi, mu: mu * math.log(mu / pi) + (1 - mu) * math.log((1 - mu) / (1 - pi))),
+    "gspo_token": gspo_token,
+    "clip_cov": lambda o, at: 0.0 if (at.place, at.t) in at.marked else ppo_clip(o, at),
+    "kl_cov": kl_cov,
 }
+"""The oracle's formula of each surrogate; laws that need one say nothing about a surrogate without."""
+
+
+def marked(knobs: Any, rows: Rows, advantages: list[list[float]], counted: list[bool]) -> set[tuple[int, int]]:
+    """The tokens that clip_cov leaves out, or that kl_cov charges, as (row, position)."""
+    name, o = knobs.surrogate.type, knobs.surrogate
+    if name not in ("clip_cov", "kl_cov"):
+        return set()
+    places = [(i, t) for i, row in enumerate(rows) if counted[i] for t in range(len(row["logp"]))]
+    middle_a, middle_l = mean([advantages[i][t] for i, t in places]), mean([rows[i]["anchor"][t] for i, t in places])
+    cov = {(i, t): (advantages[i][t] - middle_a) * (rows[i]["anchor"][t] - middle_l) for i, t in places}
+    most = max(1, math.floor(o.share * len(places)))
+    if name == "kl_cov":
+        return set(sorted(places, key=lambda at: (-cov[at], rows[at[0]]["sample_key"], at[1]))[:most])
+
+    def whole(i: int, t: int) -> bool:
+        ratio = math.exp(rows[i]["anchor"][t] - rows[i]["old_logp"][t])
+        return not (ratio > 1 + o.high and advantages[i][t] > 0) and not (ratio < 1 - o.low and advantages[i][t] < 0)
+
+    band = [at for at in places if o.cov_low <= cov[at] <= o.cov_high and whole(*at)]
+    return set(sorted(band, key=lambda at: draw(rows[at[0]]["sample_key"], at[1]))[:most])
+
+
+def draw(key: int, place: int) -> float:
+    """SplitMix64's number at a position, in arithmetic modulo 2^64."""
+    golden = ((place + 1) * -7046029254386353131) % 2**63
+    x = (key + golden) % 2**64
+    x = (x ^ (x >> 30)) * (-4658895280553007687 % 2**64) % 2**64
+    x = (x ^ (x >> 27)) * (-7723592293110705685 % 2**64) % 2**64
+    return ((x ^ (x >> 31)) >> 11) / 2**53
 
 
 def _critic(knobs: Any, row: dict[str, Any], t: int, target: float) -> float:
@@ -175,6 +252,8 @@ def _advantages(
         return [
             [a - v for a, v in zip(rs, row["old_value"], strict=True)] for rs, row in zip(returns, rows, strict=True)
         ], returns
+    if knobs.advantage.type == "gdpo":
+        return [], []
     compared = [_compared(knobs, rows, rewards, i, state) for i in range(len(rows))]
     return [[a] * len(row["logp"]) for a, row in zip(compared, rows, strict=True)], []
 
@@ -197,10 +276,26 @@ def _compared(knobs: Any, rows: Rows, rewards: list[float], i: int, state: dict[
     centred = rewards[i] - mean(mine)
     if knobs.advantage.type == "group_centred":
         return centred
+    if knobs.advantage.type == "maxrl":
+        return centred / mean(mine) if sum(mine) else 0.0
+    return _zscore(rewards[i], mine)
+
+
+def _zscore(x: float, mine: list[float]) -> float:
     if max(mine) == min(mine):
         return 0.0
     deviation = math.sqrt(sum((r - mean(mine)) ** 2 for r in mine) / (len(mine) - 1))
-    return centred / (deviation + 1e-4)
+    return (x - mean(mine)) / (deviation + 1e-4)
+
+
+def _decoupled(rows: Rows, weights: tuple[float, ...]) -> list[list[float]]:
+    totals = [0.0] * len(rows)
+    for k, weight in enumerate(weights):
+        for i, row in enumerate(rows):
+            mine = [other["reward_parts"][k] for other in rows if other["group"] == row["group"]]
+            totals[i] += weight * _zscore(row["reward_parts"][k], mine)
+    whole = _whitened([[total] for total in totals], [True] * len(rows))
+    return [whole[i] * len(row["logp"]) for i, row in enumerate(rows)]
 
 
 def _per_token(knobs: Any, rows: Rows, charge: list[list[float]]) -> tuple[list[list[float]], list[list[float]]]:

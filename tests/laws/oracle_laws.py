@@ -45,7 +45,14 @@ def plain(case: Case, leaves: dict[str, Tensor], still: dict[str, Tensor]) -> fl
     objective, rows = case.objective, _as_rows(case.step, leaves)
     match objective:
         case PolicyObjective():
-            return oracle.policy(objective.knobs, objective.max_length, rows, case.state, _as_rows(case.step, still))
+            return oracle.policy(
+                objective.knobs,
+                objective.max_length,
+                objective.reward_weights,
+                rows,
+                case.state,
+                _as_rows(case.step, still),
+            )
         case PreferenceObjective():
             return oracle.preference(objective.knobs, rows, case.state)
         case RewardObjective():

@@ -28,6 +28,17 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "gspo, k3": ("gspo", {"kl": {"type": "loss", "estimator": "k3", "beta": 0.1}}),
     "cispo, correction, both edges": ("cispo", {"correction": 2.0, "surrogate": {"low": 0.2, "high": 0.3}}),
     "nash_md, no price, masked": ("nash_md", {"kl": "none", "truncated": "mask", "advantage": {"scale": 1.0}}),
+    "clip_cov, a large share": ("clip_cov", {"surrogate": {"share": 0.3, "cov_low": 0.1}, "truncated": "mask"}),
+    "kl_cov, a large share": ("kl_cov", {"surrogate": {"share": 0.3, "beta": 0.5}, "aggregation": "token_mean"}),
+    "dppo_tv, two limits, correction": (
+        "dppo_tv",
+        {"surrogate": {"limit_pos": 0.02, "limit_neg": 0.1, "cap": 1.1}, "correction": 2.0},
+    ),
+    "gmpo, a narrow edge": ("gmpo", {"surrogate": {"edge": 0.1}}),
+    "gspo_token, gae": (
+        "gspo_token",
+        {"advantage": {"type": "gae", "lam": 0.9}, "surrogate": {"low": 0.1, "high": 0.2}},
+    ),
     "rloo, k2 in the loss": ("rloo", {"kl": {"type": "loss", "estimator": "k2", "beta": 0.1}}),
 }
 """Settings of rows that exercise settings that no row has."""
@@ -44,7 +55,7 @@ def subjects() -> dict[str, Callable[[], Objective]]:
     """Every row of the tables as it is now, the named variants, and the objectives that are no rows."""
 
     def policy(name: str, over: dict[str, object]) -> Callable[[], Objective]:
-        return lambda: PolicyObjective(POLICY_ROWS[name].settings(**over), LONGEST)
+        return lambda: PolicyObjective(POLICY_ROWS[name].settings(**over), LONGEST, (1.0, 0.5))
 
     def preference(name: str, over: dict[str, object]) -> Callable[[], Objective]:
         return lambda: PreferenceObjective(PREFERENCE_ROWS[name].settings(**over))
