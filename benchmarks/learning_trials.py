@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.distill_rows import DISTILL_ROWS
-from posttrain.algorithms.policy import POLICY_ROWS
-from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
 from posttrain.params import merge
 
@@ -19,7 +19,7 @@ RATES = Path(__file__).with_name("learning_rates.json")
 """What the search chose; `python -m benchmarks.learning --search` writes it."""
 SEARCH_SEED, SEEDS = 0, (1, 2, 3)
 
-FEEDBACK = tuple(name for name, row in PREFERENCE_ROWS.items() if "label" in PreferenceObjective(row.settings()).needs)
+FEEDBACK = tuple(name for name, row in PREFERENCE_ROWS.items() if not row.settings().paired)
 """Rows that learn from judged answers instead of comparisons."""
 SHARED: dict[str, dict[str, Any]] = {
     "online": {
@@ -67,7 +67,7 @@ class Subject:
 
     def settings(self, rate: float, seed: int) -> dict[str, Any]:
         """The run as params.yaml would hold it."""
-        tuned = {"trpo": {"delta": rate}} if self.algorithm == "trpo" else {"optimizer": {"lr": rate}}
+        tuned = {"update": {"delta": rate}} if self.algorithm == "trpo" else {"optimizer": {"lr": rate}}
         own = merge(merge(SHARED[self.section], tuned), self.knobs)
         if self.algorithm in FEEDBACK:
             own["data"] = "compared/feedback"
@@ -75,9 +75,9 @@ class Subject:
 
 
 OWN: dict[str, dict[str, Any]] = {
-    "slic": {"delta": 5.0},
+    "slic": {"loss": {"delta": 5.0}},
     "cpo": {"epochs": 3.0},
-    "orpo": {"beta": 5.0, "epochs": 3.0},
+    "orpo": {"loss": {"beta": 5.0}, "epochs": 3.0},
 }
 """Knobs beyond the learning rate with which a row needs help on 250 short pairs."""
 

@@ -8,7 +8,7 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
@@ -51,6 +51,8 @@ class Params(BaseModel):
         validate_default=True,
         use_attribute_docstrings=True,
     )
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Keys of earlier versions, and what takes their place."""
 
     @field_validator("*", mode="after")
     @classmethod
@@ -190,6 +192,10 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
     path = [part for part in failure["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
     dotted = ".".join([where, *(str(part) for part in path)])
     if failure["type"] == "extra_forbidden":
+        owners = _models_at(model, [str(part) for part in path[:-1]])
+        renamed = [one.renamed[path[-1]] for one in owners if issubclass(one, Params) and path[-1] in one.renamed]
+        if renamed:
+            return f"{dotted}: renamed to {renamed[0]}"
         known = _fields_at(model, [str(part) for part in path[:-1]])
         return f"{dotted}: unknown key. {did_you_mean(str(path[-1]), known)}".rstrip()
     message = str(failure["msg"]).removeprefix("Value error, ")
@@ -198,7 +204,7 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
         message = f"expected {_description(model, [str(part) for part in path])}"
     if failure["type"] == "missing" and (wanted := _description(model, [str(part) for part in path])):
         return f"{dotted} is missing. Write {wanted}"
-    if failure["type"] in ("missing", "value_error"):
+    if failure["type"] in ("missing", "value_error", "option"):
         return f"{dotted}: {message}"
     return f"{dotted} = {_shown(failure['input'])}: {message}"
 

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from posttrain.choices import OneOf, choices_of
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.leftovers import leftovers
@@ -280,7 +281,11 @@ def _described() -> Iterator[tuple[str, type[BaseModel]]]:
 
 
 def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    choices = dict(choices_of(model))
     for name, field in model.model_fields.items():
+        if name in choices:
+            yield from _choice_lines(f"{prefix}{name}", choices[name], field.description or "")
+            continue
         inner = _model_in(field.annotation)
         if inner is not None:
             yield from _lines(inner, f"{prefix}{name}.")
@@ -288,6 +293,16 @@ def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
         default = field.get_default(call_default_factory=True)
         shown = "required" if default is PydanticUndefined else f"= {default!r}"
         yield f"{prefix}{name}: {_type(field.annotation)} {shown}  {field.description or ''}".rstrip()
+
+
+def _choice_lines(path: str, choice: OneOf[Any], description: str) -> Iterator[str]:
+    """A choice with its types, and the options of each."""
+    own = " or MODULE:NAME" if choice.own else ""
+    yield f"{path}: {'|'.join(choice.table)}{own} = {choice.default!r}  {description}; a name, or {{type: NAME, ...}}"
+    for name, entry in choice.table.items():
+        options = [line for line in _lines(entry.options, f"{path}.") if not line.startswith(f"{path}.type:")]
+        yield f"{path}: {name}  {entry.formula}"
+        yield from (f"    {line}" for line in options)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

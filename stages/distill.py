@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from posttrain.algorithms.supervised import DistillKnobs
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.ends import load_ends
@@ -52,7 +51,7 @@ def main(run: str) -> None:
         temperature=params.rollout.sampling.temperature,
         teacher=Teacher(
             load_policy(teacher).to(runtime.torch),
-            params.knobs(DistillKnobs).formula(),
+            params.formula(),
             None if params.context is None else _in_context(text, params, params.context),
         ),
     )

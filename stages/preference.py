@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceKnobs, PreferenceObjective
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
 from posttrain.errors import ParamsError
 from posttrain.models.runtime import Runtime
 from posttrain.models.store import load_tokenizer, save_model
@@ -25,7 +26,7 @@ from posttrain.workspace import metrics_path, model_path, rounded, table_path, w
 
 
 class PreferenceRun(TrainingParams, PreferenceKnobs):
-    """One run of `preference.runs`: an algorithm, any of its knobs, and how it is trained."""
+    """One run of `preference.runs`: an algorithm, any of its settings, and how it is trained."""
 
     algorithm: str = Field(description="a row of docs/algorithms.md")
     start: str = model_slot("the model it starts from")
@@ -43,7 +44,7 @@ def main(run: str) -> None:
     name, section = f"preference@{run}", f"preference.runs.{run}"
     params: PreferenceRun = load_run(section, PREFERENCE)
     start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
-    objective, kind = _objective(params), needed_kind(params, section)
+    objective, kind = PreferenceObjective(params), needed_kind(params, section)
 
     text = ChatText(load_tokenizer(start), str(start), today=params.date)
     frame = read_table(table, kind).filter(split="train")
@@ -84,18 +85,12 @@ def preference_source(
 
 def needed_kind(params: PreferenceRun, section: str) -> Kind:
     """The kind of table that the run learns from; refuses another one."""
-    kind: Kind = "feedback" if "label" in _objective(params).needs else "pairs"
+    kind: Kind = "pairs" if params.paired else "feedback"
     run, _, named = params.data.partition("/")
     if named != kind:
         what = f"{section}.data = '{params.data}': {params.algorithm} learns from a table of {kind}"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Name one, e.g. {run}/{kind}")
     return kind
-
-
-def _objective(params: PreferenceRun) -> PreferenceObjective:
-    """The objective with the knobs that the row or the user set, so that none is read as set that was not."""
-    knobs = params.model_fields_set & set(PreferenceKnobs.model_fields)
-    return PreferenceObjective(PreferenceKnobs(**params.model_dump(include=knobs)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from benchmarks.speed import bound_loops, ours, theirs
 from benchmarks.speed.case import Case, batches, language_model, padding, tokenizer, words
 from benchmarks.speed.meter import Meter, Report
 from benchmarks.speed.reward import SIDE
-from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.train.model_set import ModelSet
 
 
@@ -17,7 +18,7 @@ def posttrain(case: Case) -> Report:
     updates, meter = batches(case, 2), Meter(case.warm, case.device)
     reference = ours.ready(language_model(case.shape), case)
     models = ModelSet(ours.ready(language_model(case.shape), case), ours.device(case), reference)
-    objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings(beta=0.1))
+    objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings(loss={"beta": 0.1}))
     log = ours.fit(objective, ours.Given(updates, SIDE), models, meter)
     return meter.report(case.batch * case.updates, [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 

@@ -21,7 +21,8 @@ from benchmarks.speed.case import (
 )
 from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.models.attention import register
 from posttrain.models.device import DeviceParams
 from posttrain.models.runtime import Runtime

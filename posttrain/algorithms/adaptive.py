@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posttrain.algorithms.advantages import MovingAverageOptions
 from posttrain.algorithms.objective import State
-from posttrain.algorithms.policy_knobs import PolicyKnobs
+from posttrain.algorithms.policy_knobs import KlOptions, PenaltyOptions, PolicyKnobs
 from posttrain.formulas import kl
 from posttrain.formulas.ragged import Ragged
 
@@ -16,10 +17,10 @@ MOST = 0.2
 
 def initial(knobs: PolicyKnobs) -> State:
     """The state before the first step."""
-    state: State = {"beta": knobs.kl.beta}
-    if knobs.penalty.kind != "none":
+    state: State = {"beta": knobs.kl.beta if isinstance(knobs.kl, KlOptions) else 0.0}
+    if isinstance(knobs.penalty, PenaltyOptions):
         state |= {"penalty": knobs.penalty.beta, "moved": 0.0}
-    if knobs.advantage == "moving_average":
+    if isinstance(knobs.advantage, MovingAverageOptions):
         state |= {"baseline": 0.0, "baseline_weight": 0.0}
     return state
 
@@ -27,21 +28,14 @@ def initial(knobs: PolicyKnobs) -> State:
 def followed(knobs: PolicyKnobs, step: Ragged, sampled_N: Tensor, state: State) -> State:
     """The state for the next step."""
     state = dict(state)
-    if knobs.kl.target is not None:
+    if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
         measured = float(step.sum_rows(kl.k1(sampled_N, step.tokens["ref_logp"])).mean())
         state["beta"] *= proportional(measured, knobs.kl.target, len(step), knobs.kl.horizon)
-    if knobs.advantage == "moving_average":
-        keep = knobs.baseline_decay
+    if isinstance(knobs.advantage, MovingAverageOptions):
+        keep = knobs.advantage.decay
         state["baseline"] = keep * state["baseline"] + (1 - keep) * float(step.rows["compared"].mean())
         state["baseline_weight"] = keep * state["baseline_weight"] + (1 - keep)
     return state
-
-
-def baseline(state: State, reward_B: Tensor) -> float:
-    """The mean of earlier batches' rewards, without the start's pull to 0; the first batch is its own baseline."""
-    if state["baseline_weight"] == 0:
-        return float(reward_B.mean())
-    return state["baseline"] / state["baseline_weight"]
 
 
 def proportional(measured: float, target: float, samples: int, horizon: int) -> float:
@@ -61,8 +55,8 @@ def repriced(knobs: PolicyKnobs, step: Ragged, sampled_N: Tensor, state: State) 
     While a batch is reused its rows have an age, and how far the policy has moved on them is remembered; when fresh
     rows come the price is set once, by the last thing remembered.
     """
-    target = knobs.penalty.target
-    if knobs.penalty.kind == "none" or target is None:
+    target = knobs.penalty.target if isinstance(knobs.penalty, PenaltyOptions) else None
+    if target is None:
         return dict(state)
     reused_N = step.spread(step.rows["age"]) > 0
     if bool(reused_N.any()):

@@ -10,19 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.algorithms.distill_rows import DISTILL_ROWS, DistillRunKnobs
-from posttrain.algorithms.distill_rows import READERS as DISTILL
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyKnobs, PolicyObjective
-from posttrain.algorithms.policy_knobs import READERS as POLICY
-from posttrain.algorithms.preference import FEEDBACK, PREFERENCE_ROWS, PreferenceKnobs, PreferenceObjective
-from posttrain.algorithms.preference_rows import READERS as PREFERENCE
+from posttrain.algorithms.distill_rows import DISTILL_ROWS
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.reward import ProcessKnobs, RewardKnobs
-from posttrain.algorithms.row import Readers, Row, flat, unread
-from posttrain.algorithms.sampled_rows import READERS as SAMPLED
+from posttrain.algorithms.row import Row, flat
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.choices import OneOf, choices_of
 from posttrain.errors import ParamsError
-from posttrain.params import Params, did_you_mean, merge
+from posttrain.params import Params, did_you_mean
 
 PAGE = Path("docs/algorithms.md")
 BEGIN = "<!-- made by python -m posttrain.algorithms.describe: do not edit below -->"
@@ -45,20 +44,16 @@ class Family:
 
     title: str
     section: str
-    rows: Mapping[str, Row[Any]]
-    readers: Readers
+    rows: Mapping[str, Row]
     needs: Callable[[Any], frozenset[str]]
-    models: Mapping[str, type[Params]]
-
-    def model(self, row: Row[Any]) -> type[Params]:
-        """What types the knobs of a row."""
-        return getattr(row, "model", None) or next(iter(self.models.values()))
+    kinds: Mapping[str, type[Params]]
+    """The models of its rows' settings, as the page titles them."""
 
 
-def _sampled_needs(knobs: Any) -> frozenset[str]:
-    if isinstance(knobs, SampledPairKnobs):
-        return PreferenceObjective(knobs).needs
-    return LikelihoodObjective(knobs).needs
+def _sampled_needs(settings: Any) -> frozenset[str]:
+    if isinstance(settings, SampledPairKnobs):
+        return PreferenceObjective(settings).needs
+    return LikelihoodObjective(settings).needs
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -66,15 +61,13 @@ FAMILIES: tuple[Family, ...] = (
         "Policy objectives",
         "online.runs",
         POLICY_ROWS,
-        POLICY,
-        lambda knobs: PolicyObjective(knobs, 1).needs,
-        {"policy": PolicyKnobs},
+        lambda settings: PolicyObjective(settings, 1).needs,
+        {"policy": POLICY_ROWS["grpo"].model},
     ),
     Family(
         "Learning from chosen samples of one's own",
         "online.runs",
         SAMPLED_ROWS,
-        SAMPLED,
         _sampled_needs,
         {"pairs of own samples": SampledPairKnobs, "best of own samples": SampledBestKnobs},
     ),
@@ -82,17 +75,15 @@ FAMILIES: tuple[Family, ...] = (
         "Preference objectives",
         "preference.runs",
         PREFERENCE_ROWS,
-        PREFERENCE,
-        lambda knobs: PreferenceObjective(knobs).needs,
-        {"preference": PreferenceKnobs},
+        lambda settings: PreferenceObjective(settings).needs,
+        {"preference": PREFERENCE_ROWS["dpo"].model},
     ),
     Family(
         "Distillation",
         "distill.runs",
         DISTILL_ROWS,
-        DISTILL,
-        lambda knobs: DistillObjective(knobs).needs,
-        {"distillation": DistillRunKnobs},
+        lambda settings: DistillObjective(settings).needs,
+        {"distillation": DISTILL_ROWS["gkd"].model},
     ),
 )
 
@@ -101,7 +92,7 @@ OTHERS: tuple[tuple[str, str, str, type[Params]], ...] = (
     ("reward", "Ouyang 2022, arXiv:2203.02155", "-logsigmoid(s_c - s_r - margin), pairs or ranks", RewardKnobs),
     ("process", "Lightman 2023, arXiv:2305.20050", "cross-entropy of a score per step", ProcessKnobs),
 )
-"""Objectives that are no rows of a table: name, paper, formula, knobs."""
+"""Objectives that are not rows of a table: name, paper, formula, settings."""
 
 
 def describe(name: str | None = None) -> str:
@@ -113,7 +104,9 @@ def describe(name: str | None = None) -> str:
             return "\n".join(_in_full(family, family.rows[name]))
     for other, paper, formula, model in OTHERS:
         if other == name:
-            return "\n".join([f"{name}: {paper}", f"  {formula}", "knobs", *_knob_lines(model, {}, {})])
+            return "\n".join(
+                [f"{name}: {paper}", f"  {formula}", "settings", *_setting_lines(model.model_validate({}))]
+            )
     known = sorted([*(row for family in FAMILIES for row in family.rows), *(other[0] for other in OTHERS)])
     raise ParamsError(what=f"no algorithm '{name}'", where="algorithms", fix=did_you_mean(name, known))
 
@@ -135,40 +128,36 @@ def _overview() -> Iterator[str]:
     yield from (f"  {name:{width}}  {formula}" for name, _, formula, _ in OTHERS)
 
 
-def _in_full(family: Family, row: Row[Any]) -> Iterator[str]:
-    model, needs = family.model(row), _needs(family, row)
+def _in_full(family: Family, row: Row) -> Iterator[str]:
+    settings = row.settings()
+    needs = family.needs(settings)
     yield f"{row.name}: {row.paper}"
     yield f"  {row.formula}"
     yield f"set as: {family.section}.NAME.algorithm"
     yield f"needs: {', '.join(sorted(needs)) or 'nothing but the log-probs'}"
     yield f"memory: {_memory(needs)}"
-    yield "knobs that it reads (* differs from the default)"
-    idle = unread(merge(model.model_validate({}).model_dump(), row.knobs), family.readers)
-    yield from _knob_lines(model, row.knobs, idle)
+    yield "settings (* differs from the default)"
+    yield from _setting_lines(settings)
 
 
-def _knob_lines(model: type[Params], over: Mapping[str, Any], idle: Mapping[str, str]) -> Iterator[str]:
-    mine = dict(flat(over))
-    for path, default, text in _fields(model):
-        if path in idle or path.partition(".")[0] in idle:
-            continue
-        value = mine.get(path, default)
-        mark = "*" if path in mine and value != default else " "
-        yield f" {mark} {path} = {_shown(value)}  {text}"
-
-
-def _fields(model: type[Params], prefix: str = "") -> Iterator[tuple[str, Any, str]]:
-    """(dotted path, default, description) of each leaf."""
+def _setting_lines(settings: Params) -> Iterator[str]:
+    """Each setting with its value, a choice with the options that it has."""
+    model, choices = type(settings), dict(choices_of(type(settings)))
     for name, field in model.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        if isinstance(default, Params):
-            yield from _fields(type(default), f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", default, field.description or ""
+        value, default = getattr(settings, name), field.get_default(call_default_factory=True)
+        if name not in choices:
+            yield f" {'*' if value != default else ' '} {name} = {_shown(value)}  {field.description}"
+            continue
+        entry = choices[name].entry(value.type)
+        yield f" {'*' if value.type != default else ' '} {name} = {value.type}  {entry.formula}"
+        for option, of in _options(entry.options):
+            given, usual = getattr(value, option), of.get_default()
+            yield f" {'*' if given != usual else ' '}   {name}.{option} = {_shown(given)}  {of.description}"
 
 
-def _needs(family: Family, row: Row[Any]) -> frozenset[str]:
-    return family.needs(family.model(row).model_validate(row.knobs))
+def _options(options: type[Params]) -> Iterator[tuple[str, Any]]:
+    """The fields of an entry's options, without its name."""
+    return ((name, field) for name, field in options.model_fields.items() if name != "type")
 
 
 def _memory(needs: frozenset[str]) -> str:
@@ -191,22 +180,56 @@ def _markdown() -> Iterator[str]:
         yield "| row | loss, to minimise | differs from the defaults | in memory | paper |"
         yield "|---|---|---|---|---|"
         for row in family.rows.values():
-            differs = ", ".join(f"{path} {_shown(value)}" for path, value in flat(row.knobs))
-            unpaired = " (unpaired)" if row.knobs.get("loss") in FEEDBACK else ""
-            cells = (f"`{row.name}`{unpaired}", f"`{row.formula}`", differs, _memory(_needs(family, row)), row.paper)
-            yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+            settings = row.settings()
+            differs = ", ".join(f"{path} {_shown(value)}" for path, value in flat(row.values))
+            unpaired = "" if getattr(settings, "paired", True) else " (unpaired)"
+            memory = _memory(family.needs(settings))
+            yield _line(f"`{row.name}`{unpaired}", f"`{row.formula}`", differs, memory, row.paper)
         yield ""
     yield "## Other objectives\n"
     yield "| name | loss | paper |"
     yield "|---|---|---|"
     yield from (f"| `{name}` | `{formula}` | {paper} |" for name, paper, formula, _ in OTHERS)
-    models = {name: model for family in FAMILIES for name, model in family.models.items()}
-    for name, model in {**models, **{name: knobs for name, _, _, knobs in OTHERS}}.items():
-        yield f"\n## Knobs: {name}\n"
-        yield "| knob | default | |"
-        yield "|---|---|---|"
-        yield from (f"| `{path}` | {_shown(default)} | {text} |" for path, default, text in _fields(model))
+    kinds = {name: model for family in FAMILIES for name, model in family.kinds.items()}
+    shown: dict[int, str] = {}
+    for title, model in {**kinds, **{name: settings for name, _, _, settings in OTHERS}}.items():
+        yield from _settings_table(title, model, shown)
     yield ""
+
+
+def _settings_table(title: str, model: type[Params], shown: dict[int, str]) -> Iterator[str]:
+    """The settings of one model, then the entries of its choices that no model before it had."""
+    choices = dict(choices_of(model))
+    yield f"\n## Settings: {title}\n"
+    yield "| setting | default | |"
+    yield "|---|---|---|"
+    for name, field in model.model_fields.items():
+        seen = shown.get(id(choices[name])) if name in choices else None
+        where = f"; types: see {seen}" if seen else "; types below" if name in choices else ""
+        default = _shown(field.get_default(call_default_factory=True))
+        yield _line(f"`{name}`", default, f"{field.description}{where}")
+    for name, choice in choices.items():
+        if id(choice) not in shown:
+            shown[id(choice)] = title
+            yield from _choice_table(name, choice)
+
+
+def _choice_table(name: str, choice: OneOf[Any]) -> Iterator[str]:
+    own = f", or `{name}: MODULE:NAME` for one of your own ([own-code.md](own-code.md))" if choice.own else ""
+    yield f"\n`{name}: TYPE` or `{name}: {{type: TYPE, option: value}}`{own}:\n"
+    yield "| type | formula | options |"
+    yield "|---|---|---|"
+    for type_name, entry in choice.table.items():
+        options = [f"`{option}` {_default(of)}: {of.description}" for option, of in _options(entry.options)]
+        yield _line(f"`{type_name}`", f"`{entry.formula}`", "; ".join(options))
+
+
+def _default(field: Any) -> str:
+    return "required" if field.is_required() else _shown(field.get_default())
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 if __name__ == "__main__":

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 from pydantic import Field, model_validator
 
-from posttrain.algorithms.row import Readers, Row
+from posttrain.algorithms.row import Row, table
 from posttrain.algorithms.supervised import DistillKnobs
-
-READERS: Readers = {"beta": ("divergence", frozenset({"jensen_shannon"}))}
 
 
 class DistillRunKnobs(DistillKnobs):
@@ -29,45 +23,32 @@ class DistillRunKnobs(DistillKnobs):
         return self
 
 
-@dataclass(frozen=True)
-class DistillRow(Row[DistillRunKnobs]):
-    """One way to learn from a teacher."""
-
-    def laid(self, over: Mapping[str, Any]) -> dict[str, Any]:
-        """The row's knobs as plain data with some replaced, before they are typed."""
-        return self.lay(DistillRunKnobs, READERS, over)
-
-    def settings(self, **over: Any) -> DistillRunKnobs:
-        """The row's knobs with some replaced."""
-        return DistillRunKnobs.model_validate(self.laid(over))
-
-
-DISTILL_ROWS: dict[str, DistillRow] = {
-    row.name: row
-    for row in (
-        DistillRow(
+DISTILL_ROWS: dict[str, Row] = table(
+    DistillRunKnobs,
+    (
+        Row(
             "distill",
             "Hinton 2015, arXiv:1503.02531",
             "mean_tokens KL(teacher || student) on the given answers",
             {"divergence": "forward_kl", "own": 0.0},
         ),
-        DistillRow(
+        Row(
             "gkd",
             "Agarwal 2023, arXiv:2306.13649",
             "mean_tokens [beta KL(p || m) + (1 - beta) KL(q || m)], half of the steps on own samples",
             {"divergence": "jensen_shannon", "own": 0.5},
         ),
-        DistillRow(
+        Row(
             "reverse_kl",
             "Gu 2023 (MiniLLM), arXiv:2306.08543",
             "mean_tokens KL(student || teacher) on own samples",
             {"divergence": "reverse_kl", "own": 1.0},
         ),
-        DistillRow(
+        Row(
             "context_distill",
             "Askell 2021, arXiv:2112.00861",
             "mean_tokens KL(teacher given a context || student without it) on own samples",
             {"divergence": "forward_kl", "own": 1.0},
         ),
-    )
-}
+    ),
+)

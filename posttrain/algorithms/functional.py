@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, TOKEN_COLUMNS, Objective, State
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
-from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
 from posttrain.algorithms.row import Row
 from posttrain.errors import ParamsError
@@ -58,8 +60,8 @@ def policy_loss(
 
     `old_logp` defaults to `logp` itself (samples of the very policy); rows of a group are neighbours (`group_size`) or
     share a number (`groups`). `columns` holds what else the row needs (value, old_value, entropy, ...: see
-    objective.py), `settings` replaces knobs of the row. The knobs `overlong` and `resample` concern sampling and are
-    read by whoever samples: punish and resample before you call.
+    objective.py), `settings` replaces settings of the row. `overlong` and `resample` concern sampling and are read by
+    whoever samples: punish and resample before you call.
     """
     rewards = rewards.detach()
     extra = dict(columns or {})
@@ -197,11 +199,10 @@ def _nth(side: Tensor) -> Tensor:
     return torch.where(chosen, chosen.cumsum(0), (~chosen).cumsum(0)) - 1
 
 
-def _row(rows: Mapping[str, Any], name: str) -> Any:
+def _row(rows: Mapping[str, Row], name: str) -> Row:
     if name not in rows:
         raise ParamsError(what=f"no algorithm '{name}'", where="algorithm", fix=did_you_mean(name, sorted(rows)))
-    row: Row[Any] = rows[name]
-    return row
+    return rows[name]
 
 
 def _missing(algorithm: str, name: str, what: str) -> ParamsError:

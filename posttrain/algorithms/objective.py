@@ -18,7 +18,9 @@ The columns that an objective needs beyond its own rows are named in `needs`, an
     anchor          [N]       under the policy as it stands at the start of the optimizer step
     step_label      [N]       label in [0, 1] of a reasoning step at its last token, -1 at all other tokens
     reward          [B]       the outcome reward of each row
+    reward_parts    [B, K]    the parts of the reward, unweighted: the objective knows the weights
     group           [B]       which prompt the row answers
+    sample_key      [B]       int64 that belongs to the prompt and the sample, for draws and ties that no order changes
     opponent        [B]       whether the row only stands for others to be compared with, and is not learned from
     truncated       [B]       whether the row ended without a stop token
     age             [B]       optimizer steps taken since the row was sampled
@@ -47,8 +49,11 @@ GRADIENT_COLUMNS = frozenset({"logp", "entropy", "value", "score", "step_score",
 
 
 ROW_COLUMNS = frozenset(
-    {"score", "reward", "group", "opponent", "truncated", "age", "pretrain", "side", "rank", "margin", "label"}
-)
+    {
+        "score", "reward", "reward_parts", "group", "sample_key", "opponent", "truncated", "age", "pretrain", "side",
+        "rank", "margin", "label",
+    }
+)  # fmt: skip
 """Columns with one value per row; all others have one per token."""
 
 TOKEN_COLUMNS = frozenset({"old_logp", "recomputed_logp", "ref_logp", "anchor", "old_value", "step_label"}) | (

@@ -1,57 +1,23 @@
-"""Policy objectives: a row's knobs as prepare and loss."""
+"""Policy objectives: a row's settings as prepare and loss."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from posttrain.algorithms import adaptive
+from posttrain.algorithms.advantages import Advantage, CriticOptions, Rewards
 from posttrain.algorithms.objective import GRADIENT_COLUMNS, Loss, Prepared, State, require, supplied
-from posttrain.algorithms.policy_knobs import (
-    CLIPPED,
-    GROUPED,
-    VALUED,
-    ClipKnobs,
-    KlKnobs,
-    PenaltyKnobs,
-    PolicyKnobs,
-    TrpoKnobs,
-    group_refusal,
-    refusal,
-    replay_refusal,
-    reuse_refusal,
-    truncation_refusal,
-)
-from posttrain.algorithms.policy_rows import POLICY_ROWS, PolicyRow
+from posttrain.algorithms.policy_knobs import KlOptions, PenaltyOptions, PolicyKnobs, SequenceKlOptions
+from posttrain.algorithms.surrogates import Surrogate, Tokens
 from posttrain.formulas import advantage as adv
-from posttrain.formulas import clip, kl, value, weight
+from posttrain.formulas import kl, value, weight
 from posttrain.formulas.ragged import Ragged
-from posttrain.formulas.ratio import LOG_RATIOS, truncated_importance
-
-__all__ = [
-    "POLICY_ROWS",
-    "ClipKnobs",
-    "KlKnobs",
-    "PenaltyKnobs",
-    "PolicyKnobs",
-    "PolicyObjective",
-    "PolicyRow",
-    "TrpoKnobs",
-    "group_refusal",
-    "refusal",
-    "replay_refusal",
-    "reuse_refusal",
-    "truncation_refusal",
-]
-
-COMPARE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "leave_one_out": adv.leave_one_out,
-    "group_centred": adv.group_centred,
-    "group_zscore": adv.group_zscore,
-}
+from posttrain.formulas.ratio import truncated_importance
 
 AGGREGATE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sequence_sum": weight.sequence_sum,
@@ -62,29 +28,42 @@ AGGREGATE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class PolicyObjective:
-    """A row's knobs as prepare and loss; `max_length` is the constant of the fixed-length aggregation."""
+    """A row's settings as prepare and loss; `max_length` is the constant of that aggregation."""
 
     knobs: PolicyKnobs
     max_length: int
+    reward_weights: tuple[float, ...] = ()
+    """Of the columns of `reward_parts`, for an advantage that compares parts."""
 
-    @property
+    @cached_property
+    def surrogate(self) -> Surrogate:
+        """The entry of the table, or the user's own."""
+        return self.knobs.term
+
+    @cached_property
+    def advantage(self) -> Advantage:
+        """The entry of the table."""
+        return self.knobs.compares
+
+    @cached_property
     def needs(self) -> frozenset[str]:
         knobs = self.knobs
-        wanted = {"reward", "truncated", "old_logp", "entropy"}
-        wanted |= {"group"} if knobs.advantage in GROUPED else set()
-        wanted |= {"opponent"} if knobs.advantage == "win_rate" else set()
-        wanted |= {"value"} if knobs.advantage in VALUED else set()
-        wanted |= {"ref_logp"} if knobs.kl.place != "none" else set()
+        wanted = {"reward", "truncated", "old_logp", "entropy"} | self.surrogate.needs
+        wanted |= {"group"} if self.advantage.grouped else set()
+        wanted |= {"reward_parts"} if self.advantage.by_part else set()
+        wanted |= {"opponent"} if knobs.advantage.type == "win_rate" else set()
+        wanted |= {"value"} if self.advantage.valued else set()
+        wanted |= {"ref_logp"} if knobs.kl.type != "none" else set()
         wanted |= {"recomputed_logp"} if knobs.correction is not None else set()
-        wanted |= {"kl_old"} if knobs.penalty.kind == "exact" else set()
-        wanted |= {"anchor", "age"} if knobs.penalty.kind != "none" and knobs.penalty.target is not None else set()
+        wanted |= {"kl_old"} if knobs.penalty.type == "exact" else set()
+        if isinstance(knobs.penalty, PenaltyOptions) and knobs.penalty.target is not None:
+            wanted |= {"anchor", "age"}
         wanted |= {"pretrain"} if knobs.ptx else set()
         return frozenset(wanted)
 
     @property
     def by_token(self) -> bool:
-        others = self.needs & GRADIENT_COLUMNS
-        return self.knobs.ratio == "token" and others <= {"entropy"}
+        return not self.surrogate.needs_sequence and self.needs & GRADIENT_COLUMNS <= {"entropy"}
 
     def initial_state(self) -> State:
         return adaptive.initial(self.knobs)
@@ -105,23 +84,24 @@ class PolicyObjective:
         """sum of weight * (-surrogate + beta KL + penalty KL(old || new) - entropy bonus), plus critic and text."""
         knobs, tokens = self.knobs, micro.tokens
         logp, weight_N = tokens["logp"], tokens["weight"]
-        ratio = LOG_RATIOS[knobs.ratio](logp, self._sampled(micro), micro.lengths_B).exp()
-        item = -self._surrogate(ratio, logp, tokens["advantage"])
+        seen = self._tokens(micro, logp)
+        item = -self._term(seen)
         if knobs.correction is not None:
             item = item * truncated_importance(tokens["recomputed_logp"], tokens["old_logp"], knobs.correction)
-        if knobs.kl.place == "loss":
+        if isinstance(knobs.kl, KlOptions) and knobs.kl.type == "loss":
             item = item + tokens["beta"] * kl.ESTIMATORS[knobs.kl.estimator](logp, tokens["ref_logp"])
-        if knobs.penalty.kind != "none":
+        if knobs.penalty.type != "none":
             item = item + tokens["penalty"] * self._moved(micro)
         if knobs.entropy:
             item = item - knobs.entropy * tokens["entropy"]
         total = (weight_N * item).sum()
-        metrics = self._watched(micro, ratio)
+        metrics = self._watched(micro, seen)
         metrics["policy_loss"] = total.detach()
-        if "value" in self.needs:
-            critic = value.clipped_value(tokens["value"], tokens["old_value"], tokens["return"], knobs.value_clip)
+        if isinstance(knobs.advantage, CriticOptions):
+            edge = knobs.advantage.value_clip
+            critic = value.clipped_value(tokens["value"], tokens["old_value"], tokens["return"], edge)
             metrics["value_loss"] = (weight_N * critic).sum().detach()
-            total = total + knobs.value_coef * (weight_N * critic).sum()
+            total = total + knobs.advantage.value_coef * (weight_N * critic).sum()
         if knobs.ptx:
             text = -(tokens["ptx_weight"] * logp).sum()
             metrics["ptx_loss"] = text.detach()
@@ -142,9 +122,11 @@ class PolicyObjective:
         step = self._advantage(step, state)
         if knobs.whiten:
             step = step.with_tokens(advantage=adv.whiten(step.tokens["advantage"], step.tokens["weight"]))
-        if knobs.kl.place == "loss":
+        if self.surrogate.prepare is not None:
+            step = step.with_tokens(**self.surrogate.prepare(step, knobs.surrogate))
+        if knobs.kl.type == "loss":
             step = adaptive.priced(step, "beta", state, step.tokens["weight"])
-        if knobs.penalty.kind != "none":
+        if knobs.penalty.type != "none":
             step = adaptive.priced(step, "penalty", state, step.tokens["weight"])
         return Prepared(step, adaptive.followed(knobs, step, sampled_N, state), self._seen(step, state))
 
@@ -159,72 +141,50 @@ class PolicyObjective:
 
     def _advantage(self, step: Ragged, state: State) -> Ragged:
         """The advantage of each token, with the divergence charged in the reward where the row says so."""
-        knobs = self.knobs
-        dtype = step.tokens["weight"].dtype
-        reward_B, charge_N = step.rows["reward"].to(dtype), torch.zeros_like(step.tokens["weight"])
-        if knobs.kl.place.startswith("reward"):
-            estimate = kl.ESTIMATORS[knobs.kl.estimator]
+        charge, dtype = self.knobs.kl, step.tokens["weight"].dtype
+        charge_N = torch.zeros_like(step.tokens["weight"])
+        if isinstance(charge, KlOptions) and charge.type != "loss":
+            estimate = kl.ESTIMATORS[charge.estimator]
             charge_N = state["beta"] * estimate(self._sampled(step).to(dtype), step.tokens["ref_logp"].to(dtype))
-        if knobs.advantage in ("gae", "return_to_go"):
-            reward_N = adv.at_last_token(reward_B, step.lengths_B) - charge_N
-            if knobs.advantage == "return_to_go":
-                return step.with_tokens(advantage=adv.return_to_go(reward_N, step.lengths_B, knobs.gamma))
-            value_N = step.tokens["old_value"].to(dtype)
-            advantage, returns = adv.gae(reward_N, value_N, step.lengths_B, gamma=knobs.gamma, lam=knobs.lam)
-            return step.with_tokens(**{"advantage": advantage, "return": returns})
-        mean = knobs.kl.place == "reward_sequence" and knobs.kl.reduce == "mean"
+        mean = isinstance(charge, SequenceKlOptions) and charge.reduce == "mean"
         charge_B = step.mean_rows(charge_N) if mean else step.sum_rows(charge_N)
-        if knobs.advantage == "win_rate":  # the judge sees the rewards alone; the price of moving comes after
-            won_B = adv.win_rate(reward_B, step.rows["opponent"], step.rows["group"], knobs.win_scale)
-            return step.with_tokens(advantage=step.spread(won_B - charge_B))
-        reward_B = reward_B - charge_B
-        step = step.with_rows(compared=reward_B)
-        if knobs.advantage == "outcome_value":
-            returns = step.spread(reward_B)
-            return step.with_tokens(**{"advantage": returns - step.tokens["old_value"], "return": returns})
-        return step.with_tokens(advantage=step.spread(self._compared(step, state)))
+        rewards = Rewards(step, step.rows["reward"].to(dtype), charge_N, charge_B, state, self.reward_weights)
+        columns = self.advantage.columns(rewards, self.knobs.advantage)
+        return step.with_rows(compared=rewards.compared).with_tokens(**columns)
 
-    def _compared(self, step: Ragged, state: State) -> Tensor:
-        reward_B = step.rows["compared"]
-        if self.knobs.advantage == "batch_centred":
-            return adv.batch_centred(reward_B)
-        if self.knobs.advantage == "moving_average":
-            return adv.moving_average(reward_B, adaptive.baseline(state, reward_B))
-        return COMPARE[self.knobs.advantage](reward_B, step.rows["group"])
+    def _tokens(self, step: Ragged, logp: Tensor) -> Tokens:
+        """What the surrogate sees of a step or a part of one."""
+        sampled_N = self._sampled(step)
+        log_ratio = self.surrogate.log_ratio(logp, sampled_N, step.lengths_B)
+        return Tokens(
+            logp, sampled_N, log_ratio, log_ratio.exp(), step.tokens["advantage"], step.lengths_B, step.tokens
+        )
 
-    def _surrogate(self, ratio: Tensor, logp: Tensor, advantage: Tensor) -> Tensor:
-        edges = self.knobs.clip
-        match self.knobs.surrogate:
-            case "score":
-                return clip.score_function(logp, advantage)
-            case "unclipped":
-                return clip.unclipped(ratio, advantage)
-            case "weight":
-                return clip.clipped_weight(ratio, logp, advantage, edges.low, edges.high)
-            case _:
-                return clip.pessimistic(ratio, advantage, edges.low, edges.high)
+    def _term(self, tokens: Tokens) -> Tensor:
+        """The surrogate of each token; those that `prepare` dropped are terms of zero."""
+        item = self.surrogate.item(tokens, self.knobs.surrogate)
+        return item.masked_fill(tokens.columns["dropped"], 0.0) if "dropped" in tokens.columns else item
 
     def _moved(self, micro: Ragged) -> Tensor:
-        if self.knobs.penalty.kind == "exact":
+        if self.knobs.penalty.type == "exact":
             return micro.tokens["kl_old"]
         return kl.forward_k3(micro.tokens["logp"], self._sampled(micro))
 
     @torch.no_grad()
-    def _watched(self, micro: Ragged, ratio: Tensor) -> dict[str, Tensor]:
+    def _watched(self, micro: Ragged, seen: Tokens) -> dict[str, Tensor]:
         """Token means that add up over micro-batches."""
-        share, tokens, edges = micro.tokens["share"], micro.tokens, self.knobs.clip
-        seen = {"entropy": (share * tokens["entropy"]).sum(), "ratio": (share * ratio).sum()}
-        if self.knobs.surrogate in CLIPPED:
-            cut = clip.outside(ratio, tokens["advantage"], edges.low, edges.high)
-            if self.knobs.surrogate == "weight":
-                cut = clip.beyond(ratio, edges.low, edges.high)
-            seen["clip_fraction"] = (share * cut).sum()
+        share, tokens = micro.tokens["share"], micro.tokens
+        found = {"entropy": (share * tokens["entropy"]).sum(), "ratio": (share * seen.ratio).sum()}
+        if self.surrogate.clipped is not None:
+            found["clip_fraction"] = (share * self.surrogate.clipped(seen, self.knobs.surrogate)).sum()
+        if "dropped" in tokens:
+            found["dropped"] = (share * tokens["dropped"]).sum()
         if "ref_logp" in self.needs:
             for name, estimate in kl.ESTIMATORS.items():
-                seen[f"kl_{name}"] = (share * estimate(tokens["logp"], tokens["ref_logp"])).sum()
-        if self.knobs.penalty.kind != "none":
-            seen["kl_old"] = (share * self._moved(micro)).sum()
-        return seen
+                found[f"kl_{name}"] = (share * estimate(tokens["logp"], tokens["ref_logp"])).sum()
+        if self.knobs.penalty.type != "none":
+            found["kl_old"] = (share * self._moved(micro)).sum()
+        return found
 
     def _seen(self, step: Ragged, state: State) -> dict[str, float]:
         reward_B = step.rows["reward"]
@@ -236,8 +196,8 @@ class PolicyObjective:
         }
         if "group" in step.rows:
             seen["groups_agreeing"] = float((adv.group_spread(reward_B, step.rows["group"]) == 0).float().mean())
-        if self.knobs.kl.place != "none":
+        if self.knobs.kl.type != "none":
             seen["beta"] = state["beta"]
-        if self.knobs.penalty.kind != "none":
+        if self.knobs.penalty.type != "none":
             seen["penalty"] = state["penalty"]
         return seen

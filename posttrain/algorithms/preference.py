@@ -3,64 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Prepared, State, require, supplied
-from posttrain.algorithms.preference_rows import (
-    FEEDBACK,
-    PAIR_LOSSES,
-    PREFERENCE_ROWS,
-    UNARY_LOSSES,
-    PreferenceKnobs,
-    PreferenceRow,
-)
-from posttrain.algorithms.reward import RewardKnobs, RewardObjective
+from posttrain.algorithms.preference_rows import PairLoss, PreferenceKnobs, UnaryLoss
 from posttrain.formulas import kl
 from posttrain.formulas.ragged import Ragged
 from posttrain.formulas.weight import per_item
 
-__all__ = [
-    "FEEDBACK",
-    "PREFERENCE_ROWS",
-    "PreferenceKnobs",
-    "PreferenceObjective",
-    "PreferenceRow",
-    "RewardKnobs",
-    "RewardObjective",
-]
-
 
 @dataclass(frozen=True)
 class PreferenceObjective:
-    """A row's knobs as prepare and loss."""
+    """A row's settings as prepare and loss."""
 
     knobs: PreferenceKnobs
 
+    @cached_property
+    def item(self) -> PairLoss | UnaryLoss:
+        """The entry of the table, or the user's own."""
+        return self.knobs.item
+
     @property
     def needs(self) -> frozenset[str]:
-        wanted = {"label", "anchor"} if self.knobs.loss in FEEDBACK else {"side"}
+        wanted = {"side"} if isinstance(self.item, PairLoss) else {"label", "anchor"}
         return frozenset(wanted | ({"ref_logp"} if self.knobs.reference else set()))
 
     @property
     def mismatched(self) -> bool:
         """Whether rows of label 0 (a prompt with another prompt's answer) are needed to estimate the KL."""
-        return self.knobs.loss in FEEDBACK and UNARY_LOSSES[self.knobs.loss].shift == "mismatched"
+        return isinstance(self.item, UnaryLoss) and self.item.shift == "mismatched"
 
     @property
     def by_token(self) -> bool:
         return False
 
     def initial_state(self) -> State:
-        running = self.knobs.loss in FEEDBACK and not self.mismatched
+        running = isinstance(self.item, UnaryLoss) and not self.mismatched
         return {"shift": 0.0, "steps": 0.0} if running else {}
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """1 / items on each row; for unpaired feedback the shift, after which mismatched rows leave the step."""
-        require(step, supplied(self.needs), self.knobs.loss)
-        if self.knobs.loss in FEEDBACK:
+        require(step, supplied(self.needs), self.knobs.loss.type)
+        if isinstance(self.item, UnaryLoss):
             return self._prepare_feedback(step, dict(state))
         _check_pairs(step)
         return Prepared(step.with_rows(weight=per_item(step.items)), dict(state))
@@ -70,10 +58,10 @@ class PreferenceObjective:
         knobs, logp = self.knobs, micro.tokens["logp"]
         weight_B = micro.rows["weight"].to(torch.promote_types(logp.dtype, torch.float32))
         relative_B = self._relative(micro, logp)
-        if knobs.loss in FEEDBACK:
-            good_B, total, metrics = self._feedback(micro, relative_B, weight_B)
+        if isinstance(self.item, UnaryLoss):
+            good_B, total, metrics = self._feedback(self.item, micro, relative_B, weight_B)
         else:
-            good_B, total, metrics = self._pairs(micro, relative_B, weight_B)
+            good_B, total, metrics = self._pairs(self.item, micro, relative_B, weight_B)
         if knobs.nll:
             nll = -torch.where(good_B, weight_B * micro.mean_rows(logp), 0.0).sum()
             metrics["nll"] = nll.detach()
@@ -95,14 +83,16 @@ class PreferenceObjective:
         shift_B = torch.full((len(step),), shift, dtype=relative_B.dtype, device=relative_B.device)
         return Prepared(step.with_rows(shift=shift_B, weight=per_item(step.items)), state, metrics)
 
-    def _pairs(self, micro: Ragged, relative_B: Tensor, weight_B: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _pairs(
+        self, item: PairLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         good_B = micro.rows["side"] > 0
         # picked by place rather than by a mask, for which a GPU would be waited for
         both = micro.items.argsort(stable=True).view(-1, 2)
         weight, first = weight_B[both[:, 0]], good_B[both[:, 0]]
         one, other = relative_B[both].unbind(1)
         h, l = torch.where(first, one, other), torch.where(first, other, one)  # noqa: E741
-        total = (weight * PAIR_LOSSES[self.knobs.loss].formula(h, l, self.knobs)).sum()
+        total = (weight * item.loss(h, l, self.knobs.loss)).sum()
         metrics = {
             "accuracy": (weight * (h > l)).sum(),
             "margin": (weight * (h - l)).sum().detach(),
@@ -112,10 +102,10 @@ class PreferenceObjective:
         return good_B, total, metrics
 
     def _feedback(
-        self, micro: Ragged, relative_B: Tensor, weight_B: Tensor
+        self, item: UnaryLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         label_B, shift_B = micro.rows["label"], micro.rows["shift"]
-        items = UNARY_LOSSES[self.knobs.loss].formula(relative_B, label_B, shift_B, self.knobs)
+        items = item.loss(relative_B, label_B, shift_B, self.knobs.loss)
         right = torch.where(label_B > 0, relative_B > shift_B, relative_B < shift_B)
         return label_B > 0, (weight_B * items).sum(), {"accuracy": (weight_B * right).sum()}
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Prepared, State
-from posttrain.algorithms.row import ignored
+from posttrain.choices import OneOf, Option, Options
 from posttrain.formulas import distill, weight
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
@@ -53,28 +54,38 @@ class LikelihoodObjective:
         return Loss(-_summed(micro, micro.tokens["logp"]), {"entropy": (share * entropy).sum()})
 
 
+class JensenShannonOptions(Options):
+    """The mixture between teacher and student."""
+
+    beta: float = Field(0.5, gt=0, lt=1, description="share of the teacher in the mixture m")
+
+
+DIVERGENCE: OneOf[Option] = OneOf(
+    {
+        "forward_kl": Option(Options, "KL(teacher || student)"),
+        "reverse_kl": Option(Options, "KL(student || teacher)"),
+        "jensen_shannon": Option(JensenShannonOptions, "beta KL(teacher || m) + (1 - beta) KL(student || m) (GKD)"),
+    },
+    "forward_kl",
+)
+
+
 class DistillKnobs(Params):
     """Which divergence from the teacher is made small, and how tokens become one number."""
 
-    divergence: Literal["forward_kl", "reverse_kl", "jensen_shannon"] = Field(
-        "forward_kl", description="KL(teacher || student), KL(student || teacher), or the mixture between (GKD)"
+    renamed: ClassVar[Mapping[str, str]] = {"beta": "divergence.beta"}
+    divergence: Annotated[Options, DIVERGENCE] = Field(
+        DIVERGENCE.chosen, description="the divergence from the teacher that is made small"
     )
-    beta: float = Field(0.5, gt=0, lt=1, description="jensen_shannon: share of the teacher in the mixture")
     temperature: float = Field(1.0, gt=0, description="of both distributions")
     aggregation: Aggregation = Field("token_mean", description="token or sequence mean")
 
-    @model_validator(mode="after")
-    def _read(self) -> DistillKnobs:
-        wrong = ignored(self, {"beta": ("divergence", frozenset({"jensen_shannon"}))})
-        if wrong:
-            raise ValueError(wrong[0])
-        return self
-
     def formula(self) -> distill.Divergence:
         """The divergence as a function of (student logits, teacher logits), for whoever makes `teacher_kl`."""
-        if self.divergence == "jensen_shannon":
-            return lambda student, teacher: distill.jensen_shannon(student, teacher, self.beta, self.temperature)
-        rule = distill.forward_kl if self.divergence == "forward_kl" else distill.reverse_kl
+        chosen = self.divergence
+        if isinstance(chosen, JensenShannonOptions):
+            return lambda student, teacher: distill.jensen_shannon(student, teacher, chosen.beta, self.temperature)
+        rule = distill.forward_kl if chosen.type == "forward_kl" else distill.reverse_kl
         return lambda student, teacher: rule(student, teacher, self.temperature)
 
 

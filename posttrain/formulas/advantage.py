@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -50,6 +52,27 @@ def group_zscore(reward_B: Tensor, group_B: Tensor, eps: float = EPS) -> Tensor:
     std_B = (squares_B / (count_B - 1)).sqrt()
     flat_B = group_spread(reward_B, group_B) == 0
     return torch.where(flat_B, torch.zeros_like(reward_B), centred_B / (std_B + eps))
+
+
+def over_mean(reward_B: Tensor, group_B: Tensor) -> Tensor:
+    """(R_i - mean) / mean in the group, 0 where the mean is 0, of rewards >= 0 (MaxRL, Tajwar 2026).
+
+    For rewards of 0 and 1 the score function with it is unbiased for the log-likelihood truncated at order G - 1.
+    """
+    centred_B = group_centred(reward_B, group_B)
+    total_B, count_B = group_sums(reward_B, group_B)
+    empty_B = total_B == 0
+    return torch.where(empty_B, torch.zeros_like(reward_B), centred_B / (total_B / count_B).masked_fill(empty_B, 1.0))
+
+
+def decoupled(parts_BK: Tensor, weights: Sequence[float], group_B: Tensor, eps: float = 1e-8) -> Tensor:
+    """Each part's z-score in its group, summed by weight, then whitened over the step's rows (GDPO, Liu 2026)."""
+    if len(weights) != parts_BK.shape[1]:
+        raise ValueError(f"{parts_BK.shape[1]} reward parts and {len(weights)} weights")
+    total_B = torch.zeros_like(parts_BK[:, 0])
+    for weight, part_B in zip(weights, parts_BK.unbind(1), strict=True):
+        total_B = total_B + weight * group_zscore(part_B, group_B)
+    return whiten(total_B, torch.ones_like(total_B), eps)
 
 
 def group_spread(reward_B: Tensor, group_B: Tensor) -> Tensor:

@@ -6,28 +6,28 @@ import torch
 from torch import Tensor
 
 
-def score_function(logp: Tensor, advantage: Tensor) -> Tensor:
+def reinforce(logp: Tensor, advantage: Tensor) -> Tensor:
     """A logp: the plain policy gradient (Williams 1992)."""
     return advantage * logp
 
 
-def unclipped(ratio: Tensor, advantage: Tensor) -> Tensor:
+def importance(ratio: Tensor, advantage: Tensor) -> Tensor:
     """r A: the importance-weighted objective."""
     return ratio * advantage
 
 
-def pessimistic(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
+def ppo_clip(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
     """min(r A, clip(r, 1 - low, 1 + high) A) (PPO, Schulman 2017)."""
     return torch.minimum(ratio * advantage, ratio.clamp(_lowest(low), 1 + high) * advantage)
 
 
-def clipped_weight(ratio: Tensor, logp: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
+def cispo(ratio: Tensor, logp: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
     """sg(clip(r, 1 - low, 1 + high)) A logp: every token keeps its gradient (CISPO, MiniMax 2025)."""
     return ratio.detach().clamp(_lowest(low), 1 + high) * advantage * logp
 
 
 def outside(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
-    """Whether the pessimistic clip cuts a token's gradient: over the top with A > 0, or under the bottom with A < 0."""
+    """Whether PPO's clip cuts a token's gradient: over the top with A > 0, or under the bottom with A < 0."""
     return ((ratio > 1 + high) & (advantage > 0)) | ((ratio < _lowest(low)) & (advantage < 0))
 
 

@@ -31,6 +31,12 @@ def spread(values_B: Tensor, lengths_B: Tensor, count: int | None = None) -> Ten
     return torch.repeat_interleave(values_B, lengths_B, output_size=count)
 
 
+def places(lengths_B: Tensor) -> Tensor:
+    """Each token's position in its row, from 0: [B] -> [N]."""
+    starts_N = spread(lengths_B.cumsum(0) - lengths_B, lengths_B)
+    return torch.arange(starts_N.numel(), device=lengths_B.device) - starts_N
+
+
 def last_tokens(lengths_B: Tensor) -> Tensor:
     """The flat index of each row's last token; rows must not be empty."""
     return lengths_B.cumsum(0) - 1
@@ -60,7 +66,7 @@ def _check(values_N: Tensor, lengths_B: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Ragged:
-    """The columns of some rows: `rows` holds [B] tensors, `tokens` flat [N] tensors.
+    """The columns of some rows: `rows` holds [B] or [B, K] tensors, `tokens` flat [N] tensors.
 
     Rows that must stay together in a micro-batch (a pair, the ranked answers of a prompt) share a number in
     `item_B`; an item's rows are adjacent. By default each row is an item.
@@ -77,7 +83,7 @@ class Ragged:
         if self.lengths_B.device.type == "cpu":
             count = int(self.lengths_B.sum())
         for name, column in self.rows.items():
-            if column.shape != self.lengths_B.shape:
+            if column.shape[:1] != self.lengths_B.shape:
                 raise ValueError(f"row column '{name}' has shape {tuple(column.shape)}, there are {len(self)} rows")
         for name, column in self.tokens.items():
             if column.shape != (count,):
@@ -106,9 +112,7 @@ class Ragged:
             index_R = index_R.nonzero().squeeze(1)
         lengths_R = self.lengths_B[index_R]
         starts_R = (self.lengths_B.cumsum(0) - self.lengths_B)[index_R]
-        within_N = torch.arange(int(lengths_R.sum()), device=lengths_R.device)
-        within_N = within_N - spread(lengths_R.cumsum(0) - lengths_R, lengths_R)
-        at_N = spread(starts_R, lengths_R) + within_N
+        at_N = spread(starts_R, lengths_R) + places(lengths_R)
         return Ragged(
             lengths_B=lengths_R,
             rows={name: column[index_R] for name, column in self.rows.items()},

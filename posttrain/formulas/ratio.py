@@ -22,9 +22,6 @@ def sequence_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) ->
     return spread(mean_B, lengths_B, logp_N.numel()).clamp(-CAP, CAP)
 
 
-LOG_RATIOS = {"token": token_log_ratio, "sequence": sequence_log_ratio}
-
-
 def truncated_importance(recomputed_logp_N: Tensor, sampled_logp_N: Tensor, cap: float) -> Tensor:
     """sg(min(exp(recomputed - sampled), cap)): corrects for a sampler whose numbers are not the trainer's (Yao 2025).
 

@@ -24,7 +24,7 @@ class PtxSource(WrappedSource):
         tokens = int(text.columns.lengths_B.sum())
         empty = make_batch(
             text.rows,
-            {name: torch.zeros(len(text), dtype=one.dtype) for name, one in samples.columns.rows.items()},
+            {name: one.new_zeros(len(text), *one.shape[1:]) for name, one in samples.columns.rows.items()},
             {name: torch.zeros(tokens, dtype=one.dtype) for name, one in samples.columns.tokens.items()},
         )
         return joined([_marked(samples, text=False), _marked(empty, text=True)])

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from posttrain.formulas.random import row_keys
 from posttrain.online.watch import Watch, has_zero_variance
 from posttrain.params import Params
 from posttrain.rewards.compose import RewardSum
@@ -197,12 +198,14 @@ class Rollouts:
         rollouts = self._reward.score(self._drawn(prompts, name))
         self._watch.completions(rollouts)
         rewards = [self._reward.total(one) for one in rollouts]
-        for key in self._reward.terms:
-            parts.setdefault(key, []).extend(one.scores[key].value for one in rollouts)
+        judged = [[one.scores[key].value for one in rollouts] for key in self._reward.terms]
+        for key, values in zip(self._reward.terms, judged, strict=True):
+            parts.setdefault(key, []).extend(values)
         if self._shaping.overlong:
             lengths = [len(one.logps) for one in rollouts]
             punished = soft_overlong(lengths, self._params.sampling.max_tokens, self._shaping.overlong)
             rewards = [reward + extra for reward, extra in zip(rewards, punished, strict=True)]
+            judged.append(punished)
         batches = []
         for start in range(0, len(rollouts), size):
             group = rollouts[start : start + size]
@@ -210,6 +213,11 @@ class Rollouts:
                 "reward": torch.tensor(rewards[start : start + size]),
                 "truncated": torch.tensor([one.truncated for one in group]),
             }
+            if "reward_parts" in self._needs:
+                columns["reward_parts"] = torch.tensor([part[start : start + size] for part in judged]).T
+            if "sample_key" in self._needs:
+                names = [f"{group[0].prompt.id}:{name}:{i}" for i in range(size)]
+                columns["sample_key"] = row_keys(self._seed, names)
             if self._shaping.opponents:
                 columns["opponent"] = torch.arange(size) >= size - size // 2
             old = {"old_logp": torch.tensor([x for one in group for x in one.logps])}

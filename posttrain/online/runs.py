@@ -7,21 +7,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from posttrain.algorithms.advantages import WinRateOptions
 from posttrain.algorithms.distill_rows import DISTILL_ROWS, DistillRunKnobs
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import (
-    POLICY_ROWS,
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_knobs import (
     PolicyKnobs,
-    PolicyObjective,
+    TrpoOptions,
     group_refusal,
     replay_refusal,
     reuse_refusal,
     truncation_refusal,
 )
-from posttrain.algorithms.policy_knobs import GROUPED
-from posttrain.algorithms.preference import PreferenceKnobs, PreferenceObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
-from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import DistillObjective, LikelihoodObjective
 from posttrain.online.mixed import MixedSource, PtxSource
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
 from posttrain.online.selected import FilteredSource, best_rule, pair_rule
@@ -91,10 +92,6 @@ class OnlineParams(TrainingParams):
         """The most tokens that a row can have."""
         return longest_prompt + self.rollout.sampling.max_tokens
 
-    def knobs(self, model: type[Any]) -> Any:
-        """The part of the settings that an objective reads."""
-        return model(**{name: getattr(self, name) for name in model.model_fields if name in self.model_fields_set})
-
 
 class TextParams(Params):
     """Pretraining text next to the samples (PPO-ptx)."""
@@ -119,8 +116,8 @@ class PolicyRun(OnlineParams, PolicyKnobs):
             "rollout.sampling": truncation_refusal(self.rollout.sampling.top_p, self.rollout.sampling.top_k),
         }
         refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]
-        if refused and not self.experimental:
-            raise ValueError(f"{'; '.join(refused)}, or experimental: true")
+        if refused and not self.allow_unsupported:
+            raise ValueError(f"{'; '.join(refused)}, or allow_unsupported: true")
         if self.overlong is not None and self.overlong >= self.rollout.sampling.max_tokens:
             raise ValueError("overlong must be below rollout.sampling.max_tokens. Lower it")
         if self.text != TextParams() and not self.ptx:
@@ -135,12 +132,16 @@ class PolicyRun(OnlineParams, PolicyKnobs):
 
     def objective(self) -> Objective:
         """The row's surrogate; the longest completion is the constant of the fixed-length aggregation."""
-        return PolicyObjective(self.knobs(PolicyKnobs), self.rollout.sampling.max_tokens)
+        punished = () if self.overlong is None else (1.0,)  # the punishment is one more part of the reward
+        return PolicyObjective(
+            self, self.rollout.sampling.max_tokens, (*(term.weight for term in self.reward.values()), *punished)
+        )
 
     def shaping(self) -> Shaping:
         """Dynamic sampling, the punishment of length, opponents."""
-        met = self.advantage == "win_rate"
-        return Shaping(self.resample, self.overlong, opponents=met, mixture=self.mixture if met else 0.0)
+        if isinstance(self.advantage, WinRateOptions):
+            return Shaping(self.resample, self.overlong, opponents=True, mixture=self.advantage.mixture)
+        return Shaping(self.resample, self.overlong)
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:
         """The samples, with pretraining text beside them where ptx asks for it."""
@@ -158,14 +159,14 @@ class PolicyRun(OnlineParams, PolicyKnobs):
     @property
     def compares_groups(self) -> bool:
         """Whether the advantage is relative to the group."""
-        return self.advantage in GROUPED
+        return self.compares.grouped
 
     def update_rule(self, models: ModelSet, steps: int) -> Update:
         """AdamW, or TRPO with AdamW for the critic."""
-        if self.update == "adamw":
+        if not isinstance(self.update, TrpoOptions):
             return super().update_rule(models, steps)
         critic = None if models.critic is None else adamw({"critic": models.critic}, self, steps)
-        return Trpo(models.policy, self.trpo, critic)
+        return Trpo(models.policy, self.update, critic)
 
     def step_tokens(self, longest_prompt: int) -> int:
         """The samples, and the pretraining text beside them."""
@@ -190,7 +191,7 @@ class SampledPairRun(SampledRun, SampledPairKnobs):
 
     def objective(self) -> Objective:
         """The preference row."""
-        return PreferenceObjective(self.knobs(PreferenceKnobs))
+        return PreferenceObjective(self)
 
     def shaping(self) -> Shaping:
         """All samples from the mixture (IPO-MD), or from the policy."""
@@ -215,7 +216,7 @@ class SampledBestRun(SampledRun, SampledBestKnobs):
 
     def objective(self) -> Objective:
         """The likelihood."""
-        return LikelihoodObjective(self.knobs(LikelihoodKnobs))
+        return LikelihoodObjective(self)
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
         """The samples that reach the rule's mark."""
@@ -242,7 +243,7 @@ class DistillRun(OnlineParams, DistillRunKnobs):
 
     def objective(self) -> Objective:
         """The divergence."""
-        return DistillObjective(self.knobs(DistillKnobs))
+        return DistillObjective(self)
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:
         """Own samples, given answers, or both by turns."""

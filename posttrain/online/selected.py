@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.sampled_rows import BestSelect, PairSelect
+from posttrain.algorithms.sampled_rows import AllAbove, BestAgainstWorst, Reaching, RejectionSampled, Rising
+from posttrain.choices import Options
 from posttrain.formulas import pairing
 from posttrain.train.batch import Batch, Source, WrappedSource
 
@@ -40,32 +41,38 @@ class FilteredSource(WrappedSource):
         return {**self._seen, **self._inner.metrics()}
 
 
-def pair_rule(select: PairSelect, seed: int) -> Choose:
+def pair_rule(select: Options, seed: int) -> Choose:
     """The pairs that the settings ask for."""
 
     def choose(batch: Batch, step: int) -> Batch:
         reward_B, group_B = _judged(batch)
-        if select.rule == "best_against_worst":
-            return paired(batch, *pairing.best_against_worst(reward_B, group_B, select.gap))
-        if select.rule == "all_above":
-            return paired(batch, *pairing.all_against_all(reward_B, group_B, select.certainty, select.scale))
-        draw = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        return paired(batch, *pairing.rejection_sampled(reward_B, group_B, select.keep, select.temperature, draw))
+        match select:
+            case BestAgainstWorst():
+                return paired(batch, *pairing.best_against_worst(reward_B, group_B, select.gap))
+            case AllAbove():
+                return paired(batch, *pairing.all_against_all(reward_B, group_B, select.certainty, select.scale))
+            case RejectionSampled():
+                draw = torch.Generator().manual_seed(seed * 1_000_003 + step)
+                accepted = pairing.rejection_sampled(reward_B, group_B, select.keep, select.temperature, draw)
+                return paired(batch, *accepted)
+        raise TypeError(f"no rule for {select.type}")
 
     return choose
 
 
-def best_rule(select: BestSelect, steps_a_round: int) -> Choose:
+def best_rule(select: Options, steps_a_round: int) -> Choose:
     """The samples that the settings ask for; where none reaches the mark, the best of all."""
 
     def choose(batch: Batch, step: int) -> Batch:
         reward_B, group_B = _judged(batch)
-        if select.rule == "best":
-            return _part(batch, pairing.best_of_group(reward_B, group_B))
-        mark = select.threshold
-        if select.rule == "rising":
-            iteration = step // (select.rounds * steps_a_round)
-            mark = pairing.rising_threshold(reward_B, iteration, tuple(select.quantiles))
+        match select:
+            case Rising():
+                iteration = step // (select.rounds * steps_a_round)
+                mark = pairing.rising_threshold(reward_B, iteration, tuple(select.quantiles))
+            case Reaching():
+                mark = select.threshold
+            case _:
+                return _part(batch, pairing.best_of_group(reward_B, group_B))
         return _part(batch, pairing.above(reward_B, min(mark, float(reward_B.max()))))
 
     return choose

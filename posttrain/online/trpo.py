@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from posttrain.algorithms.policy_knobs import TrpoKnobs
+from posttrain.algorithms.policy_knobs import TrpoOptions
 from posttrain.models.forward import packed_states
 from posttrain.models.logp import exact_kl
 from posttrain.text.layout import Layout, pack
@@ -64,7 +64,7 @@ class TrustRegion:
 class Trpo:
     """The natural gradient step within the trust region; a critic, if there is one, has an optimizer of its own."""
 
-    def __init__(self, policy: Any, params: TrpoKnobs, critic: Any | None = None) -> None:
+    def __init__(self, policy: Any, params: TrpoOptions, critic: Any | None = None) -> None:
         self._parameters = [p for p in policy.parameters() if p.requires_grad]
         self._params, self._critic = params, critic
 

@@ -171,7 +171,7 @@ def _knob(settings: Settings) -> str:
         (f"{section_of(settings, path)}.{key}", float(text))
         for path, run in model_runs(settings).items()
         for key, text in (flattened(run) if run else {}).items()
-        if key in ("kl.beta", "beta", "optimizer.lr") and text.replace(".", "", 1).replace("e-", "", 1).isdigit()
+        if key in ("kl.beta", "loss.beta", "optimizer.lr") and text.replace(".", "", 1).replace("e-", "", 1).isdigit()
     ]
     preferred = [one for one in found if one[0].endswith("beta")] or found
     if not preferred:

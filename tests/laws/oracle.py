@@ -7,6 +7,8 @@ differences of these functions are the gradients that the definitions mean.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 Rows = list[dict[str, Any]]
@@ -33,24 +35,31 @@ def estimate(kind: str, logp: float, ref: float) -> float:
     return {"k1": d, "k2": d * d / 2, "k3": math.exp(-d) + d - 1}[kind]
 
 
-def policy(knobs: Any, longest: int, rows: Rows, state: dict[str, float], still: Rows) -> float:
+def policy(
+    knobs: Any, longest: int, weights: tuple[float, ...], rows: Rows, state: dict[str, float], still: Rows
+) -> float:
     """The loss of a policy row."""
     acted = [(row, old) for row, old in zip(rows, still, strict=True) if not (knobs.ptx and row["pretrain"])]
     text = [row for row in rows if knobs.ptx and row["pretrain"]]
-    total = _policy_term(knobs, longest, [a for a, _ in acted], [b for _, b in acted], state)
+    total = _policy_term(knobs, longest, weights, [a for a, _ in acted], [b for _, b in acted], state)
     if text:
         tokens = [x for row in text for x in row["logp"]]
         total += knobs.ptx * -mean(tokens)
     return total
 
 
-def _policy_term(knobs: Any, longest: int, rows: Rows, still: Rows, state: dict[str, float]) -> float:
+def _policy_term(
+    knobs: Any, longest: int, weights: tuple[float, ...], rows: Rows, still: Rows, state: dict[str, float]
+) -> float:
     sampled = "old_logp" if knobs.correction is None else "recomputed_logp"
     advantages, returns = _advantages(knobs, rows, state["beta"], sampled, state)
+    if knobs.advantage.type == "gdpo":
+        advantages = _decoupled(rows, weights)
     counted = [not (knobs.truncated == "mask" and row["truncated"]) and not row.get("opponent") for row in rows]
     if knobs.whiten:
         advantages = _whitened(advantages, counted)
     price = _price(knobs, rows, sampled, state)
+    chosen = marked(knobs, rows, advantages, counted)
     kept = [i for i, keep in enumerate(counted) if keep]
     tokens = sum(len(rows[i]["logp"]) for i in kept)
     total = 0.0
@@ -63,24 +72,25 @@ def _policy_term(knobs: Any, longest: int, rows: Rows, still: Rows, state: dict[
             "fixed_length": 1 / (len(kept) * longest),
         }[knobs.aggregation]
         for t in range(length):
-            item = -_surrogate(knobs, row, still[i], t, advantages[i][t], sampled)
-            if knobs.kl.place == "loss":
+            at = Token(row, still[i], sampled, t, advantages[i][t], i, chosen)
+            item = -SURROGATES[knobs.surrogate.type](knobs.surrogate, at) * _correction(knobs, row, t)
+            if knobs.kl.type == "loss":
                 item += state["beta"] * estimate(knobs.kl.estimator, row["logp"][t], row["ref_logp"][t])
-            if knobs.penalty.kind == "exact":
+            if knobs.penalty.type == "exact":
                 item += price * row["kl_old"][t]
-            if knobs.penalty.kind == "sampled":
+            if knobs.penalty.type == "sampled":
                 moved = row["logp"][t] - row[sampled][t]
                 item += price * (math.exp(moved) - 1 - moved)
             item -= knobs.entropy * row["entropy"][t]
             if returns:
-                item += knobs.value_coef * _critic(knobs, row, t, returns[i][t])
+                item += knobs.advantage.value_coef * _critic(knobs, row, t, returns[i][t])
             total += weight * item
     return total
 
 
 def _price(knobs: Any, rows: Rows, sampled: str, state: dict[str, float]) -> float:
     """What moving costs in this step; only a fresh batch after a reused one changes it."""
-    if knobs.penalty.kind == "none":
+    if knobs.penalty.type == "none":
         return 0.0
     if any(row["age"] > 0 for row in rows) or knobs.penalty.target is None or state["moved"] == 0:
         return state["penalty"]
@@ -89,31 +99,135 @@ def _price(knobs: Any, rows: Rows, sampled: str, state: dict[str, float]) -> flo
     return state["penalty"] * (2 if state["moved"] > knobs.penalty.target * 1.5 else 1)
 
 
-def _surrogate(knobs: Any, row: dict[str, Any], old: dict[str, Any], t: int, advantage: float, sampled: str) -> float:
-    def ratio(of: dict[str, Any]) -> float:
-        steps = [a - b for a, b in zip(of["logp"], of[sampled], strict=True)]
-        return math.exp(mean(steps) if knobs.ratio == "sequence" else steps[t])
+def _correction(knobs: Any, row: dict[str, Any], t: int) -> float:
+    if knobs.correction is None:
+        return 1.0
+    return float(min(math.exp(row["recomputed_logp"][t] - row["old_logp"][t]), knobs.correction))
 
-    low = 0.0 if knobs.clip.low is None else 1 - knobs.clip.low
-    high = 1 + knobs.clip.high
-    r = ratio(row)
-    value = {
-        "score": advantage * row["logp"][t],
-        "unclipped": r * advantage,
-        "pessimistic": min(r * advantage, clipped(r, low, high) * advantage),
-        "weight": clipped(ratio(old), low, high) * advantage * row["logp"][t],
-    }[knobs.surrogate]
-    if knobs.correction is not None:
-        value *= min(math.exp(row["recomputed_logp"][t] - row["old_logp"][t]), knobs.correction)
-    return float(value)
+
+@dataclass(frozen=True)
+class Token:
+    """One token of a row; `still` is the row at which stop-gradient terms are taken."""
+
+    row: dict[str, Any]
+    still: dict[str, Any]
+    sampled: str
+    t: int
+    advantage: float
+    place: int
+    marked: set[tuple[int, int]]
+
+    @property
+    def logp(self) -> float:
+        return float(self.row["logp"][self.t])
+
+    def steps(self, of: dict[str, Any]) -> list[float]:
+        """The log ratios of a row."""
+        return [a - b for a, b in zip(of["logp"], of[self.sampled], strict=True)]
+
+    def ratio(self, of: dict[str, Any]) -> float:
+        return math.exp(self.steps(of)[self.t])
+
+
+def pessimistic(ratio: float, advantage: float, low: float, high: float) -> float:
+    return min(ratio * advantage, clipped(ratio, 1 - low, 1 + high) * advantage)
+
+
+def ppo_clip(o: Any, at: Token) -> float:
+    return pessimistic(at.ratio(at.row), at.advantage, o.low, o.high)
+
+
+def cispo(o: Any, at: Token) -> float:
+    return clipped(at.ratio(at.still), 0.0 if o.low is None else 1 - o.low, 1 + o.high) * at.advantage * at.logp
+
+
+def gspo(o: Any, at: Token) -> float:
+    return pessimistic(math.exp(mean(at.steps(at.row))), at.advantage, o.low, o.high)
+
+
+def sapo(o: Any, at: Token) -> float:
+    tau = o.tau_pos if at.advantage > 0 else o.tau_neg
+    return 4 / tau * sigmoid(tau * (at.ratio(at.row) - 1)) * at.advantage
+
+
+def gmpo(o: Any, at: Token) -> float:
+    held = [min(x, o.edge) if at.advantage > 0 else max(x, -o.edge) for x in at.steps(at.row)]
+    return math.exp(mean(held)) * at.advantage
+
+
+def dppo(divergence: Callable[[float, float], float]) -> Callable[[Any, Token], float]:
+    def item(o: Any, at: Token) -> float:
+        pi, mu = math.exp(at.still["logp"][at.t]), math.exp(at.still[at.sampled][at.t])
+        far = divergence(pi, mu)
+        if (at.advantage > 0 and pi > mu and far > o.limit_pos) or (at.advantage < 0 and pi < mu and far > o.limit_neg):
+            return 0.0
+        return min(pi / mu, o.cap) * at.advantage * at.logp
+
+    return item
+
+
+def gspo_token(o: Any, at: Token) -> float:
+    s = math.exp(mean(at.steps(at.still))) * math.exp(at.logp - at.still["logp"][at.t])
+    return pessimistic(s, at.advantage, o.low, o.high)
+
+
+def kl_cov(o: Any, at: Token) -> float:
+    charge = o.beta * abs(at.steps(at.row)[at.t]) if (at.place, at.t) in at.marked else 0.0
+    return at.ratio(at.row) * at.advantage - charge
+
+
+SURROGATES: dict[str, Callable[[Any, Token], float]] = {
+    "reinforce": lambda o, at: at.advantage * at.logp,
+    "importance": lambda o, at: at.ratio(at.row) * at.advantage,
+    "ppo_clip": ppo_clip,
+    "cispo": cispo,
+    "gspo": gspo,
+    "sapo": sapo,
+    "gmpo": gmpo,
+    "dppo_tv": dppo(lambda pi, mu: abs(pi - mu)),
+    "dppo_kl": dppo(lambda pi, mu: mu * math.log(mu / pi) + (1 - mu) * math.log((1 - mu) / (1 - pi))),
+    "gspo_token": gspo_token,
+    "clip_cov": lambda o, at: 0.0 if (at.place, at.t) in at.marked else ppo_clip(o, at),
+    "kl_cov": kl_cov,
+}
+"""The oracle's formula of each surrogate; laws that need one say nothing about a surrogate without."""
+
+
+def marked(knobs: Any, rows: Rows, advantages: list[list[float]], counted: list[bool]) -> set[tuple[int, int]]:
+    """The tokens that clip_cov leaves out, or that kl_cov charges, as (row, position)."""
+    name, o = knobs.surrogate.type, knobs.surrogate
+    if name not in ("clip_cov", "kl_cov"):
+        return set()
+    places = [(i, t) for i, row in enumerate(rows) if counted[i] for t in range(len(row["logp"]))]
+    middle_a, middle_l = mean([advantages[i][t] for i, t in places]), mean([rows[i]["anchor"][t] for i, t in places])
+    cov = {(i, t): (advantages[i][t] - middle_a) * (rows[i]["anchor"][t] - middle_l) for i, t in places}
+    most = max(1, math.floor(o.share * len(places)))
+    if name == "kl_cov":
+        return set(sorted(places, key=lambda at: (-cov[at], rows[at[0]]["sample_key"], at[1]))[:most])
+
+    def whole(i: int, t: int) -> bool:
+        ratio = math.exp(rows[i]["anchor"][t] - rows[i]["old_logp"][t])
+        return not (ratio > 1 + o.high and advantages[i][t] > 0) and not (ratio < 1 - o.low and advantages[i][t] < 0)
+
+    band = [at for at in places if o.cov_low <= cov[at] <= o.cov_high and whole(*at)]
+    return set(sorted(band, key=lambda at: draw(rows[at[0]]["sample_key"], at[1]))[:most])
+
+
+def draw(key: int, place: int) -> float:
+    """SplitMix64's number at a position, in arithmetic modulo 2^64."""
+    golden = ((place + 1) * -7046029254386353131) % 2**63
+    x = (key + golden) % 2**64
+    x = (x ^ (x >> 30)) * (-4658895280553007687 % 2**64) % 2**64
+    x = (x ^ (x >> 27)) * (-7723592293110705685 % 2**64) % 2**64
+    return ((x ^ (x >> 31)) >> 11) / 2**53
 
 
 def _critic(knobs: Any, row: dict[str, Any], t: int, target: float) -> float:
     value, old = row["value"][t], row["old_value"][t]
     plain = (value - target) ** 2
-    if knobs.value_clip is None:
+    if knobs.advantage.value_clip is None:
         return 0.5 * plain
-    near = clipped(value, old - knobs.value_clip, old + knobs.value_clip)
+    near = clipped(value, old - knobs.advantage.value_clip, old + knobs.advantage.value_clip)
     return 0.5 * max(plain, (near - target) ** 2)
 
 
@@ -121,49 +235,67 @@ def _advantages(
     knobs: Any, rows: Rows, beta: float, sampled: str, state: dict[str, float]
 ) -> tuple[list[list[float]], list[list[float]]]:
     charge = [[0.0] * len(row["logp"]) for row in rows]
-    if knobs.kl.place.startswith("reward"):
+    if knobs.kl.type.startswith("reward"):
         charge = [
             [beta * estimate(knobs.kl.estimator, a, b) for a, b in zip(row[sampled], row["ref_logp"], strict=True)]
             for row in rows
         ]
-    if knobs.advantage in ("gae", "return_to_go"):
+    if knobs.advantage.type in ("gae", "return_to_go"):
         return _per_token(knobs, rows, charge)
-    reduce = mean if knobs.kl.reduce == "mean" else sum
-    if knobs.advantage == "win_rate":
+    reduce = mean if getattr(knobs.kl, "reduce", "sum") == "mean" else sum
+    if knobs.advantage.type == "win_rate":
         won = [_won(knobs, rows, row) - reduce(costs) for row, costs in zip(rows, charge, strict=True)]
         return [[a] * len(row["logp"]) for a, row in zip(won, rows, strict=True)], []
     rewards = [row["reward"] - reduce(costs) for row, costs in zip(rows, charge, strict=True)]
-    if knobs.advantage == "outcome_value":
+    if knobs.advantage.type == "outcome_value":
         returns = [[reward] * len(row["logp"]) for reward, row in zip(rewards, rows, strict=True)]
         return [
             [a - v for a, v in zip(rs, row["old_value"], strict=True)] for rs, row in zip(returns, rows, strict=True)
         ], returns
+    if knobs.advantage.type == "gdpo":
+        return [], []
     compared = [_compared(knobs, rows, rewards, i, state) for i in range(len(rows))]
     return [[a] * len(row["logp"]) for a, row in zip(compared, rows, strict=True)], []
 
 
 def _won(knobs: Any, rows: Rows, row: dict[str, Any]) -> float:
     met = [other["reward"] for other in rows if other["group"] == row["group"] and other["opponent"]]
-    return mean([sigmoid((row["reward"] - r) / knobs.win_scale) - 0.5 for r in met]) if met else 0.0
+    return mean([sigmoid((row["reward"] - r) / knobs.advantage.scale) - 0.5 for r in met]) if met else 0.0
 
 
 def _compared(knobs: Any, rows: Rows, rewards: list[float], i: int, state: dict[str, float]) -> float:
-    if knobs.advantage == "batch_centred":
+    if knobs.advantage.type == "batch_centred":
         return rewards[i] - mean(rewards)
-    if knobs.advantage == "moving_average":
+    if knobs.advantage.type == "moving_average":
         seen = state["baseline_weight"]
         return rewards[i] - (state["baseline"] / seen if seen else mean(rewards))
     mine = [rewards[j] for j in range(len(rows)) if rows[j]["group"] == rows[i]["group"]]
-    if knobs.advantage == "leave_one_out":
+    if knobs.advantage.type == "leave_one_out":
         others = [rewards[j] for j in range(len(rows)) if rows[j]["group"] == rows[i]["group"] and j != i]
         return rewards[i] - mean(others)
     centred = rewards[i] - mean(mine)
-    if knobs.advantage == "group_centred":
+    if knobs.advantage.type == "group_centred":
         return centred
+    if knobs.advantage.type == "maxrl":
+        return centred / mean(mine) if sum(mine) else 0.0
+    return _zscore(rewards[i], mine)
+
+
+def _zscore(x: float, mine: list[float]) -> float:
     if max(mine) == min(mine):
         return 0.0
     deviation = math.sqrt(sum((r - mean(mine)) ** 2 for r in mine) / (len(mine) - 1))
-    return centred / (deviation + 1e-4)
+    return (x - mean(mine)) / (deviation + 1e-4)
+
+
+def _decoupled(rows: Rows, weights: tuple[float, ...]) -> list[list[float]]:
+    totals = [0.0] * len(rows)
+    for k, weight in enumerate(weights):
+        for i, row in enumerate(rows):
+            mine = [other["reward_parts"][k] for other in rows if other["group"] == row["group"]]
+            totals[i] += weight * _zscore(row["reward_parts"][k], mine)
+    whole = _whitened([[total] for total in totals], [True] * len(rows))
+    return [whole[i] * len(row["logp"]) for i, row in enumerate(rows)]
 
 
 def _per_token(knobs: Any, rows: Rows, charge: list[list[float]]) -> tuple[list[list[float]], list[list[float]]]:
@@ -172,15 +304,16 @@ def _per_token(knobs: Any, rows: Rows, charge: list[list[float]]) -> tuple[list[
         length = len(row["logp"])
         rewards = [-cost for cost in costs]
         rewards[-1] += row["reward"]
-        if knobs.advantage == "return_to_go":
+        if knobs.advantage.type == "return_to_go":
             advantages.append(
-                [sum(knobs.gamma ** (s - t) * rewards[s] for s in range(t, length)) for t in range(length)]
+                [sum(knobs.advantage.gamma ** (s - t) * rewards[s] for s in range(t, length)) for t in range(length)]
             )
             continue
         values = [*row["old_value"], 0.0]
-        delta = [rewards[t] + knobs.gamma * values[t + 1] - values[t] for t in range(length)]
+        delta = [rewards[t] + knobs.advantage.gamma * values[t + 1] - values[t] for t in range(length)]
         advantage = [
-            sum((knobs.gamma * knobs.lam) ** (s - t) * delta[s] for s in range(t, length)) for t in range(length)
+            sum((knobs.advantage.gamma * knobs.advantage.lam) ** (s - t) * delta[s] for s in range(t, length))
+            for t in range(length)
         ]
         advantages.append(advantage)
         returns.append([a + v for a, v in zip(advantage, values, strict=False)])
@@ -198,14 +331,14 @@ def _whitened(advantages: list[list[float]], counted: list[bool]) -> list[list[f
 
 def preference(knobs: Any, rows: Rows, state: dict[str, float]) -> float:
     """The loss of a preference row."""
-    if knobs.loss in ("kto", "bco"):
+    if knobs.loss.type in ("kto", "bco"):
         return _unpaired(knobs, rows, state)
     items = sorted({row["item"] for row in rows})
     total = 0.0
     for item in items:
         (chosen,) = [row for row in rows if row["item"] == item and row["side"] > 0]
         (rejected,) = [row for row in rows if row["item"] == item and row["side"] < 0]
-        loss = _pair(knobs, _relative(knobs, chosen, "logp"), _relative(knobs, rejected, "logp"))
+        loss = _pair(knobs.loss, _relative(knobs, chosen, "logp"), _relative(knobs, rejected, "logp"))
         total += (loss - knobs.nll * mean(chosen["logp"])) / len(items)
     return total
 
@@ -219,9 +352,9 @@ def _log_odds(m: float) -> float:
     return m - math.log(1 - math.exp(m))
 
 
-def _pair(knobs: Any, h: float, l: float) -> float:  # noqa: E741
-    m, s = knobs.beta * (h - l), knobs.label_smoothing
-    match knobs.loss:
+def _pair(options: Any, h: float, l: float) -> float:  # noqa: E741
+    m, s = getattr(options, "beta", 0.0) * (h - l), getattr(options, "label_smoothing", 0.0)
+    match options.type:
         case "dpo":
             return -(1 - s) * log_sigmoid(m) - s * log_sigmoid(-m)
         case "robust_dpo":
@@ -230,22 +363,22 @@ def _pair(knobs: Any, h: float, l: float) -> float:  # noqa: E741
             p = sigmoid(m)
             return p * math.log(p / (1 - s)) + (1 - p) * math.log((1 - p) / s)
         case "ipo":
-            return (h - l - 1 / (2 * knobs.beta)) ** 2
+            return (h - l - 1 / (2 * options.beta)) ** 2
         case "apo_zero":
-            return 1 - sigmoid(knobs.beta * h) + sigmoid(knobs.beta * l)
+            return 1 - sigmoid(options.beta * h) + sigmoid(options.beta * l)
         case "apo_down":
-            return sigmoid(knobs.beta * h) + 1 - sigmoid(m)
+            return sigmoid(options.beta * h) + 1 - sigmoid(m)
         case "slic":
-            return max(0.0, knobs.delta - (h - l))
+            return max(0.0, options.delta - (h - l))
         case "simpo":
-            return -log_sigmoid(m - knobs.gamma)
+            return -log_sigmoid(m - options.gamma)
         case "orpo":
-            return -knobs.beta * log_sigmoid(_log_odds(h) - _log_odds(l))
-    raise AssertionError(f"the oracle has no formula for '{knobs.loss}': write it down from its paper")
+            return -options.beta * log_sigmoid(_log_odds(h) - _log_odds(l))
+    raise AssertionError(f"the oracle has no formula for '{options.type}': write it down from its paper")
 
 
 def _unpaired(knobs: Any, rows: Rows, state: dict[str, float]) -> float:
-    if knobs.loss == "kto":
+    if knobs.loss.type == "kto":
         elsewhere = [_relative(knobs, row, "anchor") for row in rows if row["label"] == 0]
         shift = max(0.0, mean(elsewhere)) if elsewhere else 0.0
     else:
@@ -255,9 +388,9 @@ def _unpaired(knobs: Any, rows: Rows, state: dict[str, float]) -> float:
     total = 0.0
     for row in kept:
         good = row["label"] > 0
-        gain = knobs.beta * (_relative(knobs, row, "logp") - shift) * (1 if good else -1)
-        loss = 1 - sigmoid(gain) if knobs.loss == "kto" else -log_sigmoid(gain)
-        total += (knobs.desirable if good else knobs.undesirable) * loss / len(kept)
+        gain = knobs.loss.beta * (_relative(knobs, row, "logp") - shift) * (1 if good else -1)
+        loss = 1 - sigmoid(gain) if knobs.loss.type == "kto" else -log_sigmoid(gain)
+        total += (knobs.loss.desirable if good else knobs.loss.undesirable) * loss / len(kept)
         total -= knobs.nll * mean(row["logp"]) / len(kept) if good else 0.0
     return total
 

@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from posttrain.laws.cases import Shape
 from tests.laws import test_expectations as enumerated
-from tests.laws.cases import Shape, subjects
-from tests.laws.laws import LAWS
+from tests.laws.oracle_laws import LAWS
+from tests.laws.subjects import subjects
 
 PAGE = Path("docs/conformance.md")
 SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) for seed in range(24)]
@@ -41,6 +42,9 @@ def enumerations() -> Iterator[tuple[str, float]]:
     yield "E[gradient of rloo] = gradient of -E[R]", enumerated.gradient_gap(1, enumerated.quiet("rloo"), 2, 1.0)
     half = enumerated.gradient_gap(2, enumerated.quiet("reinforce"), 2, 0.5)
     yield "E[gradient of reinforce, batch of 2] = 1 / 2 of it", half
+    for group in (2, 3):
+        text = f"E[gradient of maxrl, group of {group}] = gradient of -log p truncated at order {group - 1}"
+        yield text, enumerated.truncated_likelihood_gap(5, group)
     quarter = enumerated.gradient_gap(2, enumerated.quiet("dr_grpo"), 2, 0.5 / enumerated.LENGTH)
     yield "E[gradient of dr_grpo, group of 2] = 1 / 2 of it, over L_max", quarter
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from posttrain.algorithms import describe
-from posttrain.algorithms.policy import POLICY_ROWS
-from posttrain.algorithms.preference import PREFERENCE_ROWS
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.errors import ParamsError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,13 +29,13 @@ def test_what_is_written_by_hand_stays() -> None:
 def test_every_objective_can_be_described(name: str) -> None:
     text = describe.describe(name)
     assert text.startswith(f"{name}: ")
-    assert "experimental" in text or "aggregation" in text or "margin" in text
+    assert "allow_unsupported" in text or "aggregation" in text or "margin" in text
 
 
-def test_only_knobs_that_a_row_reads_are_shown() -> None:
+def test_only_options_that_a_row_reads_are_shown() -> None:
     assert "lam =" in describe.describe("ppo")
     assert "lam =" not in describe.describe("grpo")
-    assert "clip." not in describe.describe("rloo")
+    assert "surrogate." not in describe.describe("rloo")
 
 
 def test_an_unknown_name_has_a_suggestion() -> None:
@@ -44,8 +44,8 @@ def test_an_unknown_name_has_a_suggestion() -> None:
 
 
 def test_the_laws_page_names_every_row_and_law() -> None:
-    from tests.laws.cases import subjects
-    from tests.laws.laws import LAWS
+    from tests.laws.oracle_laws import LAWS
+    from tests.laws.subjects import subjects
 
     page = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
     missing = [name for name in subjects() if f"| {name} |" not in page] + [law for law in LAWS if law not in page]

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.formulas import kl
 from posttrain.formulas.ragged import Ragged
 
@@ -57,7 +58,7 @@ def kl_gap(seed: int, name: str) -> float:
     return abs(float(by_tokens(policy, ref, kl.ESTIMATORS[name]) - true_kl(policy, ref)))
 
 
-def expected_gradient(objective: PolicyObjective, policy: Table, group: int) -> Tensor:
+def expected_gradient(objective: PolicyObjective, policy: Table, group: int, reward: Tensor = REWARD) -> Tensor:
     """The gradient of the loss over every group of samples, each weighed by its probability, at the sampling policy."""
     table = policy.clone().requires_grad_()
     rows = logps(table)
@@ -68,7 +69,7 @@ def expected_gradient(objective: PolicyObjective, policy: Table, group: int) -> 
         step = Ragged(
             torch.full((group,), LENGTH),
             {
-                "reward": REWARD[index],
+                "reward": reward[index],
                 "group": torch.zeros(group),
                 "truncated": torch.zeros(group, dtype=torch.bool),
             },
@@ -88,7 +89,7 @@ def true_gradient(policy: Table) -> Tensor:
 
 
 def quiet(name: str, **over: object) -> PolicyObjective:
-    return PolicyObjective(POLICY_ROWS[name].settings(kl={"place": "none"}, **over), LENGTH)
+    return PolicyObjective(POLICY_ROWS[name].settings(kl="none", **over), LENGTH)
 
 
 def gradient_gap(seed: int, objective: PolicyObjective, group: int, factor: float) -> float:
@@ -159,3 +160,18 @@ class Earlier(PolicyObjective):
 
     def initial_state(self) -> dict[str, float]:
         return dict(self.begun)  # type: ignore[attr-defined]
+
+
+def truncated_likelihood_gap(seed: int, group: int) -> float:
+    """E[gradient of maxrl] against the gradient of -log p truncated at order G - 1, p the chance of reward 1."""
+    table = tables(seed).requires_grad_()
+    right = (REWARD > 1).double()
+    fail = 1 - expectation(logps(table).sum(1).exp(), right)
+    expected = slope(sum(fail**k / k for k in range(1, group)), table)
+    found = expected_gradient(quiet("maxrl"), tables(seed), group, right)
+    return float((found - expected).abs().max())
+
+
+@pytest.mark.parametrize("group", [2, 3])
+def test_the_gradient_of_maxrl_is_that_of_the_truncated_likelihood(group: int) -> None:
+    assert truncated_likelihood_gap(5, group) < 1e-12

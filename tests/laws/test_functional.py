@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from posttrain.algorithms.functional import objective_loss, policy_loss, preference_loss, reward_loss
-from posttrain.algorithms.policy import POLICY_ROWS
-from posttrain.algorithms.preference import FEEDBACK, PREFERENCE_ROWS
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ParamsError
 
@@ -34,7 +34,7 @@ def both(name: str, padded: bool) -> dict[str, object]:
             "max_length": 8,
             "columns": columns,
         }
-    if PREFERENCE_ROWS[name].knobs["loss"] in FEEDBACK:
+    if not PREFERENCE_ROWS[name].settings().paired:
         return common | {"label": torch.tensor([1.0, -1.0, 0.0, 1.0])}
     return common | {"side": torch.tensor([1.0, 1.0, -1.0, -1.0])}
 
@@ -52,7 +52,7 @@ def test_padded_and_ragged_are_one(name: str) -> None:
 
 def test_grpo_by_hand() -> None:
     """Two groups of two, rewards 1 and 0: advantages +-0.7070...; on policy the loss is -mean of advantages, 0."""
-    result = policy_loss("grpo", logp=LOGP, mask=MASK, rewards=REWARD, group_size=2, settings={"kl": {"place": "none"}})
+    result = policy_loss("grpo", logp=LOGP, mask=MASK, rewards=REWARD, group_size=2, settings={"kl": "none"})
     advantage = 0.5 / (0.5**0.5 + 1e-4)
     expected = torch.zeros_like(LOGP)
     for row, sign in enumerate((1, -1, -1, 1)):
@@ -72,7 +72,7 @@ def test_the_loss_carries_the_callers_graph() -> None:
 
 
 def test_state_goes_in_and_comes_out() -> None:
-    settings = {"advantage": "moving_average", "kl": {"place": "none"}}
+    settings = {"advantage": "moving_average", "kl": "none"}
     first = policy_loss("reinforce", logp=LOGP, mask=MASK, rewards=REWARD, settings=settings)
     second = policy_loss("reinforce", logp=LOGP, mask=MASK, rewards=REWARD + 1, settings=settings, state=first.state)
     assert first.state["baseline"] / first.state["baseline_weight"] == pytest.approx(0.5)

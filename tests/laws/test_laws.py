@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.laws.cases import Shape, subjects
-from tests.laws.laws import LAWS
+from posttrain.laws.cases import Shape
+from tests.laws.oracle_laws import LAWS
+from tests.laws.subjects import subjects
 
 SHAPES = st.builds(
     Shape,

@@ -5,32 +5,34 @@ from __future__ import annotations
 import pytest
 
 from posttrain.algorithms import describe
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyRow
-from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceRow
-from tests.laws.cases import Shape, subjects
-from tests.laws.laws import LAWS
+from posttrain.algorithms.policy_knobs import PolicyKnobs
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
+from posttrain.algorithms.row import Row
+from posttrain.laws.cases import Shape
+from tests.laws.oracle_laws import LAWS
+from tests.laws.subjects import subjects
 
-POLICY = PolicyRow(
+POLICY = Row(
     "rloo_clipped",
     "made up here",
     "-mean_tokens min(r A, clip(r) A) + beta k2, A = R - mean of the siblings' R",
     {
         "advantage": "leave_one_out",
         "aggregation": "token_mean",
-        "kl": {"place": "loss", "estimator": "k2", "beta": 0.02},
+        "kl": {"type": "loss", "estimator": "k2", "beta": 0.02},
         "truncated": "mask",
     },
+    PolicyKnobs,
 )
-PREFERENCE = PreferenceRow("hinge_dpo", "made up here", "max(0, delta - (h - l))", {"loss": "slic", "delta": 0.5})
+LOSS = {"loss": {"type": "slic", "delta": 0.5}}
+PREFERENCE = Row("hinge_dpo", "made up here", "max(0, delta - (h - l))", LOSS, PreferenceKnobs)
 
 
 @pytest.mark.parametrize("law", list(LAWS))
 @pytest.mark.parametrize("row", [POLICY, PREFERENCE], ids=lambda row: row.name)
-def test_a_row_added_here_keeps_the_laws_untold(
-    law: str, row: PolicyRow | PreferenceRow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table: dict[str, object] = POLICY_ROWS if isinstance(row, PolicyRow) else PREFERENCE_ROWS  # type: ignore[assignment]
-    monkeypatch.setitem(table, row.name, row)
+def test_a_row_added_here_is_held_against_the_laws(law: str, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICY_ROWS if row is POLICY else PREFERENCE_ROWS, row.name, row)
     for seed in range(3):
         error = LAWS[law].check(subjects()[row.name](), Shape(seed))
         assert error is None or error <= LAWS[law].tolerance

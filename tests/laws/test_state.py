@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from posttrain.algorithms import adaptive
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
-from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.formulas.ragged import Ragged
 
 
@@ -47,7 +49,7 @@ def test_the_penalty_follows_the_last_reused_step_once_per_batch() -> None:
 
 
 def test_the_moving_average_forgets_its_start() -> None:
-    knobs = POLICY_ROWS["reinforce"].settings(advantage="moving_average", kl={"place": "none"}, baseline_decay=0.5)
+    knobs = POLICY_ROWS["reinforce"].settings(advantage={"type": "moving_average", "decay": 0.5}, kl="none")
     objective = PolicyObjective(knobs, 8)
     state, baselines = objective.initial_state(), []
     for reward in (2.0, 4.0, 4.0):

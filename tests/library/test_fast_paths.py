@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
 from posttrain.formulas.distill import reverse_kl
 from posttrain.models.device import DeviceParams

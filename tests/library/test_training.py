@@ -13,10 +13,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from posttrain.algorithms.policy import TrpoKnobs
-from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective, RewardKnobs, RewardObjective
-from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, PairSelect
-from posttrain.algorithms.supervised import DistillKnobs, LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.policy_knobs import TrpoOptions
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.reward import RewardKnobs, RewardObjective
+from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, BestAgainstWorst
+from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import TrainingError
 from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams
@@ -51,14 +53,15 @@ OPTIMIZER = OptimizerParams(lr=3e-3)
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dapo": ("dapo", {"overlong": 3}),
-    "exact_penalty": ("ppo_penalty", {"penalty": {"kind": "exact", "target": 1e-5}}),
+    "exact_penalty": ("ppo_penalty", {"penalty": {"type": "exact", "target": 1e-5}}),
     "corrected": ("cispo", {"correction": 2.0}),
     "moving_average": ("reinforce", {"advantage": "moving_average"}),
     "adaptive_kl": ("ppo", {"kl": {"target": 1e-3, "horizon": 50}}),
     "replay": ("grpo", {"rollout": {"replay": {"groups": 2, "rounds": 1}}}),
+    "parts": ("gdpo", {"reward": {"few": 1.0}, "overlong": 3}),
     "ptx": ("ppo", {"ptx": 1.0, "corpus": "mine/corpus"}),
 }
-"""Policy rows with some knobs set: what they need besides is supplied by the same run."""
+"""Policy rows with some settings: what they need besides is supplied by the same run."""
 
 ROLLOUT = {"rounds": 3, "prompts": 4, "group_size": 3, "minibatches": 2, "sampling": {"max_tokens": 8}}
 
@@ -142,9 +145,9 @@ def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, So
         policy, DEVICE, load_model(folder),
         load_scorer(folder) if "value" in needs else None,
         load_model(folder) if "kl_old" in needs else None,
-        None if teacher is None else Teacher(
-            teacher, params.knobs(DistillKnobs).formula(), told_apart if name == "context_distill" else None
-        ),
+        None
+        if teacher is None
+        else Teacher(teacher, params.formula(), told_apart if name == "context_distill" else None),
     )  # fmt: skip
     samples = groups(folder, models, needs, params.rollout, params.shaping())
     if name == "ptx":
@@ -173,7 +176,7 @@ def make_run(folder: Path, name: str, place: Path) -> Run:
     trained = [(module, OPTIMIZER.lr) for module in models.trained.values()]
     update = AdamW(trained, OPTIMIZER, source.steps)
     if name == "trpo":
-        update = Trpo(models.policy, TrpoKnobs(delta=0.02, iterations=4))
+        update = Trpo(models.policy, TrpoOptions(delta=0.02, iterations=4))
     return Run(name, objective, source, models, update, Checkpoints(name, "mark"), place / f"{name}.csv", 1)
 
 
@@ -203,6 +206,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "ppo_penalty",
         "trpo",
         "nash_md",
+        "gmpo",
+        "kl_cov",
         *VARIANTS,
         *SAMPLED_ROWS,
         *(name for name in DISTILL if name != "distill"),
@@ -283,7 +288,7 @@ def test_groups_that_agree_make_a_step_that_teaches_nothing(folder: Path) -> Non
     objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
     batch = groups(folder, models, objective.needs).batch(0)
     flat = batch.with_columns(batch.columns.with_rows(reward=torch.zeros(len(batch))))
-    chosen = pair_rule(PairSelect(), 0)(flat, 0)
+    chosen = pair_rule(BestAgainstWorst(), 0)(flat, 0)
     prepared = objective.prepare(chosen.columns, {})
     StepClosure(objective, models, chosen.with_prepared(prepared.step))()
     assert len(chosen) == 2
@@ -302,7 +307,7 @@ def tiny_other(folder: Path) -> Any:
 def test_a_sampled_pair_is_the_best_of_its_group_against_the_worst(folder: Path) -> None:
     models = ModelSet(load_model(folder), DEVICE)
     batch = groups(folder, models, frozenset()).batch(0)
-    chosen = pair_rule(PairSelect(), 0)(batch, 0)
+    chosen = pair_rule(BestAgainstWorst(), 0)(batch, 0)
     reward, group = chosen.columns.rows["reward"], chosen.columns.rows["group"]
     all_reward, all_group = batch.columns.rows["reward"], batch.columns.rows["group"]
     assert len(chosen) >= 2, "no group differs, so the test would prove nothing"

@@ -17,7 +17,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import DeviceParams
 from posttrain.models.runtime import Runtime

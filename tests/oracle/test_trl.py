@@ -116,11 +116,11 @@ def grpo_of_trl(logp: Tensor, advantage: Tensor, **over: Any) -> Tensor:
     ("name", "settings", "trl", "advantage"),
     [
         ("grpo", {}, {"beta": 0.04}, "zscore"),
-        ("grpo", {"kl": {"place": "none"}}, {}, "zscore"),
+        ("grpo", {"kl": "none"}, {}, "zscore"),
         ("dr_grpo", {}, {"loss_type": "dr_grpo"}, "centred"),
         ("dapo", {}, {"loss_type": "dapo", "epsilon_high": 0.28}, "zscore"),
         ("gspo", {}, {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4}, "zscore"),
-        ("cispo", {"clip": {"high": 0.1}}, {"loss_type": "cispo", "epsilon_high": 1.1}, "zscore"),
+        ("cispo", {"surrogate": {"high": 0.1}}, {"loss_type": "cispo", "epsilon_high": 1.1}, "zscore"),
         ("grpo_plus", {"truncated": "keep"}, {"epsilon_high": 0.4}, "zscore"),
     ],
 )
@@ -208,7 +208,7 @@ def padded_mask() -> Tensor:
         ("ipo", "ipo", {}, 0.0),
         ("apo_zero", "apo_zero", {}, 0.0),
         ("apo_down", "apo_down", {}, 0.0),
-        ("slic", "hinge", {"reference": True, "delta": 10.0, "nll": 0.0}, 0.0),
+        ("slic", "hinge", {"reference": True, "loss": {"delta": 10.0}, "nll": 0.0}, 0.0),
     ],
 )
 def test_preference_rows(name: str, loss_type: str, settings: dict[str, Any], smoothing: float) -> None:
@@ -273,7 +273,12 @@ def test_kto() -> None:
     theirs = bare(Given, **attributes)._compute_loss(forward(logp[kept]), inputs, return_outputs=False)
     shifted = LOGP + 3 * elsewhere[:, None] / LENGTHS[:, None]
     ours = preference_loss(
-        "kto", logp=shifted, ref_logp=REF, mask=MASK, label=label, settings={"desirable": 1.5, "undesirable": 0.5}
+        "kto",
+        logp=shifted,
+        ref_logp=REF,
+        mask=MASK,
+        label=label,
+        settings={"loss": {"desirable": 1.5, "undesirable": 0.5}},
     )
     assert ours.metrics["z0"] > 1
     assert_agrees(ours, theirs, logp)

@@ -171,12 +171,15 @@ def test_own_files_and_models_must_be_there(text: str, words: str) -> None:
         ("data: {samples: {compared: {reward: {x: 1.0}}}}", "data.samples.compared.reward: unknown reward 'x'. Known"),
         ("online: {runs: {a: {reward: {model: 1.0}}}}", "where the reward `model` has a weight, and only there"),
         ("online: {runs: {a: {corpus: two_step/corpus}}}", "ptx learns a corpus. Set both, or corpus: none"),
-        ("online: {runs: {a: {clip: {hi: 1.0}}}}", "online.runs.a.clip.hi: unknown key"),
+        ("online: {runs: {a: {surrogate: {hih: 1.0}}}}", "online.runs.a.surrogate.hih: unknown key. Did you mean"),
         (
             "online: {runs: {a: {rollout: {sampling: {top_p: 0.9}}}}}",
             "rollout.sampling: top_p = 0.9 draws from another",
         ),
-        ("online: {runs: {a: {rollout: {sampling: {top_k: 5}}}}}", "Use top_p 1 and top_k null, or experimental: true"),
+        (
+            "online: {runs: {a: {rollout: {sampling: {top_k: 5}}}}}",
+            "Use top_p 1 and top_k null, or allow_unsupported: true",
+        ),
         ("sft: {runs: {main: {optimizer: {betas: [0.9, 1.0]}}}}", "Use numbers from 0 to below 1"),
         ("sft: {runs: {main: {epoch: 2}}}", "sft.runs.main.epoch: unknown key. Did you mean 'epochs'?"),
         ("sft: {runs: {main: {optimizer: {lr: fast}}}}", "sft.runs.main.optimizer.lr = 'fast'"),
@@ -237,7 +240,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "online: {runs: {a: {rollout: {sampling: {top_p: 0.9}}, experimental: true}}}",
+        "online: {runs: {a: {rollout: {sampling: {top_p: 0.9}}, allow_unsupported: true}}}",
         "online: {runs: {a: {algorithm: raft, rollout: {sampling: {top_p: 0.9, top_k: 20}}}}}",
         f"distill: {{runs: {{b: {{{GKD}, reward_model: none, rollout: {{sampling: {{top_k: 20}}}}}}}}}}",
         "data: {samples: {compared: {sampling: {top_p: 0.9, stop: ['Q:']}}}}",

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posttrain.formulas.random import uniform
 from posttrain.models.device import Device
 from posttrain.sampling.local.backend import backend_of
-from posttrain.sampling.local.sample_tokens import mixture_logits, sample_next, uniform
+from posttrain.sampling.local.sample_tokens import mixture_logits, sample_next
 from posttrain.sampling.sampler import Mixture, Request, SamplingParams
 from posttrain.text.stops import Stops, StopStrings
 

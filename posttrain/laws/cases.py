@@ -9,62 +9,11 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, Objective, State
-from posttrain.algorithms.policy import POLICY_ROWS, PolicyObjective
-from posttrain.algorithms.preference import PREFERENCE_ROWS, PreferenceObjective
-from posttrain.algorithms.reward import ProcessKnobs, ProcessObjective, RewardKnobs, RewardObjective
-from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.policy import PolicyObjective
 from posttrain.formulas.ragged import Ragged
 
 LONGEST = 9
 """Above every length drawn: the constant of the fixed-length aggregation."""
-
-VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
-    "reinforce, moving average": ("reinforce", {"advantage": "moving_average"}),
-    "ppo, outcome value": ("ppo", {"advantage": "outcome_value", "kl": {"place": "reward_sequence", "reduce": "mean"}}),
-    "ppo, adaptive KL": ("ppo", {"kl": {"target": 3.0, "horizon": 50}}),
-    "ppo, ptx": ("ppo", {"ptx": 27.8}),
-    "ppo, entropy, no value clip": ("ppo", {"entropy": 0.01, "value_clip": None, "gamma": 0.9}),
-    "ppo_penalty, exact": ("ppo_penalty", {"penalty": {"kind": "exact"}}),
-    "grpo, ptx, masked": ("grpo", {"ptx": 1.0, "truncated": "mask"}),
-    "grpo, correction": ("grpo", {"correction": 1.2}),
-    "gspo, k3": ("gspo", {"kl": {"place": "loss", "estimator": "k3", "beta": 0.1}}),
-    "cispo, correction, both edges": ("cispo", {"correction": 2.0, "clip": {"low": 0.2, "high": 0.3}}),
-    "nash_md, no price, masked": ("nash_md", {"kl": {"place": "none"}, "truncated": "mask", "win_scale": 1.0}),
-    "rloo, k2 in the loss": ("rloo", {"kl": {"place": "loss", "estimator": "k2", "beta": 0.1}}),
-}
-"""Settings of rows that exercise knobs which no row sets."""
-
-PREFERENCE_VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
-    "dpo, nll, mean": ("dpo", {"nll": 0.2, "reduce": "mean"}),
-    "slic, reference": ("slic", {"reference": True, "delta": 0.3}),
-    "kto, weights, nll": ("kto", {"desirable": 1.5, "undesirable": 0.5, "nll": 0.1}),
-    "simpo, nll": ("simpo", {"nll": 0.3}),
-}
-
-
-def subjects() -> dict[str, Callable[[], Objective]]:
-    """Every row of the tables as it is now, the named variants, and the objectives that are no rows."""
-
-    def policy(name: str, over: dict[str, object]) -> Callable[[], Objective]:
-        return lambda: PolicyObjective(POLICY_ROWS[name].settings(**over), LONGEST)
-
-    def preference(name: str, over: dict[str, object]) -> Callable[[], Objective]:
-        return lambda: PreferenceObjective(PREFERENCE_ROWS[name].settings(**over))
-
-    found: dict[str, Callable[[], Objective]] = {name: policy(name, {}) for name in POLICY_ROWS}
-    found |= {title: policy(*of) for title, of in VARIANTS.items()}
-    found |= {name: preference(name, {}) for name in PREFERENCE_ROWS}
-    found |= {title: preference(*of) for title, of in PREFERENCE_VARIANTS.items()}
-    return found | {
-        "likelihood": lambda: LikelihoodObjective(LikelihoodKnobs()),
-        "likelihood, sequence mean": lambda: LikelihoodObjective(LikelihoodKnobs(aggregation="sequence_mean")),
-        "distill": lambda: DistillObjective(DistillKnobs()),
-        "reward": lambda: RewardObjective(RewardKnobs(margin=0.1)),
-        "reward, ranks": lambda: RewardObjective(RewardKnobs(compare="ranks")),
-        "reward, margins, centring": lambda: RewardObjective(RewardKnobs(margins="column", centring=0.01)),
-        "process": lambda: ProcessObjective(ProcessKnobs()),
-        "process, solution mean": lambda: ProcessObjective(ProcessKnobs(aggregation="solution_mean")),
-    }
 
 
 @dataclass(frozen=True)
@@ -110,7 +59,7 @@ class Outcome:
 def build(objective: Objective, shape: Shape) -> Case:
     """A step of float64 columns for the objective, drawn from the shape's seed."""
     draw = torch.Generator().manual_seed(shape.seed)
-    rows, item_B = _rows(objective.needs, shape, draw)
+    rows, item_B = _rows(objective, shape, draw)
     lengths_B = torch.randint(1, shape.longest + 1, (item_B.numel(),), generator=draw)
     tokens = _tokens(int(lengths_B.sum()), draw)
     leaves = {
@@ -130,12 +79,19 @@ def build(objective: Objective, shape: Shape) -> Case:
     return Case(objective, Ragged(lengths_B, rows, fixed, item_B), used, objective.initial_state())
 
 
-def run(case: Case, cut: Callable[[Ragged], list[Ragged]] | None = None) -> Outcome:
-    """Prepare the step, sum the losses of its parts, and take the gradient by every gradient column."""
+Cut = Callable[[Ragged], list[Ragged]]
+
+
+def run(case: Case, cut: Cut | None = None, cut_again: Cut | None = None) -> Outcome:
+    """Prepare the step, sum the losses of its parts, and take the gradient by every gradient column.
+
+    `cut` shares out the prepared rows; `cut_again` cuts each part once more, its gradient columns with it.
+    """
     leaves = {name: leaf.detach().clone().requires_grad_() for name, leaf in case.leaves.items()}
     prepared = case.objective.prepare(case.step, dict(case.state))
-    parts = [prepared.step] if cut is None else cut(prepared.step)
-    losses = [case.objective.loss(with_gradient(part, leaves)) for part in parts]
+    parts = [with_gradient(part, leaves) for part in ([prepared.step] if cut is None else cut(prepared.step))]
+    parts = parts if cut_again is None else [piece for part in parts for piece in cut_again(part)]
+    losses = [case.objective.loss(part) for part in parts]
     total = torch.stack([loss.total for loss in losses]).sum()
     gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True, allow_unused=True)
     metrics = {name: sum(float(loss.metrics[name].detach()) for loss in losses) for name in losses[0].metrics}
@@ -174,8 +130,9 @@ def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:
     }
 
 
-def _rows(needs: frozenset[str], shape: Shape, draw: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
+def _rows(objective: Objective, shape: Shape, draw: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
     """(row columns, item numbers): pairs, ranked answers, labels or groups, whichever is needed."""
+    needs = objective.needs
     if "side" in needs:
         pairs = shape.groups * shape.size
         item_B = torch.arange(pairs).repeat_interleave(2)
@@ -198,6 +155,11 @@ def _rows(needs: frozenset[str], shape: Shape, draw: torch.Generator) -> tuple[d
         "age": torch.randint(0, 3, (count,), generator=draw),
         "label": torch.tensor([1.0, -1.0, 0.0]).repeat(count)[:count],
     }
+    if isinstance(objective, PolicyObjective):
+        if objective.advantage.nonnegative:
+            rows["reward"] = rows["reward"].abs()
+        rows["reward_parts"] = torch.randn(count, len(objective.reward_weights), generator=draw, dtype=torch.float64)
+        rows["sample_key"] = torch.randint(-(2**62), 2**62, (count,), generator=draw)
     rows["truncated"][0] = False
     if "pretrain" in needs:
         extra = {name: torch.cat([part, part[:2]]) for name, part in rows.items()}

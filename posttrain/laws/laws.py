@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import Objective, State
-from posttrain.algorithms.policy import KlKnobs, PenaltyKnobs, PolicyObjective
-from posttrain.algorithms.policy_knobs import VALUED
+from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.reward import ProcessObjective, RewardObjective
-from posttrain.algorithms.supervised import DistillObjective, LikelihoodObjective
+from posttrain.algorithms.preference_rows import PairLoss
+from posttrain.algorithms.reward import RewardObjective
+from posttrain.choices import Options
 from posttrain.formulas.ragged import Ragged, from_padded, spread
-from tests.laws import oracle
-from tests.laws.cases import Case, Outcome, Shape, build, run
+from posttrain.laws.cases import Case, Outcome, Shape, build, run
 
-ALL = Objective
+OFF = Options(type="none")
 Check = Callable[[Objective, Shape], float | None]
 
 
@@ -96,20 +95,28 @@ def finite(objective: Objective, shape: Shape) -> float:
     return worst
 
 
+def tiles(objective: Objective, shape: Shape) -> float | None:
+    """Cut between any two tokens, which training does where an objective says that it may."""
+    if not objective.by_token:
+        return None
+    case = build(objective, shape)
+    return _apart(run(case), run(case, lambda step: [step], _cut_between_tokens))
+
+
 def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
     """Equal rewards (or answers) give no gradient when KL, penalty, entropy and likelihood terms are off."""
     if isinstance(objective, PolicyObjective):
-        knobs = objective.knobs
-        quiet = {"kl": KlKnobs(), "penalty": PenaltyKnobs(), "entropy": 0.0, "ptx": 0.0}
-        objective = PolicyObjective(knobs.model_copy(update=quiet), objective.max_length)
+        objective = _quiet(objective, penalty=OFF)
+        kind, whitened = objective.advantage, objective.knobs.whiten
         case = build(objective, shape)
-        unmoored = knobs.advantage in VALUED or (knobs.advantage == "return_to_go" and not knobs.whiten)
+        unmoored = kind.valued or (kind.token_rewards and not whitened)
         case = _with(case, "reward", 0.0 if unmoored else 0.7)
-        case = _with(case, "old_value", 0.0) if knobs.advantage in VALUED else case
-        return float(run(case).gradients["logp"].abs().max())
-    if isinstance(objective, PreferenceObjective) and "side" in objective.needs:
-        if objective.knobs.loss == "apo_down":
-            return None  # pushes both answers down, equal or not
+        case = _with(case, "reward_parts", 0.7) if kind.by_part else case
+        case = _with(case, "old_value", 0.0) if kind.valued else case
+        return _largest(run(case).gradients["logp"])
+    if isinstance(objective, PreferenceObjective) and isinstance(objective.item, PairLoss):
+        if not objective.item.balanced:
+            return None
         return _cancelled(build(PreferenceObjective(objective.knobs.model_copy(update={"nll": 0.0})), shape), "logp")
     if isinstance(objective, RewardObjective) and "side" in objective.needs and not objective.knobs.centring:
         return _cancelled(build(objective, shape), "score")
@@ -120,45 +127,19 @@ def on_policy(objective: Objective, shape: Shape) -> float | None:
     """Samples of the very policy: ratio 1, nothing clipped, and the gradient is -weight * advantage for every row."""
     if not isinstance(objective, PolicyObjective):
         return None
-    quiet = {"kl": KlKnobs(), "entropy": 0.0, "ptx": 0.0}
-    objective = PolicyObjective(objective.knobs.model_copy(update=quiet), objective.max_length)
+    objective = _quiet(objective, **({"penalty": OFF} if "kl_old" in objective.needs else {}))
     case = build(objective, shape)
-    same = {name: case.leaves["logp"] for name in ("old_logp", "recomputed_logp") if name in case.step.tokens}
+    same = {name: case.leaves["logp"] for name in ("old_logp", "recomputed_logp", "anchor") if name in case.step.tokens}
     case = replace(case, step=case.step.with_tokens(**same))
-    if "kl_old" in case.leaves:
-        case = replace(case, leaves={name: leaf for name, leaf in case.leaves.items() if name != "kl_old"})
-        objective = PolicyObjective(
-            objective.knobs.model_copy(update={"penalty": PenaltyKnobs()}), objective.max_length
-        )
-        case = replace(case, objective=objective)
     outcome = run(case)
     prepared = case.objective.prepare(case.step, dict(case.state)).step
     expected = torch.zeros_like(case.leaves["logp"])
-    expected[prepared.tokens["token"]] = -prepared.tokens["weight"] * prepared.tokens["advantage"]
+    slope = -prepared.tokens["weight"] * prepared.tokens["advantage"]
+    if "dropped" in prepared.tokens:
+        slope = slope.masked_fill(prepared.tokens["dropped"], 0.0)
+    expected[prepared.tokens["token"]] = slope
     seen = abs(outcome.metrics["ratio"] - 1) + outcome.metrics.get("clip_fraction", 0.0)
-    return max(seen, float((outcome.gradients["logp"] - expected).abs().max()))
-
-
-def value(objective: Objective, shape: Shape) -> float:
-    """Double precision against loops in plain Python."""
-    case = _stirred(build(objective, shape))
-    return _relative(float(run(case).loss), plain(case, case.leaves, case.leaves))
-
-
-def gradient(objective: Objective, shape: Shape) -> float:
-    """The gradient by every column against finite differences of the plain Python."""
-    case = _stirred(build(objective, replace(shape, groups=min(shape.groups, 2), longest=min(shape.longest, 3))))
-    outcome, step, worst = run(case), 1e-6, 0.0
-    for name, leaf in case.leaves.items():
-        for i in range(leaf.numel()):
-            ends = []
-            for sign in (1, -1):
-                moved = leaf.clone()
-                moved[i] += sign * step
-                ends.append(plain(case, {**case.leaves, name: moved}, case.leaves))
-            slope = (ends[0] - ends[1]) / (2 * step)
-            worst = max(worst, _relative(float(outcome.gradients[name][i]), slope))
-    return worst
+    return _worst([seen, _largest(outcome.gradients["logp"] - expected)])
 
 
 def single_precision(objective: Objective, shape: Shape) -> float:
@@ -172,44 +153,12 @@ LAWS: dict[str, Law] = {
     "order": Law("loss and gradient do not change with the order of rows, pairs or groups", order, 1e-11),
     "micro-batches": Law("loss, gradient and metrics add up over micro-batches", micro_batches, 1e-11),
     "processes": Law("loss, gradient and metrics add up over processes", processes, 1e-11),
+    "tiles": Law("where the loss is formed tile by tile, tokens may be cut anywhere", tiles, 1e-11),
     "finite": Law("loss, gradient and state are finite at the extremes, in single precision", finite, 0.0),
     "nothing to learn": Law("equal rewards, or equal answers, give no gradient", nothing_to_learn, 1e-12),
     "on-policy": Law("ratio 1, clip fraction 0, gradient -weight * advantage", on_policy, 1e-12),
-    "value": Law("the loss is that of the plain Python oracle", value, 1e-10),
-    "gradient": Law("the gradient is the oracle's, by finite differences", gradient, 1e-6),
     "single precision": Law("single precision agrees with double", single_precision, 2e-4),
 }
-
-
-def plain(case: Case, leaves: dict[str, Tensor], still: dict[str, Tensor]) -> float:
-    """The case's loss by the oracle, stop-gradient terms taken at `still`."""
-    objective, rows = case.objective, _as_rows(case.step, leaves)
-    match objective:
-        case PolicyObjective():
-            return oracle.policy(objective.knobs, objective.max_length, rows, case.state, _as_rows(case.step, still))
-        case PreferenceObjective():
-            return oracle.preference(objective.knobs, rows, case.state)
-        case RewardObjective():
-            return oracle.reward(objective.knobs, rows)
-        case ProcessObjective():
-            return oracle.process(objective.knobs, rows)
-        case LikelihoodObjective():
-            return oracle.tokens(objective.knobs, rows, "logp", -1.0)
-        case DistillObjective():
-            return oracle.tokens(objective.knobs, rows, "teacher_kl", 1.0)
-    raise AssertionError(f"the oracle does not know {type(objective).__name__}: write it down from its definition")
-
-
-def _as_rows(step: Ragged, leaves: dict[str, Tensor]) -> oracle.Rows:
-    rows: oracle.Rows = [{"item": int(item)} for item in step.items]
-    ends = step.lengths_B.cumsum(0).tolist()
-    starts = [0, *ends[:-1]]
-    for name, column in {**step.rows, **step.tokens, **leaves}.items():
-        values = column.tolist()
-        per_row = name in step.rows or name == "score"
-        for i, row in enumerate(rows):
-            row[name] = values[i] if per_row else values[starts[i] : ends[i]]
-    return rows
 
 
 def _cut(step: Ragged, seed: int) -> list[Ragged]:
@@ -225,20 +174,43 @@ def _cut(step: Ragged, seed: int) -> list[Ragged]:
     return parts
 
 
+def _cut_between_tokens(step: Ragged) -> list[Ragged]:
+    """Tokens two by two, without their rows."""
+    count = int(step.lengths_B.sum())
+    return [step.tokens_in(slice(i, min(i + 2, count))) for i in range(0, count, 2)]
+
+
+def _quiet(objective: PolicyObjective, **over: Options) -> PolicyObjective:
+    """The objective without its terms beyond the surrogate and the critic."""
+    knobs = objective.knobs
+    if objective.surrogate.charge is not None:
+        over["surrogate"] = knobs.surrogate.model_copy(update={objective.surrogate.charge: 0.0})
+    return replace(objective, knobs=knobs.model_copy(update={"kl": OFF, "entropy": 0.0, "ptx": 0.0, **over}))
+
+
 def _apart(one: Outcome, other: Outcome) -> float:
     """The largest relative difference of loss, gradients, metrics and state."""
     pairs = [(float(one.loss), float(other.loss))]
     pairs += [(one.metrics[name], other.metrics[name]) for name in one.metrics]
     pairs += [(one.state[name], other.state[name]) for name in one.state]
-    worst = max(_relative(a, b) for a, b in pairs)
+    found = [relative(a, b) for a, b in pairs]
     for name, expected in one.gradients.items():
-        scale = max(1.0, float(expected.abs().max()))
-        worst = max(worst, float((expected - other.gradients[name]).abs().max()) / scale)
-    return worst
+        found.append(_largest(expected - other.gradients[name]) / max(1.0, _largest(expected)))
+    return _worst(found)
 
 
-def _relative(a: float, b: float) -> float:
+def relative(a: float, b: float) -> float:
+    """The difference, relative to 1 or to the larger number."""
     return abs(a - b) / max(1.0, abs(a), abs(b))
+
+
+def _largest(part: Tensor) -> float:
+    return float(part.abs().max()) if part.numel() else 0.0
+
+
+def _worst(errors: Sequence[float]) -> float:
+    """The largest error; one that is not a number is infinite, and never overlooked by a comparison."""
+    return max(math.inf if math.isnan(error) else error for error in errors)
 
 
 def _filled(case: Case, policy: float, others: float) -> Case:
@@ -272,22 +244,4 @@ def _cancelled(case: Case, by: str) -> float:
     step = step.with_tokens(token=torch.arange(int(step.lengths_B.sum())))
     slope = run(replace(case, step=step, leaves=leaves)).gradients[by]
     side = step.rows["side"] if by == "score" else spread(step.rows["side"], step.lengths_B)
-    return float((slope[side > 0] + slope[side < 0]).abs().max())
-
-
-def _stirred(case: Case) -> Case:
-    """A state that is no longer the first one, where an objective has a state."""
-    later: State = dict(case.state)
-    for name, number in (
-        ("beta", 0.07),
-        ("penalty", 0.8),
-        ("moved", 0.05),
-        ("baseline", 0.3),
-        ("baseline_weight", 0.4),
-    ):
-        if later.get(name, 0.0) or (name in ("moved", "baseline", "baseline_weight") and name in later):
-            later[name] = number
-    for name, number in (("shift", 0.2), ("steps", 3.0)):
-        if name in later:
-            later[name] = number
-    return replace(case, state=later)
+    return _largest(slope[side > 0] + slope[side < 0])

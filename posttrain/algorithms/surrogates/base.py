@@ -1,0 +1,64 @@
+"""What a surrogate is: the term of each token that a policy objective maximises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from posttrain.choices import Options
+from posttrain.formulas.ragged import Ragged
+from posttrain.formulas.ratio import token_log_ratio
+
+__all__ = ["Options", "Surrogate", "Tokens"]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a surrogate sees: flat columns [N] of some tokens, whole rows of them where it needs sequences."""
+
+    logp: Tensor
+    """[N] under the trained policy, with gradient."""
+    old_logp: Tensor
+    """[N] under the policy that sampled."""
+    log_ratio: Tensor
+    """[N] logp - old_logp by the surrogate's own `log_ratio`, bounded at 20 in size."""
+    ratio: Tensor
+    """[N] exp(log_ratio)."""
+    advantage: Tensor
+    """[N] without gradient."""
+    lengths: Tensor
+    """[B] tokens of each row; of use only to a surrogate that needs sequences."""
+    columns: Mapping[str, Tensor]
+    """[N] all other token columns, those that `prepare` made among them."""
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """One way to turn ratio and advantage into a term per token.
+
+    Example: `Surrogate(Options, lambda tokens, options: tokens.ratio * tokens.advantage, "r A")`
+    """
+
+    options: type[Options]
+    item: Callable[[Tokens, Any], Tensor]
+    """(tokens, options) -> [N], to maximise. On the policy's own samples its gradient has to be the advantage."""
+    formula: str
+    clipped: Callable[[Tokens, Any], Tensor] | None = None
+    """Which tokens have lost their gradient, for the metric `clip_fraction`."""
+    log_ratio: Callable[[Tensor, Tensor, Tensor], Tensor] = token_log_ratio
+    """(logp, old_logp, lengths) -> [N]."""
+    has_ratio: bool = True
+    """Whether it corrects for the policy that sampled; else samples serve one update and are never replayed."""
+    needs_sequence: bool = False
+    """Whether a token's term depends on other tokens of its row; else the loss is formed tile by tile."""
+    per_sequence: bool = False
+    """Whether the term is one number per row, which needs one advantage per row and the mean over its tokens."""
+    needs: frozenset[str] = field(default_factory=frozenset)
+    """Columns beyond log-probs and advantages (objective.py)."""
+    prepare: Callable[[Ragged, Any], dict[str, Tensor]] | None = None
+    """(step, options) -> token columns that look across the whole step; `dropped` marks tokens whose term is 0."""
+    charge: str | None = None
+    """The option that prices moving away from the sampler, if there is one: a gradient without an advantage."""

@@ -1,0 +1,37 @@
+"""GSPO-token: GSPO's clip of the sequence's ratio, with each token's own gradient and advantage."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from posttrain.algorithms.row import Row
+from posttrain.algorithms.surrogates.base import Surrogate
+from posttrain.algorithms.surrogates.clipped import GspoOptions
+from posttrain.formulas import clip
+from posttrain.formulas.ratio import CAP, sequence_log_ratio
+
+
+def log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
+    """sg(log s) + logp - sg(logp): the sequence's ratio s in value, the token's in gradient (Zheng 2025, eq. 14)."""
+    sequence_N = sequence_log_ratio(logp_N, old_logp_N, lengths_B).detach()
+    return (sequence_N + (logp_N - logp_N.detach())).clamp(-CAP, CAP)
+
+
+SURROGATES = {
+    "gspo_token": Surrogate(
+        GspoOptions,
+        lambda tokens, o: clip.ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
+        "min(s_t A, clip(s_t, 1 - low, 1 + high) A), s_t = sg(s) pi / sg(pi)",
+        clipped=lambda tokens, o: clip.outside(tokens.ratio, tokens.advantage, o.low, o.high),
+        log_ratio=log_ratio,
+        needs_sequence=True,
+    )
+}
+ROWS = (
+    Row(
+        "gspo_token",
+        "Zheng 2025, arXiv:2507.18071, section 4.3",
+        "-mean_i mean_t min(s_t A, clip(s_t) A), s_t = sg(s) pi / sg(pi), s = exp(mean_t(logp - old_logp))",
+        {"surrogate": "gspo_token"},
+    ),
+)

@@ -1,0 +1,76 @@
+"""What the laws are held against: every row, variants of some, and the objectives that are not rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.reward import ProcessKnobs, ProcessObjective, RewardKnobs, RewardObjective
+from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.laws.cases import LONGEST
+
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "reinforce, moving average": ("reinforce", {"advantage": "moving_average"}),
+    "ppo, outcome value": (
+        "ppo",
+        {"advantage": "outcome_value", "kl": {"type": "reward_sequence", "beta": 0.05, "reduce": "mean"}},
+    ),
+    "ppo, adaptive KL": ("ppo", {"kl": {"target": 3.0, "horizon": 50}}),
+    "ppo, ptx": ("ppo", {"ptx": 27.8}),
+    "ppo, entropy, no value clip": ("ppo", {"entropy": 0.01, "advantage": {"value_clip": None, "gamma": 0.9}}),
+    "ppo_penalty, exact": ("ppo_penalty", {"penalty": "exact"}),
+    "grpo, ptx, masked": ("grpo", {"ptx": 1.0, "truncated": "mask"}),
+    "grpo, correction": ("grpo", {"correction": 1.2}),
+    "gspo, k3": ("gspo", {"kl": {"type": "loss", "estimator": "k3", "beta": 0.1}}),
+    "cispo, correction, both edges": ("cispo", {"correction": 2.0, "surrogate": {"low": 0.2, "high": 0.3}}),
+    "nash_md, no price, masked": ("nash_md", {"kl": "none", "truncated": "mask", "advantage": {"scale": 1.0}}),
+    "clip_cov, a large share": ("clip_cov", {"surrogate": {"share": 0.3, "cov_low": 0.1}, "truncated": "mask"}),
+    "kl_cov, a large share": ("kl_cov", {"surrogate": {"share": 0.3, "beta": 0.5}, "aggregation": "token_mean"}),
+    "dppo_tv, two limits, correction": (
+        "dppo_tv",
+        {"surrogate": {"limit_pos": 0.02, "limit_neg": 0.1, "cap": 1.1}, "correction": 2.0},
+    ),
+    "gmpo, a narrow edge": ("gmpo", {"surrogate": {"edge": 0.1}}),
+    "gspo_token, gae": (
+        "gspo_token",
+        {"advantage": {"type": "gae", "lam": 0.9}, "surrogate": {"low": 0.1, "high": 0.2}},
+    ),
+    "rloo, k2 in the loss": ("rloo", {"kl": {"type": "loss", "estimator": "k2", "beta": 0.1}}),
+}
+"""Settings of rows that exercise settings that no row has."""
+
+PREFERENCE_VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "dpo, nll, mean": ("dpo", {"nll": 0.2, "reduce": "mean"}),
+    "slic, reference": ("slic", {"reference": True, "loss": {"delta": 0.3}}),
+    "kto, weights, nll": ("kto", {"loss": {"desirable": 1.5, "undesirable": 0.5}, "nll": 0.1}),
+    "simpo, nll": ("simpo", {"nll": 0.3}),
+}
+
+
+def subjects() -> dict[str, Callable[[], Objective]]:
+    """Every row of the tables as it is now, the named variants, and the objectives that are no rows."""
+
+    def policy(name: str, over: dict[str, object]) -> Callable[[], Objective]:
+        return lambda: PolicyObjective(POLICY_ROWS[name].settings(**over), LONGEST, (1.0, 0.5))
+
+    def preference(name: str, over: dict[str, object]) -> Callable[[], Objective]:
+        return lambda: PreferenceObjective(PREFERENCE_ROWS[name].settings(**over))
+
+    found: dict[str, Callable[[], Objective]] = {name: policy(name, {}) for name in POLICY_ROWS}
+    found |= {title: policy(*of) for title, of in VARIANTS.items()}
+    found |= {name: preference(name, {}) for name in PREFERENCE_ROWS}
+    found |= {title: preference(*of) for title, of in PREFERENCE_VARIANTS.items()}
+    return found | {
+        "likelihood": lambda: LikelihoodObjective(LikelihoodKnobs()),
+        "likelihood, sequence mean": lambda: LikelihoodObjective(LikelihoodKnobs(aggregation="sequence_mean")),
+        "distill": lambda: DistillObjective(DistillKnobs()),
+        "reward": lambda: RewardObjective(RewardKnobs(margin=0.1)),
+        "reward, ranks": lambda: RewardObjective(RewardKnobs(compare="ranks")),
+        "reward, margins, centring": lambda: RewardObjective(RewardKnobs(margins="column", centring=0.01)),
+        "process": lambda: ProcessObjective(ProcessKnobs()),
+        "process, solution mean": lambda: ProcessObjective(ProcessKnobs(aggregation="solution_mean")),
+    }
