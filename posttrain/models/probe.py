@@ -11,9 +11,9 @@ from torch import Tensor
 
 from posttrain.errors import ModelError
 from posttrain.models.attention import NAME, Scoring
-from posttrain.models.cache import CachedAttention, PromptAttention
 from posttrain.models.forward import backbone, hidden_states, packed_states, run_in_rows
 from posttrain.models.head import Head, head_of
+from posttrain.models.kv_cache import CachedAttention, PromptAttention
 from posttrain.rollout import token_rows
 from posttrain.text.layout import pack
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, silu
 
 from posttrain.models.attention import Scoring
-from posttrain.models.cache import CachedAttention
+from posttrain.models.kv_cache import CachedAttention
 
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 FIXED_ROTARY = ("default", "linear", "llama3", "yarn")

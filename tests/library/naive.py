@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.sampling.local.rng import row_keys, uniform
+from posttrain.sampling.local.sample_tokens import row_keys, uniform
 from posttrain.sampling.sampler import SamplingParams
 from tests.library.models import Samples
 

@@ -9,7 +9,7 @@ from posttrain.models.device import Device, DeviceParams
 from posttrain.models.forward import packed_states, score_tokens
 from posttrain.models.head import head_of
 from posttrain.rollout import token_rows
-from posttrain.sampling.local.rng import row_keys, uniform
+from posttrain.sampling.local.sample_tokens import row_keys, uniform
 from posttrain.sampling.sampler import Mixture, SamplingParams
 from posttrain.text.layout import pack
 from posttrain.text.stops import Stops

@@ -8,8 +8,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from posttrain.models.columns import FIRST, Columns
 from posttrain.models.device import Device, DeviceParams
+from posttrain.models.kv_cache import FIRST, KVBuffer
 from posttrain.sampling.local.backend import CachedDecoder
 from posttrain.sampling.local.sample_tokens import sample_next, top_k_top_p_mask
 from posttrain.sampling.sampler import Mixture, SamplingParams
@@ -133,7 +133,7 @@ def test_progress_is_told_for_each_completion() -> None:
 
 
 def test_memory_follows_the_longest_row_not_the_limit() -> None:
-    columns = Columns(limit=4096)
+    columns = KVBuffer(limit=4096)
     step = torch.zeros(3, 2, 1, 8)
     for t in range(FIRST + 1):
         keys, _ = columns.write(t, step + t, step)

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from posttrain.models.cache import CachedAttention, PromptAttention
 from posttrain.models.forward import hidden_states, row_states, runs_in_rows
 from posttrain.models.head import head_of
+from posttrain.models.kv_cache import CachedAttention, PromptAttention
 from posttrain.models.replay import Step, replayed
 from posttrain.models.step import DecoderStep, fits, in_use
 from posttrain.rollout import token_rows

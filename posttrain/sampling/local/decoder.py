@@ -15,10 +15,9 @@ from torch import Tensor
 
 from posttrain.models.device import Device
 from posttrain.sampling.local.backend import backend_of
-from posttrain.sampling.local.completions import CompletionBuffer
-from posttrain.sampling.local.rng import uniform
-from posttrain.sampling.local.sample_tokens import mixture_logits, sample_next
+from posttrain.sampling.local.sample_tokens import mixture_logits, sample_next, uniform
 from posttrain.sampling.sampler import Mixture, Request, SamplingParams
+from posttrain.text.stops import Stops, StopStrings
 
 DROP_SHARE = 0.2
 """Finished rows are dropped once they are this share of those decoding: dropping copies the cache."""
@@ -161,3 +160,33 @@ class Decoder:
         self._position_R = self._begun_R + torch.tensor(prompts, device=self._device)
         self._done_R = torch.zeros_like(self._begun_R, dtype=torch.bool)
         self._keys_R = None if self._keys is None else self._keys[self._slots].to(self._device)
+
+
+class CompletionBuffer:
+    """The tokens and log-probs of each completion so far, and whether it has ended."""
+
+    def __init__(self, count: int, longest: int, stop: Stops, strings: Sequence[str]) -> None:
+        self.ids: list[list[int]] = [[] for _ in range(count)]
+        self.logps: list[list[float]] = [[] for _ in range(count)]
+        self.ended, self.truncated = [False] * count, [False] * count
+        self._longest, self._tokens = longest, frozenset(stop.tokens)
+        self._strings = StopStrings(strings, stop.decode)
+
+    def add(self, number: int, ids: Sequence[int], logps: Sequence[float]) -> None:
+        """Append to a completion; what follows its end is noise."""
+        if self.ended[number]:
+            return
+        mine = self.ids[number]
+        before = len(mine)
+        mine.extend(ids)
+        end = self._end(mine, before)
+        self.truncated[number] = end is None and len(mine) >= self._longest
+        self.ended[number] = end is not None or self.truncated[number]
+        if end is not None:
+            del mine[end:]
+        self.logps[number].extend(logps[: len(mine) - before])
+
+    def _end(self, ids: list[int], before: int) -> int | None:
+        by_token = next((i + 1 for i in range(before, len(ids)) if ids[i] in self._tokens), None)
+        by_string = self._strings.end(ids, len(ids) - before)
+        return min((end for end in (by_token, by_string) if end is not None), default=None)

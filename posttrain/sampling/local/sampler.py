@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from posttrain.models.device import Device
-from posttrain.sampling.local.completions import CompletionBuffer
-from posttrain.sampling.local.decoder import Decoder
-from posttrain.sampling.local.rng import row_keys
+from posttrain.sampling.local.decoder import CompletionBuffer, Decoder
+from posttrain.sampling.local.sample_tokens import row_keys
 from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams
 from posttrain.text.stops import Stops
 

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from posttrain.models.attention import PackedAttention, Scoring
-from posttrain.models.columns import Columns
-from posttrain.models.sharing import Sharing
 from posttrain.text.layout import Layout
 
 Pair = tuple[Tensor, Tensor]
+
+FIRST = 64
+"""Columns that memory is taken for at first; it doubles from there."""
 
 
 class PromptAttention(PackedAttention):
@@ -57,9 +58,9 @@ class CachedAttention:
         none = torch.zeros(0, dtype=torch.long, device=device)
         self._room, self._lengths_P, self._since_R = room, none, none
         """`since`: the step with which a row began."""
-        self._sharing, self._prompts = Sharing(none, 0), dict[int, Pair]()
+        self._groups, self._prompts = PromptGroups(none, 0), dict[int, Pair]()
         """Of each layer, the prompts' keys and values [P K, T, D]."""
-        self._own: dict[int, Columns] = {}
+        self._own: dict[int, KVBuffer] = {}
         self._now, self._first, self._late = -1, 0, False
         self._bias_PT = torch.zeros(0, 1, 0, device=device)
         self._masks: dict[tuple[str, int], Tensor] = {}
@@ -90,41 +91,41 @@ class CachedAttention:
 
     def keep_rows(self, index_R: Tensor) -> None:
         """Drop finished rows, so that they cost nothing from here on."""
-        self._sharing = Sharing(self._sharing.prompts_R[index_R], self._lengths_P.numel())
+        self._groups = PromptGroups(self._groups.prompts_R[index_R], self._lengths_P.numel())
         self._since_R = self._since_R[index_R]
         for columns in self._own.values():
-            columns.keep(index_R)
+            columns.select(index_R)
         self._recount()
 
     def admit(self, kept_P: Tensor, fresh: PromptAttention | None, joining_R: Tensor) -> None:
         """Let rows join; `joining_R`: the prompt that each answers, of those kept and, after them, the fresh ones."""
         place_P = torch.full_like(self._lengths_P, -1)
         place_P[kept_P] = torch.arange(kept_P.numel(), device=kept_P.device)
-        prompts_R = torch.cat([place_P[self._sharing.prompts_R], joining_R])
+        prompts_R = torch.cat([place_P[self._groups.prompts_R], joining_R])
         new_P = self._lengths_P[:0] if fresh is None else fresh.lengths_P
         before, self._lengths_P = self._lengths_P.numel(), torch.cat([self._lengths_P[kept_P], new_P])
-        self._sharing = Sharing(prompts_R, self._lengths_P.numel())
+        self._groups = PromptGroups(prompts_R, self._lengths_P.numel())
         self._gather_prompts(before, kept_P, {} if fresh is None else fresh.kept)
         self._since_R = torch.cat([self._since_R, torch.full_like(joining_R, self._now + 1)])
         for columns in self._own.values():
-            columns.join(joining_R.numel())
+            columns.extend(joining_R.numel())
         self._recount()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """One token of each row: [R, H, 1, D] -> [R, 1, H, D]."""
         window = scoring.window
         if layer not in self._own:
-            self._own[layer] = Columns(self._room if window is None else min(self._room, window))
+            self._own[layer] = KVBuffer(self._room if window is None else min(self._room, window))
         if self._fixed is None:
             own_keys, own_values = self._own[layer].write(self._now - self._first, key, value)
         else:
-            own_keys, own_values = self._own[layer].put(self._fixed.place, key, value)
+            own_keys, own_values = self._own[layer].append_static(self._fixed.place, key, value)
         rows, heads, _, width = query.shape
         kv_heads, used = key.shape[1], own_keys.shape[1]
         query = query.reshape(rows, kv_heads, heads // kv_heads, width) * scoring.scale
         prompt_keys, prompt_values = self._prompts[layer]
         shared = self._to_prompts(query, prompt_keys, kv_heads, scoring)
-        shared = self._sharing.by_row(shared, kv_heads)
+        shared = self._groups.by_row(shared, kv_heads)
         alone = torch.bmm(query.flatten(0, 1), own_keys.transpose(1, 2)).view(rows, kv_heads, -1, used)
         alone = scoring.capped(alone)
         split = shared.shape[3]
@@ -137,12 +138,12 @@ class CachedAttention:
         scores = torch.cat([shared, alone], dim=3)
         p = scoring.weights(scores.view(rows, heads, 1, -1)).view(scores.shape).to(query.dtype)
         out = torch.bmm(p[..., split:].flatten(0, 1), own_values).view(rows, kv_heads, -1, value.shape[3])
-        out = out + self._sharing.by_row(torch.bmm(self._sharing.by_prompt(p[..., :split]), prompt_values), kv_heads)
+        out = out + self._groups.by_row(torch.bmm(self._groups.by_prompt(p[..., :split]), prompt_values), kv_heads)
         return out.view(rows, 1, heads, -1)
 
     def _to_prompts(self, query: Tensor, prompt_keys: Tensor, kv_heads: int, scoring: Scoring) -> Tensor:
         """Scores of the prompts' tokens, one product for all rows of a prompt."""
-        bias, asked = self._bias(kv_heads, query.dtype), self._sharing.by_prompt(query)
+        bias, asked = self._bias(kv_heads, query.dtype), self._groups.by_prompt(query)
         if scoring.cap is None:
             return torch.baddbmm(bias, asked, prompt_keys.transpose(1, 2))
         return scoring.capped(torch.bmm(asked, prompt_keys.transpose(1, 2))) + bias
@@ -155,7 +156,7 @@ class CachedAttention:
         first, last = (int(bound) for bound in self._since_R.aminmax())
         if first > self._first:
             for columns in self._own.values():
-                columns.forget(first - self._first)
+                columns.roll(first - self._first)
         self._first, self._late = first, last > first
 
     def _gather_prompts(self, before: int, kept_P: Tensor, fresh: dict[int, Pair]) -> None:
@@ -180,7 +181,7 @@ class CachedAttention:
     def _out_of_window(self, window: int, prompt: int) -> Tensor:
         """The prompt's tokens that a row has left behind [R, 1, 1, T]."""
         if ("window", window) not in self._masks:
-            position_R = self._lengths_P[self._sharing.prompts_R] + self._now - self._since_R
+            position_R = self._lengths_P[self._groups.prompts_R] + self._now - self._since_R
             at_T = torch.arange(prompt, device=position_R.device)
             self._masks["window", window] = (at_T <= (position_R - window)[:, None])[:, None, None]
         return self._masks["window", window]
@@ -213,3 +214,84 @@ def _wide(part: Tensor, longest: int) -> Tensor:
     """[P, K, T, D] with T = longest: padding added or taken away on the right."""
     missing = longest - part.shape[2]
     return part if missing == 0 else pad(part, (0, 0, 0, missing))
+
+
+class KVBuffer:
+    """One layer's keys and values [R, K, C, D]; at `limit` columns (the window) the oldest is written over."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self.size = limit, 0
+        """Columns that there is memory for."""
+        self._parts: list[Tensor] = []
+
+    def write(self, step: int, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Keep a step's keys and values [R, K, 1, D]; what is kept of both, [R K, used, D]."""
+        if not self._parts:
+            self._parts, self.size = [key[:, :, :0], value[:, :, :0]], 0
+        if step >= self.size and self.size < self._limit:
+            self.size = min(max(2 * self.size, FIRST), self._limit)
+            self._parts = [_wider(part, self.size) for part in self._parts]
+        used, place = min(step + 1, self.size), step % self.size
+        seen = []
+        for part, new in zip(self._parts, (key, value), strict=True):
+            part[:, :, place] = new[:, :, 0]
+            seen.append(part.flatten(0, 1)[:, :used])
+        return seen
+
+    def append_static(self, place: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """The same with the column as a tensor [1], nothing made and all columns given: a GPU can replay it."""
+        for part, new in zip(self._parts, (key, value), strict=True):
+            part.index_copy_(2, place, new)
+        return [part.flatten(0, 1) for part in self._parts]
+
+    def select(self, index_R: Tensor) -> None:
+        """Drop the other rows."""
+        self._parts = [part[index_R] for part in self._parts]
+
+    def extend(self, rows: int) -> None:
+        """Add rows that have written nothing: zeros, since what is masked must still be finite."""
+        self._parts = [torch.cat([part, part.new_zeros(rows, *part.shape[1:])]) for part in self._parts]
+
+    def roll(self, steps: int) -> None:
+        """Steps are counted from a later one from here on."""
+        self._parts = [part.roll(-steps, 2) for part in self._parts]
+
+
+class PromptGroups:
+    """Which rows answer which prompt: rows stand in places, as many for each prompt."""
+
+    def __init__(self, prompts_R: Tensor, prompts: int) -> None:
+        """`prompts_R`: the prompt of each row; `prompts`: how many there are, also those that no row answers."""
+        self.prompts_R, self._prompts = prompts_R, prompts
+        counts_P = torch.bincount(prompts_R, minlength=prompts)
+        self._each = max(int(counts_P.max()), 1) if counts_P.numel() else 1
+        order_R = prompts_R.argsort(stable=True)
+        first_P = counts_P.cumsum(0) - counts_P
+        rank_R = torch.empty_like(prompts_R)
+        rank_R[order_R] = torch.arange(prompts_R.numel(), device=prompts_R.device) - first_P[prompts_R[order_R]]
+        self._slots_R = prompts_R * self._each + rank_R
+        every = torch.arange(prompts * self._each, device=prompts_R.device)
+        self._full = torch.equal(self._slots_R, every)
+
+    def by_prompt(self, part: Tensor) -> Tensor:
+        """[R, K, Q, X] of rows -> [P K, slots Q, X]."""
+        _, heads, queries, width = part.shape
+        if not self._full:
+            slots = part.new_zeros(self._prompts * self._each, heads, queries, width)
+            part = slots.index_copy_(0, self._slots_R, part)
+        part = part.view(self._prompts, self._each, heads, queries, width).transpose(1, 2)
+        return part.reshape(self._prompts * heads, self._each * queries, width)
+
+    def by_row(self, part: Tensor, heads: int) -> Tensor:
+        """[P K, slots Q, X] -> [R, K, Q, X]."""
+        width = part.shape[2]
+        part = part.view(self._prompts, heads, self._each, -1, width).transpose(1, 2).flatten(0, 1)
+        return part if self._full else part[self._slots_R]
+
+
+def _wider(part: Tensor, size: int) -> Tensor:
+    """Memory for more columns, with what there is in the first of them; what is never seen must still be finite."""
+    rows, heads, used, width = part.shape
+    wider = part.new_zeros(rows, heads, size, width)
+    wider[:, :, :used] = part
+    return wider
