@@ -11,20 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from posttrain.algorithms.objective import Objective
 from posttrain.formulas.distill import Divergence, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
-from posttrain.models.forward import (
-    add_embedding_gradient,
-    embedded_leaf,
-    packed_states,
-    score_rows,
-    score_tokens,
-    value_tokens,
-)
+from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.head import AnyHead, head_of, module_head_of
-from posttrain.models.logp import exact_kl, token_loss_backward
+from posttrain.models.logp import exact_kl
 from posttrain.models.runtime import Runtime
 from posttrain.models.store import load_policy, load_scorer
 from posttrain.text.layout import Layout, micro_batches, pack, sent
@@ -129,32 +121,6 @@ class ModelSet:
             if self.teacher is not None:
                 columns = columns.with_tokens(teacher_kl=self._teacher_divergence(self.teacher, layout, micro))
         return columns
-
-    def backward_by_token(self, micro: Batch, objective: Objective) -> dict[str, Tensor]:
-        """Add the gradient of an objective that is a sum over tokens; the loss and its metrics.
-
-        The loss is asked tile by tile while the head's distributions are at hand, so that they are made once.
-        """
-        layout = pack(micro.rows).to(self.runtime.torch)
-        columns = on_device(micro.columns, self.runtime.torch)
-        totals: dict[str, Tensor] = {}
-
-        def loss(part: slice, logp: Tensor, entropy: Tensor) -> Tensor:
-            found = objective.loss(columns.tokens_in(part).with_tokens(logp=logp, entropy=entropy))
-            for name, share in {"loss": found.total, **found.metrics}.items():
-                totals[name] = totals[name] + share.detach() if name in totals else share.detach()
-            return found.total
-
-        with self.runtime.autocast():
-            embedded_ND = embedded_leaf(self.policy, layout)
-            states_ND = packed_states(self.policy, layout, embedded_ND)
-            hidden_MD = states_ND.detach().index_select(0, layout.source_M)
-            head = head_of(self.policy)
-            grad_MD = token_loss_backward(hidden_MD, head, layout.target_M, self.temperature, loss)
-        states_ND.backward(torch.zeros_like(states_ND).index_add_(0, layout.source_M, grad_MD))  # type: ignore[no-untyped-call]
-        if embedded_ND is not None:
-            add_embedding_gradient(self.policy, layout, embedded_ND)
-        return totals
 
     @torch.no_grad()
     def copy_policy(self, model: Any) -> None:

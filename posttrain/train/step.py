@@ -9,9 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.objective import Loss, Objective
+from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
+from posttrain.models.head import head_of
+from posttrain.models.logp import token_loss_backward
+from posttrain.text.layout import pack
 from posttrain.train.batch import Batch
-from posttrain.train.model_set import ModelSet
+from posttrain.train.model_set import ModelSet, on_device
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,37 @@ class StepClosure:
     def _backward(self, micro: Batch) -> dict[str, Tensor]:
         """Add one micro-batch's gradient; its loss and metrics."""
         if self.objective.by_token and self.models.runtime.fused and len(micro):
-            return self.models.backward_by_token(micro, self.objective)
+            return self._fused_backward(micro)
         loss = self.objective.loss(self.models.with_gradient(micro, self.objective.needs))
         loss.total.backward()  # type: ignore[no-untyped-call]
-        return {"loss": loss.total.detach(), **{name: share.detach() for name, share in loss.metrics.items()}}
+        return _detached(loss)
+
+    def _fused_backward(self, micro: Batch) -> dict[str, Tensor]:
+        """The same for a loss that is a sum over tokens, without autograd through the head.
+
+        The loss is asked tile by tile while the head's distributions are at hand, so that they are made once.
+        """
+        models = self.models
+        layout = pack(micro.rows).to(models.runtime.torch)
+        columns = on_device(micro.columns, models.runtime.torch)
+        totals: dict[str, Tensor] = {}
+
+        def loss(part: slice, logp: Tensor, entropy: Tensor) -> Tensor:
+            found = self.objective.loss(columns.tokens_in(part).with_tokens(logp=logp, entropy=entropy))
+            for name, share in _detached(found).items():
+                totals[name] = totals[name] + share if name in totals else share
+            return found.total
+
+        with models.runtime.autocast():
+            embedded_ND = embedded_leaf(models.policy, layout)
+            states_ND = packed_states(models.policy, layout, embedded_ND)
+            hidden_MD = states_ND.detach().index_select(0, layout.source_M)
+            grad_MD = token_loss_backward(hidden_MD, head_of(models.policy), layout.target_M, models.temperature, loss)
+        states_ND.backward(torch.zeros_like(states_ND).index_add_(0, layout.source_M, grad_MD))  # type: ignore[no-untyped-call]
+        if embedded_ND is not None:
+            add_embedding_gradient(models.policy, layout, embedded_ND)
+        return totals
+
+
+def _detached(loss: Loss) -> dict[str, Tensor]:
+    return {"loss": loss.total.detach(), **{name: share.detach() for name, share in loss.metrics.items()}}
