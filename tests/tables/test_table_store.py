@@ -34,12 +34,6 @@ def test_round_trip(kind: Kind, tmp_path: Path) -> None:
     assert back.schema == frame.schema
 
 
-def test_null_scores_survive(tmp_path: Path) -> None:
-    frame = table_of("scores", {1: {"score": None, "status": "failed:timeout"}})
-    write_table(frame, tmp_path / "scores.parquet", "scores")
-    assert read_table(tmp_path / "scores.parquet", "scores")["score"].to_list() == [1.0, None, 1.0, 1.0]
-
-
 def test_bytes_are_stable(kind: Kind, tmp_path: Path) -> None:
     frame = table_of(kind, rows=40)
     write_table(frame, tmp_path / "a.parquet", kind)
