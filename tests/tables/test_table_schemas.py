@@ -77,7 +77,12 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("pairs", "rejected", {"rejected": []}, "row 2, rejected = []: must hold a turn"),
     ("feedback", "completion", {"completion": assistant("")}, "each content must not be blank"),
     ("feedback", "label", {"label": None}, "row 2, label = None: must not be null"),
-    ("rollouts", "completion_ids", {"completion_ids": [], "mask": [], "logps": []}, "must hold a token; keep the stop token"),
+    (
+        "rollouts",
+        "completion_ids",
+        {"completion_ids": [], "mask": [], "logps": []},
+        "must hold a token; keep the stop token",
+    ),
     ("rollouts", "completion_ids", {"completion_ids": [1, -1, 2]}, "each must be a token id >= 0"),
     ("rollouts", "completion_ids", {"completion_ids": [1, None, 2]}, "each must be a token id >= 0"),
     ("rollouts", "logps", {"logps": [-1.0]}, "row 2, logps = [-1.0]: must have one number for each token of the"),

@@ -183,7 +183,12 @@ def test_validation_is_fast(tmp_path: Path) -> None:
     text = pl.int_range(200_000, eager=True).cast(pl.String())
     turn = pl.struct(role=pl.lit("user"), content=pl.format("What is {} and one more?", pl.col("n")))
     frame = pl.DataFrame({"n": text}).select(
-        split=pl.lit("train"), problem="n", prompt=pl.concat_list(turn), answer=pl.col("n"), info=pl.lit("{}"), task=pl.lit("")
+        split=pl.lit("train"),
+        problem="n",
+        prompt=pl.concat_list(turn),
+        answer=pl.col("n"),
+        info=pl.lit("{}"),
+        task=pl.lit(""),
     )
     table = with_ids(frame, "prompts")
     began = time.process_time()

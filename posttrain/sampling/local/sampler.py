@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from posttrain.models.device import Device
+from posttrain.sampling.capacity import context_of
 from posttrain.sampling.local.completions import CompletionBuffer
 from posttrain.sampling.local.decoder import Decoder
 from posttrain.sampling.local.rng import row_keys
@@ -22,6 +23,11 @@ class LocalSampler:
 
     def __init__(self, model: Any, stops: Stops, device: Device, version: str = "") -> None:
         self._model, self._stops, self._device, self.version = model, stops, device, version
+
+    @property
+    def context(self) -> int | None:
+        """The model's context."""
+        return context_of(self._model)
 
     def sync(self, model: Any, version: str) -> None:
         """Draw with this model from now on."""
