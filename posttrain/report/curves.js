@@ -78,7 +78,7 @@ function startLength() {
   const policies = DATA.policies, most = Math.max(1, ...policies.map((one) => one.lengths.p95));
   const rows = policies.map((one, nth) => {
     const q = one.lengths, label = `${one.label}: mean ${short(q.mean)}, 5 to 95 percent ${short(q.p5)} to ${short(q.p95)} tokens`;
-    const picture = whiskers({ look: nth, value: q.mean, low: q.p5, high: q.p95, box: [q.p25, q.p75] }, most, label);
+    const picture = whiskers({ look: nth, value: q.mean, low: q.p5, high: q.p95, box: [q.p25, q.p75] }, [0, most], label);
     return { name: [swatch(nth), one.label], cells: [{ of: picture, kind: "picture" }, fixed(q.mean, 1), ...[q.p50, q.p5, q.p95].map((v) => fixed(v, 0))] };
   });
   const titles = ["policy", { text: `0 to ${short(most)} tokens`, left: true }, "mean", "median", "5 %", "95 %"];

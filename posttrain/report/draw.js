@@ -67,11 +67,11 @@ function drawPoint(scale, series, width, labelled) {
 }
 
 // A row of a table as a picture, as wide as its box: a mark at `value`, whiskers from `low` to `high`, on 0 ... `most`.
-function whiskers(entry, most, label) {
-  const height = 26, middle = height / 2, style = look(entry.look), at = (v) => `${(4 + (Math.max(0, v) / most) * 92).toFixed(2)}%`;
+function whiskers(entry, [least, most], label) {
+  const height = 26, middle = height / 2, style = look(entry.look), at = (v) => `${(4 + ((Math.max(least, v) - least) / (most - least || 1)) * 92).toFixed(2)}%`;
   const line = (a, b, y1, y2, wide, opacity) => shape("line", { x1: at(a), x2: at(b), y1, y2, "stroke-width": wide, opacity, paint: { stroke: style.colour } });
   return shape("svg", { height, role: "img", "aria-label": label, class: "whiskers" },
-    shape("line", { class: "grid", x1: at(0), x2: at(most), y1: middle, y2: middle }),
+    shape("line", { class: "grid", x1: at(least), x2: at(most), y1: middle, y2: middle }),
     entry.bar ? line(0, entry.value, middle, middle, 12, 0.35) : null,
     entry.box ? line(entry.box[0], entry.box[1], middle, middle, 12, 0.35) : null,
     line(entry.low, entry.high, middle, middle, 2, 1),

@@ -29,9 +29,11 @@ function startResults() {
   const tile = (value, text) => el("li", {}, el("b", {}, value), el("span", {}, text));
   byId("tiles").append(...(policies.length > TILES ? [] : policies).map((one) => tile(one.metrics.parsed === 0 ? "–" : fixed(one.metrics.score, 3), `${DATA.score} of ${one.label}`)),
     ...DATA.rewards.map((one) => tile(fixed(one.accuracy, 3), `accuracy of ${one.run} on held-out pairs`)));
+  const known = policies.flatMap((one) => [one.metrics.score_low, one.metrics.score_high]);
+  const scale = DATA.score === "pass@1" ? [0, 1] : [Math.min(0, ...known), Math.max(0, ...known)];
   const rows = policies.map((one, nth) => {
     const m = one.metrics, label = `${one.label}: ${columns[0].value(m)}`;
-    const picture = whiskers({ look: nth, value: m.score, low: m.score_low, high: m.score_high, bar: true }, 1, label);
+    const picture = whiskers({ look: nth, value: m.score, low: m.score_low, high: m.score_high, bar: true }, scale, label);
     return { attributes: { "data-policy": one.label }, name: [swatch(nth), one.label], about: one.path,
       cells: [{ of: picture, kind: "picture" }, ...columns.map((column, k) => ({ of: column.value(m), kind: k ? null : "whole" }))] };
   });
@@ -40,5 +42,5 @@ function startResults() {
     const blank = Array.from({ length: width - 1 }, () => "–");
     rows.push({ attributes: { "data-policy": one.label, "data-error": "yes" }, name: one.label, about: one.error, cells: [{ of: one.error, kind: "wrap" }, ...blank] });
   }
-  if (rows.length) byId("results-table").append(table("Policies and their figures", ["policy", { text: "0 to 1", left: true }, ...columns], rows, true));
+  if (rows.length) byId("results-table").append(table("Policies and their figures", ["policy", { text: scale.map(short).join(" to "), left: true }, ...columns], rows, true));
 }

@@ -1,15 +1,18 @@
 // What the policies answered to the same prompts; everything a policy wrote is put in as text.
 const AT_ONCE = 20;
 
+// Of outcomes that are right or wrong one can ask who got it right; other scores are shown as numbers.
+const OUTCOMES = DATA.score === "pass@1";
+
 // Short answers stand two beside each other on a phone.
 const BRIEF = DATA.prompts.every((row) => row.by.every((one) => (one.sampled ?? "").length < 120));
 
 function startSamples() {
   const state = { shown: AT_ONCE, who: DATA.policies.map(() => "any") };
-  const selects = DATA.policies.map((one, nth) => el("select", { "data-policy": one.label },
+  const selects = (OUTCOMES ? DATA.policies : []).map((one) => el("select", { "data-policy": one.label },
     ["any", "right", "wrong"].map((value) => el("option", { value }, value))));
-  byId("who").append(...DATA.policies.map((one, nth) => el("label", {}, swatch(nth), one.label, selects[nth])));
-  byId("completions-note").textContent = `The first ${figure(DATA.prompts.length)} held-out prompts. Choose who got it right, search, or both.`;
+  byId("who").append(...selects.map((select, nth) => el("label", {}, swatch(nth), DATA.policies[nth].label, select)));
+  byId("completions-note").textContent = `The first ${figure(DATA.prompts.length)} held-out prompts. ${OUTCOMES ? "Choose who got it right, search, or both." : "Numbers are scores."}`;
   const texts = DATA.prompts.map((row) => ({
     sampled: haystack(row, "sampled"), greedy: haystack(row, "greedy"),
   }));
@@ -17,7 +20,7 @@ function startSamples() {
   const matches = () => {
     const which = byId("which").value, query = byId("search").value.trim().toLowerCase();
     return DATA.prompts.filter((row, index) => {
-      const asked = selects.every((select, nth) => select.value === "any" || (select.value === "right") === row.by[nth][`${which}_right`]);
+      const asked = selects.every((select, nth) => select.value === "any" || (select.value === "right") === (row.by[nth][`${which}_score`] > 0.5));
       return asked && (!query || texts[index][which].includes(query));
     });
   };
@@ -53,11 +56,13 @@ function card(row, which, query) {
 }
 
 function answer(label, nth, found, which, query) {
-  const { samples } = DATA.policies[nth], text = found[which], right = found[`${which}_right`];
-  const badge = right === null ? null : el("span", { class: `badge ${right ? "right" : "wrong"}` }, right ? "✓ right" : "✗ wrong");
-  const share = isNumber(found.share) ? el("small", { title: "right ones among all samples of this prompt" }, `${Math.round(found.share * samples)} of ${samples} samples`) : null;
-  return el("article", { "data-policy": label, "aria-label": `${label}: ${right ? "right" : "wrong"}` },
-    el("h3", {}, el("span", {}, swatch(nth), label), badge, share),
+  const { samples } = DATA.policies[nth], text = found[which], score = found[`${which}_score`], right = score > 0.5;
+  const verdict = OUTCOMES ? (right ? "right" : "wrong") : `score ${fixed(score, 3)}`;
+  const badge = !isNumber(score) ? null : OUTCOMES ? el("span", { class: `badge ${verdict}` }, right ? "✓ right" : "✗ wrong") : el("span", {}, verdict);
+  const all = OUTCOMES ? `${Math.round(found.mean_score * samples)} of ${samples} samples` : `mean of ${samples} samples ${fixed(found.mean_score, 3)}`;
+  const mean = isNumber(found.mean_score) ? el("small", { title: "of all samples of this prompt" }, all) : null;
+  return el("article", { "data-policy": label, "aria-label": `${label}: ${verdict}` },
+    el("h3", {}, el("span", {}, swatch(nth), label), badge, mean),
     el("pre", { class: text ? null : "empty" }, text === null ? "not measured" : text === "" ? "(nothing)" : marked(text, query)));
 }
 

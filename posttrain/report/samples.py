@@ -9,12 +9,9 @@ import polars as pl
 
 from posttrain.report.policies import Policy, prompt_ids
 
-RIGHT = 0.5
-"""The stage `evaluate` rewards a right answer with 1 and a wrong one with 0."""
-
 
 def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
-    """One row per prompt; per policy its first sample, its likeliest completion, and the share of right samples."""
+    """One row per prompt; per policy its first sample and likeliest completion with their scores, and the mean."""
     if not policies:
         return pl.DataFrame(schema={"prompt_id": pl.String, "problem": pl.String, "prompt": pl.String})
     chosen = prompt_ids(policies[0])[:prompts]
@@ -31,10 +28,10 @@ def for_page(table: pl.DataFrame, policies: Sequence[Policy], longest: int) -> l
         answers = [
             {
                 "sampled": _cut(row[f"{policy.label}_sampled"], longest),
-                "sampled_right": row[f"{policy.label}_sampled_right"],
+                "sampled_score": row[f"{policy.label}_sampled_score"],
                 "greedy": _cut(row[f"{policy.label}_greedy"], longest),
-                "greedy_right": row[f"{policy.label}_greedy_right"],
-                "share": row[f"{policy.label}_share_right"],
+                "greedy_score": row[f"{policy.label}_greedy_score"],
+                "mean_score": row[f"{policy.label}_mean_score"],
             }
             for policy in policies
         ]
@@ -45,7 +42,7 @@ def for_page(table: pl.DataFrame, policies: Sequence[Policy], longest: int) -> l
 
 def lengths(policy: Policy) -> dict[str, float]:
     """How long the sampled completions are, in tokens: the mean and five quantiles."""
-    sampled = policy.rollouts.filter(~pl.col("greedy"))["completion_ids"].list.len()
+    sampled = policy.rollouts.filter(~pl.col("greedy"))["logps"].list.len()
     names = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
     return {name: float(sampled.quantile(q, "nearest") or 0) for name, q in names.items()} | {
         "mean": round(float(sampled.cast(pl.Int64()).sum()) / len(sampled), 3)
@@ -74,16 +71,16 @@ def _asked(policy: Policy, chosen: Sequence[str]) -> pl.DataFrame:
 
 def _answers(policy: Policy, chosen: Sequence[str]) -> pl.DataFrame:
     rows = policy.rollouts.filter(pl.col("prompt_id").is_in(list(chosen)))
-    right, name = pl.col("reward") > RIGHT, policy.label
+    score, name = pl.col("reward"), policy.label
     sampled, greedy = rows.filter(~pl.col("greedy")), rows.filter("greedy")
-    share = sampled.group_by("prompt_id", maintain_order=True).agg(right.mean().alias(f"{name}_share_right"))
+    mean = sampled.group_by("prompt_id", maintain_order=True).agg(score.mean().alias(f"{name}_mean_score"))
     parts = [
         part.filter(sample=0).select(
-            "prompt_id", pl.col("completion").alias(f"{name}_{what}"), right.alias(f"{name}_{what}_right")
+            "prompt_id", pl.col("completion").alias(f"{name}_{what}"), score.alias(f"{name}_{what}_score")
         )
         for what, part in (("sampled", sampled), ("greedy", greedy))
     ]
-    return parts[0].join(parts[1], on="prompt_id", how="full", coalesce=True).join(share, on="prompt_id", how="left")
+    return parts[0].join(parts[1], on="prompt_id", how="full", coalesce=True).join(mean, on="prompt_id", how="left")
 
 
 def _cut(text: str | None, longest: int) -> str | None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from posttrain.errors import DataError
 from posttrain.measure.phases import phase
-from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.rollout import Message, Prompt, Rollout, TokenRow
 from posttrain.sampling.sampler import Completion, Mixture, Request, Sampler, SamplingParams
 from posttrain.tasks.catalog import load_task
 from posttrain.text.chat import ChatText
@@ -51,14 +52,14 @@ def generate_rollouts(
     rollouts = [
         _first(prompt, sample, one, text, sampler.version) for (prompt, sample), one in zip(asked, drawn, strict=True)
     ]
-    for turn in range(1, max((load_task(one.task).turns for one in prompts), default=1)):
-        waiting = _answered(rollouts, text, turn)
-        if not waiting:
-            break
-        requests = [Request([*one.row.prompt, *one.row.rest], f"{names[i]}:turn{turn}") for i, one in waiting.items()]
+    going, turn = list(range(len(rollouts))), 1
+    while going := _answer(rollouts, going, text, turn, params.max_tokens, sampler.context):
+        rows = [[*rollouts[place].row.prompt, *rollouts[place].row.rest] for place in going]
+        requests = [Request(ids, f"{names[place]}:turn{turn}") for place, ids in zip(going, rows, strict=True)]
         drawn = sampler.generate(requests, params, seed, greedy=greedy, mixture=mixture)
-        for (place, rollout), completion in zip(waiting.items(), drawn, strict=True):
-            rollouts[place] = _continued(rollout, completion, text)
+        for place, completion in zip(going, drawn, strict=True):
+            rollouts[place] = _continued(rollouts[place], completion, text)
+        turn += 1
     return rollouts
 
 
@@ -68,21 +69,47 @@ def _first(prompt: Prompt, sample: int, drawn: Completion, text: ChatText, versi
     return Rollout(prompt, sample, TokenRow(prompt.ids, drawn.ids), drawn.logps, said, drawn.finish, turns, version)
 
 
-def _answered(rollouts: Sequence[Rollout], text: ChatText, turn: int) -> dict[int, Rollout]:
-    """The episodes that go on, by their place, with what the task answers as tokens that are not trained."""
-    found: dict[int, Rollout] = {}
-    for place, one in enumerate(rollouts):
-        task = load_task(one.prompt.task)
-        if one.truncated or turn >= task.turns or len(one.turns) < 2 * turn - 1:
+def _answer(
+    rollouts: list[Rollout], places: Sequence[int], text: ChatText, turn: int, max_tokens: int, context: int | None
+) -> list[int]:
+    """Append what the tasks answer as tokens that are not trained; the places of the episodes that go on.
+
+    An episode whose next completion might not fit the model's context ends as one that was cut off.
+    """
+    going = []
+    for place in places:
+        one = rollouts[place]
+        if one.truncated or turn >= load_task(one.prompt.task).turns:
             continue
-        reply = task.reply(one)
-        if reply:
-            messages = [*one.prompt.messages, *one.turns]
-            ids = text.reply(messages, list(reply))
-            mask = [*_mask(one.row), *(False for _ in ids)]
-            row = replace(one.row, rest=[*one.row.rest, *ids], mask=mask)
-            found[place] = replace(one, row=row, turns=(*one.turns, *reply))
-    return found
+        reply = _reply(one)
+        if not reply:
+            continue
+        ids = text.reply([*one.prompt.messages, *one.turns], reply, one.row.rest[-1])
+        if context is not None and len(one.row) + len(ids) + max_tokens > context:
+            rollouts[place] = replace(one, finish="length")
+            continue
+        row = replace(one.row, rest=[*one.row.rest, *ids], mask=[*_mask(one.row), *(False for _ in ids)])
+        rollouts[place] = replace(one, row=row, turns=(*one.turns, *reply))
+        going.append(place)
+    return going
+
+
+def _reply(rollout: Rollout) -> list[Message]:
+    """What the task answers, as turns that a chat template can take."""
+    name = rollout.prompt.task
+    try:
+        reply = list(load_task(name).reply(rollout) or [])
+        odd = [
+            one for one in reply if set(one) != {"role", "content"} or not all(isinstance(x, str) for x in one.values())
+        ]
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        what = f"its reply raised {type(error).__name__}: {error}"
+        fix = "Fix the task; POSTTRAIN_TRACEBACK=1 shows where"
+        raise DataError(what=what, where=f"task '{name}'", fix=fix) from error
+    if odd:
+        fix = "Reply with a list of turns {role: ..., content: ...}, or None to end the episode"
+        raise DataError(what=f"its reply has the turn {odd[0]!r:.80}", where=f"task '{name}'", fix=fix)
+    return reply
 
 
 def _continued(rollout: Rollout, drawn: Completion, text: ChatText) -> Rollout:

@@ -77,6 +77,10 @@ class Sampler(Protocol):
     version: str
     """The weights that it draws with, e.g. `online@grpo step 12`."""
 
+    @property
+    def context(self) -> int | None:
+        """The most tokens that a request and its completion can have; None: not known."""
+
     def sync(self, model: Any, version: str) -> None:
         """Draw with these weights from now on."""
 

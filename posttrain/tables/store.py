@@ -94,22 +94,6 @@ def check_disjoint(frames: Mapping[str, pl.DataFrame]) -> None:
             )
 
 
-def check_known(frame: pl.DataFrame, column: str, known: pl.DataFrame, *, where: str, known_where: str) -> None:
-    """Every value of `column` must be an `id` of the other table."""
-    strangers = frame.with_row_index("row").join(
-        known, left_on=column, right_on="id", how="anti", maintain_order="left"
-    )
-    if strangers.height:
-        some = "\n  ".join(
-            f"row {row}, {column} = '{key}'" for row, key in strangers.select("row", column).head(10).rows()
-        )
-        raise TableError(
-            what=f"{strangers.height} of {frame.height} rows name an id that {known_where} does not have:\n  {some}",
-            where=where,
-            fix=f"Make this table anew from {known_where}",
-        )
-
-
 def rejected_path(path: Place) -> Path:
     """Where the rejected rows of the table at `path` are put."""
     return Path(path).with_suffix(".rejected.parquet")

@@ -23,7 +23,7 @@ DATE = "2024-07-26"
 """What a template that asks for today's date gets: the same ids every day."""
 _MARK = "\ue000{}\ue001"
 """A placeholder from Unicode's private use area that stands for content while the template is rendered."""
-_PLACEHOLDER = "\ue002"
+_PLACEHOLDER = "\ue002\ue003\ue002"
 """Stands for what a policy wrote, whose tokens are known."""
 _ANSWER: Message = {"role": "assistant", "content": ""}
 
@@ -93,17 +93,21 @@ class ChatText:
         """The same for one conversation."""
         return self.exchanges([(prompt, answer)])[0]
 
-    def reply(self, messages: Sequence[Message], reply: Sequence[Message]) -> list[int]:
-        """The ids that come between the stop token of the last assistant turn and the policy's next answer."""
-        marked = [*messages[:-1], {**messages[-1], "content": _PLACEHOLDER}]
-        asked: list[Asked] = [(marked, False), ([*marked, *reply], True)]
-        (closed, _), (opened, spans) = self._rendered(asked)
-        stop = self._text([self.stop])
-        end = closed.find(stop, closed.rfind(_PLACEHOLDER)) + len(stop)
-        if end < len(stop) or not opened.startswith(closed[:end]):
-            fix = "Use a template that only adds text at the end"
-            raise self._refusal("changes earlier text when a turn is added to", [*messages, *reply], fix)
-        return self._pieces(opened, spans, skip=end)
+    def reply(self, messages: Sequence[Message], reply: Sequence[Message], last: int) -> list[int]:
+        """The ids between the last assistant turn, whose last token is `last`, and the policy's next answer.
+
+        They begin with the end of that turn where `last` is no stop token, as after a stop string.
+        """
+        turns = [*messages[:-1], {**messages[-1], "content": _PLACEHOLDER}, *reply]
+        ((text, spans),) = self._rendered([(turns, True)])
+        self._check([*turns, _ANSWER])
+        place = text.rfind(_PLACEHOLDER) + len(_PLACEHOLDER)
+        ids = self._pieces(text, spans, skip=place)
+        end = next((i + 1 for i, token in enumerate(ids) if token in self.stops.tokens), None)
+        if end is None:
+            fix = f"End the assistant's turn with {self.tokenizer.eos_token} in the template"
+            raise self._refusal("puts no stop token after the answer in", [*messages, *reply], fix)
+        return ids[end:] if last in self.stops.tokens else ids
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
         """Documents of plain text as ids, markup in them included as text."""

@@ -121,7 +121,10 @@ def test_one_seed_tells_of_two_trainings_but_of_no_setting(finished: Path) -> No
 
 def test_a_policy_of_which_nothing_can_be_read_is_not_measured(finished: Path) -> None:
     assert not any("not measured" in note for note in compare(choose([], None, "sampled")).notes)
-    mute = [{**row, "completion": "It is seven.", "reward": 0.0} for row in workspace.rollouts("grpo")]
+    mute = [
+        {**row, "completion": "It is seven.", "reward": 0.0, "status": "unparseable"}
+        for row in workspace.rollouts("grpo")
+    ]
     workspace.put_policy(finished, "grpo", mute)
     words = in_words(compare(choose([], None, "sampled")), "sampled")
     assert re.search(r"note: .*grpo.*: not measured, as no completion has an answer that can be read", words)

@@ -31,16 +31,18 @@ def page_data(text: str) -> dict[str, object]:
 
 def test_summary_has_one_object_per_policy(finished: Path) -> None:
     build_report({})
-    summary = read_summary()
+    summary, tasks = read_summary()
     assert list(summary) == ["base", "sft", "dpo", "grpo", "reward/main"]
+    assert tasks == dict.fromkeys(("base", "sft", "dpo", "grpo"), "two_step")
     assert summary["grpo"] == {
-        "pass_at_1": 0.9,
+        "score": 0.9,
         "low": 0.85,
         "high": 0.95,
         "greedy": 0.5,
-        "format": 0.9,
         "truncated": 0.01,
         "length": 12.5,
+        "pass_at_1": 0.9,
+        "reward_format": 0.9,
         "working": 1.0,
         "right_given_working": 0.9,
         "kl": 0.9,
@@ -59,10 +61,10 @@ def test_samples_stand_side_by_side(finished: Path) -> None:
     assert table["prompt"][6] == "What is 6+1? "
     assert table["sft_sampled"][6] == "sample 0 of sft to 6\n#### 7"
     assert table["sft_greedy"][6] == "likeliest 0 of sft to 6\n#### 7"
-    assert table["base_sampled_right"].to_list() == [False] * 30
-    assert table["sft_sampled_right"].to_list() == [True, False, False] * 10
-    assert table["dpo_greedy_right"].to_list() == [True, False] * 15
-    assert table["grpo_share_right"].to_list() == [0.0, *[0.5] * 29]
+    assert table["base_sampled_score"].to_list() == [0.0] * 30
+    assert table["sft_sampled_score"].to_list() == [1.0, 0.0, 0.0] * 10
+    assert table["dpo_greedy_score"].to_list() == [1.0, 0.0] * 15
+    assert table["grpo_mean_score"].to_list() == [0.0, *[0.5] * 29]
 
 
 def test_same_inputs_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,13 +132,13 @@ def test_long_texts_are_cut_on_the_page_only(finished: Path) -> None:
 def test_results_of_a_removed_run_are_left_out(finished: Path) -> None:
     shutil.copytree(finished / "results/grpo", finished / "results/old")
     assert build_report({}) == {}
-    assert "old" not in read_summary()
+    assert "old" not in read_summary()[0]
 
 
 def test_a_pipeline_without_runs_and_reward_model(finished: Path) -> None:
     Path("params.yaml").write_text("evaluate: {policies: {base: base/tiny, sft: sft/main}}\n")
     assert build_report({}) == {}
-    assert list(read_summary()) == ["base", "sft"]
+    assert list(read_summary()[0]) == ["base", "sft"]
 
 
 def test_a_run_is_shown_by_its_label_or_else_by_its_folder(finished: Path) -> None:
@@ -163,7 +165,7 @@ def check_left_out(label: str, error: str) -> None:
     errors = build_report({})
     assert list(errors) == [label]
     assert re.search(error, errors[label]), errors
-    assert list(read_summary()) == [name for name in ("base", "sft", "dpo", "grpo", "reward/main") if name != label]
+    assert list(read_summary()[0]) == [name for name in ("base", "sft", "dpo", "grpo", "reward/main") if name != label]
     assert page_data(PAGE.read_text(encoding="utf-8"))["errors"] == [{"label": label, "error": errors[label]}]
 
 
@@ -172,9 +174,9 @@ def test_missing_results_name_the_file(finished: Path) -> None:
     check_left_out("grpo", r"^results/grpo/metrics\.json: file not found\. .*dvc repro")
 
 
-def test_metrics_without_pass_at_1_are_refused(finished: Path) -> None:
+def test_metrics_without_a_score_are_refused(finished: Path) -> None:
     workspace.put_json(Path("results/sft/metrics.json"), {"greedy": 0.5})
-    check_left_out("sft", "it lacks pass_at_1, pass_at_1_low, pass_at_1_high")
+    check_left_out("sft", "it lacks score, score_low, score_high")
 
 
 def test_policies_measured_on_other_prompts_are_refused(finished: Path) -> None:

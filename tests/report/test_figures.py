@@ -4,45 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+import polars as pl
 
 from posttrain.report.curves import read_curve, thinned
 from posttrain.report.figure import smoothed
 from posttrain.report.lineage import differing, flattened
-from posttrain.report.policies import measured
+from posttrain.report.policies import Policy, measured
 from posttrain.report.samples import lengths
-from posttrain.report.summary import from_json, gain, gains, to_json
+from posttrain.report.summary import from_json, gains, score_name, summarize, to_json
 from tests.report import workspace
 
 
 def test_a_summary_is_kept_as_rows_with_equal_keys() -> None:
-    summary = {"base": {"pass_at_1": 0.0}, "sft": {"pass_at_1": 0.3, "kl": 0.0}, "reward/main": {"accuracy": 0.9}}
-    kept = to_json(summary)
-    assert kept["policies"][0] == {"policy": "base", "pass_at_1": 0.0, "kl": None}, "DVC draws equal keys alone"
+    summary = {"base": {"score": 0.0}, "sft": {"score": 0.3, "kl": 0.0}, "reward/main": {"accuracy": 0.9}}
+    kept = to_json(summary, {"base": "two_step"})
+    first = {"policy": "base", "task": "two_step", "score": 0.0, "kl": None}
+    assert kept["policies"][0] == first, "DVC draws equal keys alone"
     assert from_json(kept) == summary
 
 
-def test_gain_splits_exactly() -> None:
-    # w .5 -> 1, a .8 -> .9, b (.45 - .5 * .8) / .5 = .1 -> a: .5 * ((.8 - .1) + (.9 - .9)) / 2 = .175
-    found = gain(
-        {"pass_at_1": 0.45, "working": 0.5, "right_given_working": 0.8},
-        {"pass_at_1": 0.9, "working": 1.0, "right_given_working": 0.9},
-    )
-    assert found.total == pytest.approx(0.45)
-    assert found.by_working == pytest.approx(0.175)
-    assert found.by_accuracy == pytest.approx(0.275)
-    assert found.share == pytest.approx(0.175 / 0.45)
+TASKS = dict.fromkeys(("base", "sft", "up", "same", "down", "mute"), "two_step")
 
 
-def test_gain_of_accuracy_alone_has_no_part_from_working() -> None:
-    before = {"pass_at_1": 0.3, "working": 0.5, "right_given_working": 0.6}
-    found = gain(before, {"pass_at_1": 0.4, "working": 0.5, "right_given_working": 0.8})
-    assert found.by_working == 0.0
-    assert found.by_accuracy == pytest.approx(0.1)
-
-
-def figures(pass_at_1: float, working: float, accuracy: float, kl: float) -> dict[str, float]:
-    bounds = {"pass_at_1": pass_at_1, "low": pass_at_1 - 0.02, "high": pass_at_1 + 0.02}
+def figures(score: float, working: float, accuracy: float, kl: float) -> dict[str, float]:
+    bounds = {"score": score, "low": score - 0.02, "high": score + 0.02}
     return {**bounds, "working": working, "right_given_working": accuracy, "kl": kl}
 
 
@@ -56,7 +41,8 @@ def test_sentence_tells_gain_from_none_and_loss() -> None:
             "same": figures(0.31, 0.5, 0.62, 0.1),
             "down": figures(0.1, 0.5, 0.2, 0.9),
             "reward/main": {"accuracy": 0.9},
-        }
+        },
+        TASKS,
     )
     assert text.startswith("What the gain over sft consists of: up gained 0.42, of which +0.28 (67 %) by showing")
     assert "0.50 → 0.90 of the completions" in text
@@ -64,10 +50,27 @@ def test_sentence_tells_gain_from_none_and_loss() -> None:
     assert text.endswith("down lost 0.20.")
 
 
+def test_only_a_task_explains_a_gain() -> None:
+    policies = {"sft": figures(0.3, 0.5, 0.6, 0.0), "up": figures(0.72, 0.9, 0.8, 0.5)}
+    assert gains(policies, {"sft": "", "up": ""}) == ""
+    assert gains(policies, {}) == "", "prompts of several tasks"
+
+
+def test_a_score_is_pass_at_1_where_each_policy_has_it() -> None:
+    bounds = {"score_low": 0.0, "score_high": 1.0}
+    both = {"score": 0.5, "pass_at_1": 0.5, **bounds}
+    one = {"score": 0.5, **bounds}
+    read = {name: Policy(name, name, found, pl.DataFrame()) for name, found in (("a", both), ("b", one))}
+    assert score_name(summarize([read["a"]], {})) == "pass@1"
+    assert score_name(summarize(read.values(), {})) == "score"
+
+
 def test_a_policy_of_which_nothing_was_read_is_not_measured() -> None:
     sft, mute = {**figures(0.3, 0.5, 0.6, 0.0), "parsed": 0.9}, {**figures(0.0, 0.5, 0.0, 0.5), "parsed": 0.0}
-    assert "mute is not measured (no completion has an answer that can be read)" in gains({"sft": sft, "mute": mute})
-    assert "up cannot be compared (of the reference no" in gains({"sft": {**mute, "kl": 0.0}, "up": {**sft, "kl": 0.5}})
+    told = gains({"sft": sft, "mute": mute}, TASKS)
+    assert "mute is not measured (no completion has an answer that can be read)" in told
+    told = gains({"sft": {**mute, "kl": 0.0}, "up": {**sft, "kl": 0.5}}, TASKS)
+    assert "up cannot be compared (of the reference no" in told
 
 
 def test_thinned_means_equally_many_steps() -> None:

@@ -27,7 +27,11 @@ HOSTILE_SETTING = "<img src=x onerror=window.hacked=5>"
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of the small workspace, with a hostile setting as well."""
     params = workspace.PARAMS.replace("beta: 0.1", f"beta: 0.1, note: '{HOSTILE_SETTING}'")
-    folder = workspace.make(tmp_path_factory.mktemp("page") / "finished", params)
+    return built(workspace.make(tmp_path_factory.mktemp("page") / "finished", params))
+
+
+def built(folder: Path) -> Path:
+    """The page of a workspace."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -170,6 +174,20 @@ def test_filter_by_who_got_it_right(page: Page) -> None:
     assert page.run(SHOWN) == expected[:20]
     page.click("#clear")
     page.wait("document.querySelector('#found').textContent === '30 of 30 prompts'")
+
+
+def test_scores_that_are_no_outcomes_are_shown_as_numbers(port: int, tmp_path: Path) -> None:
+    file = built(workspace.graded(workspace.make(tmp_path / "finished")))
+    with Page(port) as page:
+        page.open(file)
+        titles = page.texts("#results-table thead th")
+        assert "-1 to 2.8" in titles and "score [95 %]" in titles and "my:brief" in titles
+        assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "2.600 [2.400, 2.800]"
+        whiskers = "document.querySelector('#results-table tr[data-policy=base] svg circle').getAttribute('cx')"
+        assert page.run(whiskers) == "4.00%", "the least score is where the scale begins"
+        assert page.texts("#who label") == []
+        assert page.texts("#prompts article[data-policy=sft] h3")[0] == "sftscore 3.000mean of 2 samples 1.063"
+        assert page.texts("#gain li") == [] and page.complaints == []
 
 
 def test_search_marks_what_it_finds(page: Page) -> None:

@@ -10,6 +10,7 @@ import pytest
 from posttrain.errors import DataError
 from posttrain.report.build import build_report
 from posttrain.report.results import BEGIN, END, FIGURE, read_summary, readme_is_current, results_table, write_readme
+from tests.report import workspace
 from tests.workspace import ROOT
 
 
@@ -31,9 +32,10 @@ def test_table_shows_every_policy_and_what_is_next(reported: Path) -> None:
         "0.950]",
         "0.500",
         "0.900",
+        "1.000",
+        "0.900",
         "0.010",
         "12.5",
-        "1.000",
         "0.90",
     ]
     assert "Accuracy of the reward model on held-out pairs: reward/main 0.875." in lines
@@ -59,7 +61,7 @@ def test_readme_gets_the_table_and_keeps_the_rest(reported: Path) -> None:
     assert text.startswith(f"# Title\n\n{BEGIN}\n")
     assert text.endswith(f"{END}\n\nThe end.\n")
     assert "old" not in text
-    assert "| sft | 0.300 [0.250, 0.350] | 0.500 | 0.900 | 0.010 | 12.5 | 0.500 | 0.00 |" in text
+    assert "| sft | 0.300 [0.250, 0.350] | 0.500 | 0.900 | 0.500 | 0.600 | 0.010 | 12.5 | 0.00 |" in text
     assert "What the gain over sft consists of: dpo gained 0.34" in text
     assert readme_is_current()
 
@@ -101,6 +103,20 @@ def test_plot_without_curves_still_has_the_bars(reported: Path) -> None:
     assert "How the runs learn" not in svg
 
 
+def test_a_score_that_is_no_outcome_is_shown_by_its_name(reported: Path) -> None:
+    workspace.graded(reported)
+    build_report({})
+    lines = results_table({}).splitlines()
+    assert re.split(r"  +", lines[0])[:4] == ["policy", "score [95 % interval]", "greedy", "my:brief"]
+    rows = {line.split()[0]: line for line in lines if line}
+    assert rows["grpo"].split()[1:6] == ["2.600", "[2.400,", "2.800]", "1.000", "0.250"]
+    assert rows["base"].split()[1:4] == ["-1.000", "[-1.000,", "-1.000]"]
+    assert "What the gain" not in "\n".join(lines), "no task explains it"
+    write_readme({})
+    svg = FIGURE.read_text(encoding="utf-8")
+    assert ">score on test problems, 95 % interval</text>" in svg and ">2.60</text>" in svg and "pass@1" not in svg
+
+
 @pytest.mark.parametrize("text", ["no marks", f"{BEGIN}", f"{END}{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
 def test_readme_without_its_marks_is_left_alone(reported: Path, text: str) -> None:
     Path("README.md").write_text(text)
@@ -112,5 +128,5 @@ def test_readme_without_its_marks_is_left_alone(reported: Path, text: str) -> No
 
 def test_docs_name_every_figure(reported: Path) -> None:
     text = (ROOT / "docs/report.md").read_text(encoding="utf-8")
-    for name in read_summary()["grpo"]:
+    for name in read_summary()[0]["grpo"]:
         assert f"`{name}`" in text

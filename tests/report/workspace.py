@@ -38,10 +38,10 @@ HOSTILE = (
 """What a policy may write, and what must come to nothing."""
 
 FIGURES = {
-    "base": {"pass_at_1": 0.0, "low": 0.0, "high": 0.0, "working": 0.9, "right_given_working": 0.0, "kl_k1": 40.0},
-    "sft": {"pass_at_1": 0.3, "low": 0.25, "high": 0.35, "working": 0.5, "right_given_working": 0.6, "kl_k1": 0.0},
+    "base": {"score": 0.0, "low": 0.0, "high": 0.0, "working": 0.9, "right_given_working": 0.0, "kl_k1": 40.0},
+    "sft": {"score": 0.3, "low": 0.25, "high": 0.35, "working": 0.5, "right_given_working": 0.6, "kl_k1": 0.0},
     "dpo": {
-        "pass_at_1": 0.64,
+        "score": 0.64,
         "low": 0.6,
         "high": 0.7,
         "working": 0.8,
@@ -49,7 +49,7 @@ FIGURES = {
         "kl_k1": 0.5,
     },
     "grpo": {
-        "pass_at_1": 0.9,
+        "score": 0.9,
         "low": 0.85,
         "high": 0.95,
         "working": 1.0,
@@ -81,11 +81,15 @@ def rollouts(policy: str, *, first_prompt: int = 0) -> list[dict[str, Any]]:
             "greedy": greedy,
             "prompt": [{"role": "user", "content": f"What is {prompt}+1? {HOSTILE[prompt] if prompt < 2 else ''}"}],
             "answer": str(prompt + 1),
+            "task": "two_step",
             "completion": completion(policy, prompt, sample, greedy=greedy),
             "completion_ids": list(range(prompt % 5 + sample + 1)),
+            "mask": [True] * (prompt % 5 + sample + 1),
             "logps": [-0.5] * (prompt % 5 + sample + 1),
             "truncated": False,
             "reward": float(right(policy, prompt, sample)),
+            "status": "ok",
+            "scores": [{"name": "correct", "value": float(right(policy, prompt, sample)), "status": "ok"}],
         }
         for prompt in range(first_prompt, first_prompt + PROMPTS)
         for sample, greedy in kinds
@@ -95,9 +99,24 @@ def rollouts(policy: str, *, first_prompt: int = 0) -> list[dict[str, Any]]:
 def metrics(policy: str) -> dict[str, float]:
     """As the stage `evaluate` writes them."""
     one = dict(FIGURES[policy])
-    bounds = {"pass_at_1_low": one.pop("low"), "pass_at_1_high": one.pop("high")}
-    fixed = {"pass_at_2": one["pass_at_1"], "greedy": 0.5, "format": 0.9, "truncated": 0.01, "length": 12.5}
-    return {**one, **bounds, **fixed}
+    bounds = {"score_low": one.pop("low"), "score_high": one.pop("high")}
+    shares = {"pass_at_1": one["score"], "pass_at_2": one["score"], "greedy": 0.5, "reward_format": 0.9}
+    return {**bounds, **shares, "truncated": 0.01, "length": 12.5, **one}
+
+
+def graded(folder: Path) -> Path:
+    """The same workspace as if the score were a number from -1 to 3, and the prompts of no task."""
+    for policy in POLICIES:
+        rows = [
+            {**row, "task": "", "reward": 4 * row["reward"] - 1.0 + row["sample"] / 8, "scores": []}
+            for row in rollouts(policy)
+        ]
+        put_policy(folder, policy, rows)
+        old = metrics(policy)
+        score = {key: 4 * old[key] - 1 for key in ("score", "score_low", "score_high", "greedy")}
+        parts = {"reward_my:brief": 0.25, "parsed": 1.0, "truncated": 0.01, "length": 12.5, "kl_k1": old["kl_k1"]}
+        put_json(folder / "results" / policy / "metrics.json", {**score, **parts})
+    return folder
 
 
 def make(folder: Path, params: str = PARAMS) -> Path:

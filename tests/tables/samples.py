@@ -25,7 +25,7 @@ def row_of(kind: Kind, n: int) -> dict[str, Any]:
     rows: dict[Kind, dict[str, Any]] = {
         "corpus": {"split": "train", "text": f"{n}+1={n + 1}"},
         "chat": {"split": "train", "problem": f"p{n}", "messages": user(f"{n}?") + assistant(f"#### {n}")},
-        "prompts": {"split": "train", **asked, "answer": str(n + 1)},
+        "prompts": {"split": "train", **asked, "answer": str(n + 1), "info": "{}", "task": ""},
         "pairs": {
             "split": "train",
             **asked,
@@ -42,13 +42,16 @@ def row_of(kind: Kind, n: int) -> dict[str, Any]:
             "greedy": False,
             "prompt": user(f"What is {group}+1?"),
             "answer": str(group + 1),
+            "task": "",
             "completion": f"{n}",
             "completion_ids": [5, n, 0],
+            "mask": [True, True, True],
             "logps": [-0.5, -1.25, 0.0],
             "truncated": False,
             "reward": 1.0,
+            "status": "ok",
+            "scores": [{"name": "correct", "value": 1.0, "status": "ok"}],
         },
-        "scores": {"rollout_id": f"{n:016x}", "name": "correct", "score": 1.0, "status": "ok"},
     }
     return rows[kind]
 

@@ -12,7 +12,7 @@ from posttrain.errors import TableError
 from posttrain.tables.columns import COLUMNS, KINDS, SPLITS, Kind
 from posttrain.tables.failures import row_failures
 from posttrain.tables.schemas import schema_of
-from posttrain.tables.store import check_disjoint, check_known, check_table, rejected_path
+from posttrain.tables.store import check_disjoint, check_table, rejected_path
 from tests.tables.samples import assistant, table_of, user
 
 NAN, INF = float("nan"), float("inf")
@@ -36,10 +36,10 @@ def test_richer_valid_rows_pass(tmp_path: Path) -> None:
     tooled = [SYSTEM, *user("4?"), *assistant("look"), TOOL, *assistant("4")]
     check_table(table_of("chat", {0: {"messages": tooled}}), "chat", tmp_path / "c.parquet")
     check_table(table_of("prompts", {0: {"answer": ""}, 1: {"split": "test"}}), "prompts", tmp_path / "p.parquet")
-    failed = {0: {"score": None, "status": "failed:timeout\nin the judge"}}
-    check_table(table_of("scores", failed), "scores", tmp_path / "s.parquet")
-    empty = {0: {"completion": "", "completion_ids": [0], "logps": [5e-5]}}
+    empty = {0: {"completion": "", "completion_ids": [0], "mask": [True], "logps": [5e-5]}}
     check_table(table_of("rollouts", empty), "rollouts", tmp_path / "r.parquet")
+    turns = {0: {"mask": [True, False, True], "logps": [-0.5, -0.25]}}
+    check_table(table_of("rollouts", turns), "rollouts", tmp_path / "r.parquet")
     check_table(table_of("pairs", {0: {"rejected": assistant("a\x00b")}}), "pairs", tmp_path / "q.parquet")
 
 
@@ -77,10 +77,16 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("pairs", "rejected", {"rejected": []}, "row 2, rejected = []: must hold a turn"),
     ("feedback", "completion", {"completion": assistant("")}, "each content must not be blank"),
     ("feedback", "label", {"label": None}, "row 2, label = None: must not be null"),
-    ("rollouts", "completion_ids", {"completion_ids": [], "logps": []}, "must hold a token; keep the stop token"),
+    (
+        "rollouts",
+        "completion_ids",
+        {"completion_ids": [], "mask": [], "logps": []},
+        "must hold a token; keep the stop token",
+    ),
     ("rollouts", "completion_ids", {"completion_ids": [1, -1, 2]}, "each must be a token id >= 0"),
     ("rollouts", "completion_ids", {"completion_ids": [1, None, 2]}, "each must be a token id >= 0"),
-    ("rollouts", "logps", {"logps": [-1.0]}, "row 2, logps = [-1.0]: must be as long as completion_ids"),
+    ("rollouts", "logps", {"logps": [-1.0]}, "row 2, logps = [-1.0]: must have one number for each token of the"),
+    ("rollouts", "mask", {"mask": [True], "logps": [-1.0]}, "row 2, mask = [True]: must be as long as completion_ids"),
     ("rollouts", "logps", {"logps": [-1.0, NAN, -1.0]}, "each must be finite"),
     ("rollouts", "logps", {"logps": [-1.0, None, -1.0]}, "each must be finite"),
     ("rollouts", "logps", {"logps": [-1.0, -INF, -1.0]}, "each must be finite"),
@@ -91,14 +97,6 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("rollouts", "policy", {"policy": ""}, "row 2, policy = '': must not be blank"),
     ("rollouts", "prompt_id", {"prompt_id": " "}, "row 2, prompt_id = ' ': must not be blank"),
     ("rollouts", "prompt_id", {"problem": "other"}, "must name one problem; take both from the prompts table"),
-    ("scores", "score", {"score": INF}, "row 2, score = inf: must be finite"),
-    ("scores", "score", {"score": NAN}, "row 2, score = nan: must be finite"),
-    ("scores", "status", {"score": None}, "row 2, status = 'ok': must be 'ok' exactly where there is a score"),
-    ("scores", "status", {"status": "failed:x"}, "must be 'ok' exactly where there is a score"),
-    ("scores", "status", {"status": "bad", "score": None}, "must be 'ok' or 'failed:<why>'"),
-    ("scores", "status", {"status": "failed:", "score": None}, "must be 'ok' or 'failed:<why>'"),
-    ("scores", "name", {"name": ""}, "row 2, name = '': must not be blank"),
-    ("scores", "rollout_id", {"rollout_id": ""}, "row 2, rollout_id = '': must not be blank"),
 ]
 
 
@@ -213,16 +211,7 @@ def test_disjoint_across_tables() -> None:
     with pytest.raises(TableError, match="1 of the problems are in more than one split") as caught:
         check_disjoint({"chat": chat, "prompts": prompts})
     assert "problem 'p1' is in train (chat), test (prompts)" in str(caught.value)
-    check_disjoint({"chat": chat, "prompts": table_of("prompts"), "scores": table_of("scores")})
+    check_disjoint({"chat": chat, "prompts": table_of("prompts"), "rollouts": table_of("rollouts")})
     twins = {split: table_of("corpus").with_columns(split=pl.lit(split)) for split in SPLITS["corpus"]}
     with pytest.raises(TableError, match="4 of the ids are in more than one split"):
         check_disjoint(twins)
-
-
-def test_known_ids() -> None:
-    rollouts = table_of("rollouts")
-    scores = table_of("scores", {n: {"rollout_id": rollouts["id"][n]} for n in range(3)})
-    check_known(scores[:3], "rollout_id", rollouts, where="scores", known_where="rollouts")
-    with pytest.raises(TableError, match="1 of 4 rows name an id that rollouts does not have") as caught:
-        check_known(scores, "rollout_id", rollouts, where="scores", known_where="rollouts")
-    assert "row 3, rollout_id = '0000000000000003'" in str(caught.value)

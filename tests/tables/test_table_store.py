@@ -34,12 +34,6 @@ def test_round_trip(kind: Kind, tmp_path: Path) -> None:
     assert back.schema == frame.schema
 
 
-def test_null_scores_survive(tmp_path: Path) -> None:
-    frame = table_of("scores", {1: {"score": None, "status": "failed:timeout"}})
-    write_table(frame, tmp_path / "scores.parquet", "scores")
-    assert read_table(tmp_path / "scores.parquet", "scores")["score"].to_list() == [1.0, None, 1.0, 1.0]
-
-
 def test_bytes_are_stable(kind: Kind, tmp_path: Path) -> None:
     frame = table_of(kind, rows=40)
     write_table(frame, tmp_path / "a.parquet", kind)
@@ -189,7 +183,12 @@ def test_validation_is_fast(tmp_path: Path) -> None:
     text = pl.int_range(200_000, eager=True).cast(pl.String())
     turn = pl.struct(role=pl.lit("user"), content=pl.format("What is {} and one more?", pl.col("n")))
     frame = pl.DataFrame({"n": text}).select(
-        split=pl.lit("train"), problem="n", prompt=pl.concat_list(turn), answer=pl.col("n")
+        split=pl.lit("train"),
+        problem="n",
+        prompt=pl.concat_list(turn),
+        answer=pl.col("n"),
+        info=pl.lit("{}"),
+        task=pl.lit(""),
     )
     table = with_ids(frame, "prompts")
     began = time.process_time()

@@ -120,6 +120,17 @@ def test_extra_columns_are_left_out_and_problem_is_kept() -> None:
     assert set(table["problem"]) == {f"key {n}" for n in range(30)}
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet"])
+def test_info_is_kept_as_json(suffix: str) -> None:
+    """An object, or the text of one, which is what csv has; no value is an empty object."""
+    objects = [{"unit": "€", "n": n} for n in range(3)]
+    given = objects if suffix != "csv" else [json.dumps(one) for one in objects]
+    rows = [{"prompt": f"{n}?", "answer": "1", "info": info} for n, info in enumerate([*given, None])]
+    table = load(put(f"p.{suffix}", rows), "prompts", heldout_share=0.0, test_share=0.0)
+    assert table["info"].to_list() == [*(f'{{"n": {n}, "unit": "€"}}' for n in range(3)), "{}"]
+    assert table["task"].to_list() == [""] * 4
+
+
 def test_one_data_set_for_two_tables_stays_disjoint() -> None:
     chat, prompts = put("c.jsonl", COMPLETIONS), put("p.jsonl", PROMPTS)
     tables = {"chat": load(chat, "chat", heldout_share=0.2), "prompts": load(prompts, "prompts", heldout_share=0.2)}
@@ -219,6 +230,11 @@ ODD_ROWS: list[tuple[Kind, list[Row], Row, str]] = [
     ("chat", MESSAGES, {"messages": [{"role": "user", "content": PARTS}]}, "turn 1 of 'messages' has the part {'type'"),
     ("chat", MESSAGES, {"messages": user("\ud800")}, "turn 1 of 'messages' holds half a character"),
     ("prompts", PROMPTS, {"prompt": "a", "answer": ["4"]}, "'answer' is a list; give a text or a number"),
+    ("prompts", PROMPTS, {"prompt": "a", "info": [1]}, "'info' is [1]; give an object, e.g. {\"schema\": ...}, or re"),
+    ("prompts", PROMPTS, {"prompt": "a", "info": "[1]"}, "'info' is '[1]'; give an object"),
+    ("prompts", PROMPTS, {"prompt": "a", "info": "{"}, "'info' is '{'; give an object"),
+    ("prompts", PROMPTS, {"prompt": "a", "info": 7}, "'info' is 7; give an object"),
+    ("prompts", PROMPTS, {"prompt": "a", "info": '{"x": NaN}'}, "'info' is '{\"x\": NaN}'; give an object"),
     ("prompts", PROMPTS, {"prompt": "a", "answer": {"x": 4}}, "'answer' is an object; give a text or a number"),
     (
         "prompts",

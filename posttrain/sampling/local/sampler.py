@@ -9,6 +9,7 @@ import torch
 
 from posttrain.formulas.random import row_keys
 from posttrain.models.device import Device
+from posttrain.sampling.capacity import context_of
 from posttrain.sampling.local.decoder import CompletionBuffer, Decoder
 from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams
 from posttrain.text.stops import Stops
@@ -21,6 +22,11 @@ class LocalSampler:
 
     def __init__(self, model: Any, stops: Stops, device: Device, version: str = "") -> None:
         self._model, self._stops, self._device, self.version = model, stops, device, version
+
+    @property
+    def context(self) -> int | None:
+        """The model's context."""
+        return context_of(self._model)
 
     def sync(self, model: Any, version: str) -> None:
         """Draw with this model from now on."""
