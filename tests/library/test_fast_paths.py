@@ -66,7 +66,7 @@ def objectives() -> dict[str, Objective]:
         "rloo": PolicyObjective(POLICY_ROWS["rloo"].settings(), 14),
         "entropy bonus": PolicyObjective(POLICY_ROWS["dapo"].settings(entropy=0.1), 14),
         "gspo": PolicyObjective(POLICY_ROWS["gspo"].settings(), 14),
-        "old": PolicyObjective(POLICY_ROWS["grpo"].settings(penalty={"kind": "exact", "beta": 0.3}), 14),
+        "old": PolicyObjective(POLICY_ROWS["grpo"].settings(penalty={"type": "exact", "beta": 0.3}), 14),
         "teacher": DistillObjective(DistillKnobs()),
     }
 
