@@ -107,7 +107,7 @@ def _idle(root: Path) -> Iterator[Any]:
                 yield repo
         except DvcException as error:
             busy = isinstance(error, LockError)
-            mend = "Wait until DVC has ended, or end it" if busy else "Fix it; `dvc status` reads it too"
+            mend = "Wait until DVC has ended, or end it" if busy else "Fix it; `python -m posttrain check` says more"
             raise PipelineError(what=" ".join(str(error).split())[:300], where=str(root), mend=mend) from error
 
 
