@@ -165,6 +165,8 @@ def start_temporary(home: Path) -> Temporary:
     # Registered before Prefect is imported, and so run after Prefect has sent its last logs and events.
     atexit.register(_stop, process)
     os.environ["PREFECT_API_URL"], os.environ[AUTH] = url, login(home)
+    # A server of this very process answers or is gone: by default each request is tried for a minute.
+    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")
     return Temporary(url, log)
 
 

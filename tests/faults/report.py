@@ -2,8 +2,8 @@
 
     python -m tests.faults.report [PART ...] [--kills N] [--stage "online grpo"]
 
-Parts: stages, dvc, damage, edits, flips, cuts; all of them without an argument. What an earlier run measured of the
-other parts, and of the other stages where one is named, is kept. Of edits, flips and cuts each trial is kept, in
+Parts: stages, dvc, damage, edits, flips, cuts, flows; all of them without an argument. What an earlier run measured of the
+other parts, and of the other stages where one is named, is kept. Of edits, flips, cuts and flows each trial is kept, in
 .faults/ledger.jsonl, until the code that they try changes: a run that was cut short is resumed.
 """
 

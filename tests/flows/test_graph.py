@@ -115,7 +115,11 @@ def test_reading_waits_for_the_lock(bare: Project) -> None:
 @pytest.mark.parametrize(
     ("right", "wrong", "words"),
     [
-        ("start: base/tiny", "start: base/tniy", "sft.runs.main.start = 'base/tniy': no run makes this model. Did you mean"),
+        (
+            "start: base/tiny",
+            "start: base/tniy",
+            "sft.runs.main.start = 'base/tniy': no run makes this model. Did you mean",
+        ),
         ("start: base/tiny", "strat: base/tiny", "sft.runs.main.start is missing"),
     ],
 )
