@@ -34,6 +34,8 @@ _SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "DVC_NO_ANALYTICS": "1",
+    # In memory, its default, what a killed server had lent out (GPU slots) would be taken for ever.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     # Prefect's own default of 20 seconds is too short for its first start, which makes the database.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": f"{START_PATIENCE:.0f}",
 }

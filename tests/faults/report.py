@@ -2,9 +2,9 @@
 
     python -m tests.faults.report [PART ...] [--kills N] [--stage "online grpo"]
 
-Parts: stages, dvc, damage, edits, flips, cuts, flows; all of them without an argument. What an earlier run measured of the
-other parts, and of the other stages where one is named, is kept. Of edits, flips, cuts and flows each trial is kept, in
-.faults/ledger.jsonl, until the code that they try changes: a run that was cut short is resumed.
+Parts: stages, dvc, damage, edits, flips, cuts, flows, services; all of them without an argument. The results of earlier
+runs for other parts, or for other stages where one is named, are kept. Of edits, flips, cuts, flows and services each
+trial is kept in .faults/ledger.jsonl until the code under test changes, so that an interrupted run is resumed.
 """
 
 from __future__ import annotations
