@@ -15,7 +15,7 @@ import psutil
 from ruamel.yaml import YAML
 
 from flows import server
-from tests.faults.flow_kills import Base, kill, left_running, result, running, wait_for, words_of
+from tests.faults.flow_kills import EDITS, Base, kill, left_running, result, running, wait_for, words_of
 from tests.faults.ledger import Row
 from tests.faults.project import command, ended, started
 from tests.flows.project import call
@@ -86,12 +86,13 @@ class Services(Base):
 
     def _deployment(self, place: Path, aim: Found, rng: random.Random) -> tuple[str, str]:
         name = place.name
-        serving = self._changed_and_serving(place, "flows.deploy", "serve", "--name", name)
+        EDITS[STAGE](place)
+        serving = serve(place, name, *words)
         asked_for(name)
         self._shoot(serving, place, place, aim, rng)
         if serving.poll() is not None:
             serving.communicate()
-            serving = serve(place, name, "flows.deploy", "serve", "--name", name)
+            serving = serve(place, name, *words)
         began = time.monotonic()
         state = final(asked_for(name))
         serving.terminate()
@@ -99,15 +100,7 @@ class Services(Base):
         outcome = f"the next run ended within {60 * (1 + (time.monotonic() - began) // 60):.0f} s"
         return outcome, self.wrong(place, STAGE) if state == "COMPLETED" else f"the next run {state}: {output[-900:]}"
 
-    def _changed_and_serving(self, place: Path, *words: str) -> subprocess.Popen[str]:
-        from tests.faults.flow_kills import EDITS
-
-        EDITS[STAGE](place)
-        return serve(place, place.name, *words)
-
     def _worker(self, place: Path, aim: Found, rng: random.Random) -> tuple[str, str]:
-        from tests.faults.flow_kills import EDITS
-
         EDITS[STAGE](place)
         command(place, "dvc", "remote", "add", "-d", "shared", str(place / ".dvc/tmp/remote"))
         git(place, "commit", "--quiet", "--all", "--message", "a remote and another rate")
@@ -141,7 +134,11 @@ class Services(Base):
         """SIGKILL what is aimed at, at a random moment of the stage's time."""
         wait_for(process, stage_in, STAGE)
         time.sleep(self.seconds[STAGE] * rng.random())
-        assert [kill(one) for one in aim(place)], "nothing to kill"
+        targets = aim(place)
+        assert targets, "nothing to kill"
+        for one in targets:
+            kill(one)
+        psutil.wait_procs(targets, PATIENCE_S)
 
 
 def experiments(place: Path) -> dict[str, Any]:
