@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from flows import server
 from tests.faults.flow_kills import EDITS, Base, kill, left_running, result, running, wait_for, words_of
 from tests.faults.ledger import Row
-from tests.faults.project import command, ended, started
+from tests.faults.project import command, started
 from tests.flows.project import call
 from tests.workspace import git
 
@@ -86,6 +86,7 @@ class Services(Base):
 
     def _deployment(self, place: Path, aim: Found, rng: random.Random) -> tuple[str, str]:
         name = place.name
+        words = ("flows.deploy", "serve", "--name", name)
         EDITS[STAGE](place)
         serving = serve(place, name, *words)
         asked_for(name)

@@ -11,6 +11,7 @@ from tests.faults.cuts import Cuts, why_not
 from tests.faults.edits import Edits
 from tests.faults.flips import Flips
 from tests.faults.flow_kills import Flows
+from tests.faults.service_kills import Services
 
 
 class Trials(Protocol):
@@ -28,6 +29,7 @@ TRIALS: dict[str, tuple[str, type[Trials], int]] = {
     "flips": ("Flipped bits and emptied files", Flips, 1),
     "cuts": ("Power cuts", Cuts, 4),
     "flows": ("Flows killed", Flows, 2),
+    "services": ("Sweeps, deployments and workers killed", Services, 10),
 }
 """Part -> (its title, what tries it, by how much rarer than a kill it is tried)."""
 ABOUT = {
@@ -45,6 +47,9 @@ that stage runs, or between its end and its record in dvc.lock; then the flow is
 ends well although its stage was killed, a second run that fails, outputs or a dvc.lock that differ from those of a flow
 that was not killed, anything that `dvc status` or `posttrain verify` names, finished training that is lost, and a
 process that is left.""",
+    "services": """The same for a sweep of two experiments, for `python -m flows.deploy serve` with a run at work, and
+for `python -m flows.workers` with a stage at work; then the same command is started again. Wrong is, besides, an
+experiment whose dvc.lock differs.""",
 }
 
 
@@ -72,7 +77,7 @@ def tables(results: dict[str, dict[str, Any]]) -> list[str]:
         if not rows:
             continue
         lines += [f"## {title}\n", ABOUT[part], ""]
-        lines += ["| fault | tried | wrong or silent | what came of it |", "|---|---:|---:|---|"]
+        lines += ["| fault | tried | wrong | what happened |", "|---|---:|---:|---|"]
         for name, row in rows.items():
             how = "; ".join(f"{outcome}: {number}" for outcome, number in Counter(row["outcomes"]).most_common())
             lines.append(f"| {name} | {row['tried']} | {len(row['wrong'])} | {how} |")
