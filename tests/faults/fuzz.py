@@ -35,7 +35,7 @@ GONE_WRONG = re.compile(r"at step \d+|the weights|not finite")
 HEAD = """# Bad input
 
 Written by `make fuzz` from what it measured; do not edit. Each case spoils one thing in a workspace and runs the stage
-that reads it. *Refused clearly* means: exit code 1, one line that says what is wrong, where, and how to mend it, no
+that reads it. *Refused clearly* means: exit code 1, one line that says what is wrong, where, and how to fix it, no
 traceback, and no file written or changed (`dvc.lock` included) except the rejected rows that lie beside a table.
 """
 
@@ -122,7 +122,7 @@ class Fuzz:
         return self._report if case.stage == "report" else self._start
 
     def _linked(self, source: Path) -> Path:
-        """A copy that shares its files until they are written anew."""
+        """A copy that shares its files until they are written again."""
         self._number += 1
         target = self._folder / f"case{self._number}"
         shutil.copytree(source, target, copy_function=os.link, ignore=shutil.ignore_patterns("held", ".held"))
