@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from posttrain.train.preferences import PREFERENCE
 from ruamel.yaml import YAML
 
 from posttrain.errors import ParamsError
@@ -16,6 +15,7 @@ from posttrain.laws.laws import LAWS
 from posttrain.laws.own import hold, subjects, worst
 from posttrain.online.runs import ONLINE
 from posttrain.params import check
+from stages.preference import PREFERENCE
 from tests.workspace import ROOT, environment
 
 HEAD = "import torch\nfrom posttrain.algorithms.surrogates import Options, Surrogate\n"

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from posttrain.models.device import Device, DeviceParams, repeat_every_bit
-from tests.library.test_fast_paths import _backward, objectives, tiny_model
+from posttrain.models.runtime import Runtime
+from tests.library.test_fast_paths import CPU, closure, models_of, objectives
 
 
 @pytest.fixture
@@ -30,9 +31,10 @@ def test_the_bits_of_a_step_are_the_same_every_time_on_two_threads(name: str) ->
         for turn in range(6):
             if turn == 3:
                 repeat_every_bit()
-            model = tiny_model()
-            _backward(objectives()[name], model, True, 64)
-            found.append([p.grad for p in model.parameters()])
+            models = models_of(name, Runtime(CPU), 64)
+            torch.set_num_threads(2)
+            closure(objectives()[name], models)()
+            found.append([p.grad for p in models.policy.parameters()])
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
