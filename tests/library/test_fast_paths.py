@@ -66,7 +66,7 @@ def objectives() -> dict[str, Objective]:
         "rloo": PolicyObjective(POLICY_ROWS["rloo"].settings(), 14),
         "entropy bonus": PolicyObjective(POLICY_ROWS["dapo"].settings(entropy=0.1), 14),
         "gspo": PolicyObjective(POLICY_ROWS["gspo"].settings(), 14),
-        "old": PolicyObjective(POLICY_ROWS["grpo"].settings(penalty={"kind": "exact", "beta": 0.3}), 14),
+        "old": PolicyObjective(POLICY_ROWS["grpo"].settings(penalty={"type": "exact", "beta": 0.3}), 14),
         "teacher": DistillObjective(DistillKnobs()),
     }
 
@@ -207,7 +207,7 @@ def test_a_decoding_step_is_that_of_the_models_own_code(name: str, monkeypatch: 
 @pytest.mark.parametrize("rows", [3, 100], ids=["rows join late", "all at once"])
 def test_a_step_in_tensors_alone_is_the_step(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU replays: recorded anew whenever rows leave, join or need more memory, and else only told the token."""
-    monkeypatch.setattr("posttrain.models.columns.FIRST", 3)
+    monkeypatch.setattr("posttrain.models.kv_cache.FIRST", 3)
     recorded = []
     monkeypatch.setattr("posttrain.sampling.local.backend.replayed", lambda step, *_: recorded.append(step) or step)
     model, found = family("qwen3").double(), []
