@@ -64,8 +64,6 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
         temporary.wait()
     if "PYTHONPATH" not in os.environ:
         os.environ["PYTHONPATH"] = python_path()  # for the processes that the runs are
-    from prefect.client.schemas.objects import ConcurrencyLimitConfig
-
     from flows.run import pipeline
     from flows.serving import serve
 
@@ -75,14 +73,15 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
         threading.Thread(target=arrivals.watch, args=looking, daemon=True).start()
     print(f"serving pipeline/{options.name} in {root}; failures are told to {_told()}", flush=True)
     try:
+        # One at a time by this process and not by the server, where the place of a killed run stays taken for minutes.
         serve(
             pipeline,
             options.name,
+            limit=1,
             cron=options.cron,
             interval=options.every,
             triggers=_triggers(options),
             parameters={"targets": options.targets},
-            concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=_queue()),
         )
     finally:
         over.set()

@@ -16,7 +16,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from posttrain.errors import PipelineError, PosttrainError
-from posttrain.params import Params, check, did_you_mean
+from posttrain.lock import repair_lock
+from posttrain.params import Params, check, did_you_mean, read_yaml
+from posttrain.stage_table import STAGES
 from posttrain.verify import repair
 
 ROOT_FILE = "dvc.yaml"
@@ -52,6 +54,12 @@ def find_root(start: Path) -> Path:
         if (folder / ".dvc").is_dir():
             return folder
     raise PipelineError(what="no DVC project here or above", where=str(start), fix="Run in the project's root folder")
+
+
+def ours(root: Path) -> bool:
+    """Whether dvc.yaml has stages of the library, whose params.yaml it can check; flows run other pipelines too."""
+    stages = read_yaml(root / ROOT_FILE).get("stages") if (root / ROOT_FILE).is_file() else None
+    return isinstance(stages, dict) and not stages.keys().isdisjoint(stage.name for stage in STAGES)
 
 
 def read(root: Path, targets: Sequence[str]) -> list[Stage]:
@@ -93,14 +101,13 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
 
 
 def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
-    """Repair what a kill left and read, once no other DVC is at work; ends with the process that asked for it."""
+    """Repair, check params.yaml and read, once no other DVC is at work; ends with the process that asked for it."""
     from dvc.lock import LockError
 
     asked_by, told = os.getppid(), False
     while os.getppid() == asked_by:
         try:
-            if repaired := repair(root):
-                print(repaired, file=sys.stderr)
+            _repair_and_check(root)
             return read(root, targets)
         except (LockError, PipelineError) as error:
             busy = error if isinstance(error, LockError) else error.__cause__
@@ -111,6 +118,21 @@ def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
             told = True
             time.sleep(_BUSY_POLL)
     raise SystemExit(1)
+
+
+def _repair_and_check(root: Path) -> None:
+    """dvc.lock first, which the check reads; the check before the rest, which needs a pipeline that DVC can read."""
+    _tell(repair_lock(root))
+    if ours(root):
+        from posttrain.sections import check_params  # a second of imports
+
+        check_params()
+    _tell(repair(root))
+
+
+def _tell(lines: str) -> None:
+    if lines:
+        print(lines, file=sys.stderr)
 
 
 class Reading:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import NoReturn
 from flows import record, server
 from flows.graph import Reading, Where, Which, chosen, find_root
 from flows.record import Outcome
-from posttrain.errors import PosttrainError
+from posttrain.errors import PipelineError, PosttrainError
 
 
 def main(words: list[str] | None = None) -> int:
@@ -65,11 +66,20 @@ def _run(targets: list[str], which: Which, where: Where) -> int:
         return 0
     temporary = server.start_temporary(home) if url is None else None
     # Imported so late because Prefect reads its environment when it is imported; meanwhile DVC answers.
+    from httpx import TransportError
+
     from flows.run import recorded
 
     if temporary is not None:
         temporary.wait()
-    state = recorded(root, reading.stages, which, where)
+    try:
+        state = recorded(root, reading.stages, which, where)
+    except TransportError as error:
+        what, fix = (
+            "Prefect's server cannot be reached any more",
+            "Finished stages are in dvc.lock. Run the flow again",
+        )
+        raise PipelineError(what=what, where=os.environ["PREFECT_API_URL"], fix=fix) from error
     if state.is_completed():
         return 0
     print(state.message, file=sys.stderr)

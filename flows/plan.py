@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from flows.graph import python_path
+from flows.graph import ours, python_path
 from posttrain.compare.experiments import git
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read, read_yaml
@@ -142,7 +142,10 @@ def check_here(found: Sequence[Trial]) -> None:
     """The same in this process."""
     from posttrain.sections import check_params
 
-    here, root = read(), Path.cwd()
+    root = Path.cwd()
+    if not ours(root):
+        return
+    here = read()
     for key in dict.fromkeys(key for one in found for key in one.overrides):
         _check_run(key, here)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

@@ -7,11 +7,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from httpx import TransportError
 from prefect import Task, flow
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
@@ -37,6 +38,8 @@ _CANCEL_POLL = 2.0
 _BUSY_POLL = 2.0
 _BUSY = "is busy, it is being blocked by"
 _MESSAGE_LINES = 12
+_HINTS = ("To track the changes", "git add ", "To enable auto staging", "dvc config core.autostage", "Use `dvc push`")
+"""DVC's advice after each stage."""
 _TOLD: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notify.on_failure]}
 
 
@@ -120,7 +123,7 @@ class Words:
         if not self._said:
             self._said = next((state for words, state in self._states.items() if line.startswith(words)), "")
         self.busy = self.busy or (not self._said and _BUSY in line)
-        if self._said or not self._waits:
+        if (self._said or not self._waits) and not line.lstrip().startswith(_HINTS):
             self._write(line)
 
     def wait(self) -> None:
@@ -276,10 +279,11 @@ def cancelled_elsewhere(cancel: threading.Event) -> Iterator[None]:
     def watch() -> None:
         with get_client(sync_client=True) as client:
             while not over.wait(_CANCEL_POLL):
-                state = client.read_flow_run(run_id).state
-                if state is not None and state.type in (StateType.CANCELLING, StateType.CANCELLED):
-                    cancel.set()
-                    return
+                with suppress(TransportError):  # a server that is gone cancels nothing; it may come back
+                    state = client.read_flow_run(run_id).state
+                    if state is not None and state.type in (StateType.CANCELLING, StateType.CANCELLED):
+                        cancel.set()
+                        return
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -34,6 +34,8 @@ _SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "DVC_NO_ANALYTICS": "1",
+    # In memory, its default, what a killed server had lent out (GPU slots) would be taken for ever.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     # Prefect's own default of 20 seconds is too short for its first start, which makes the database.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": f"{START_PATIENCE:.0f}",
 }
@@ -165,6 +167,8 @@ def start_temporary(home: Path) -> Temporary:
     # Registered before Prefect is imported, and so run after Prefect has sent its last logs and events.
     atexit.register(_stop, process)
     os.environ["PREFECT_API_URL"], os.environ[AUTH] = url, login(home)
+    # A server of this very process answers or is gone: by default each request is tried for a minute.
+    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")
     return Temporary(url, log)
 
 

@@ -30,8 +30,10 @@ def main() -> int:
     commands.add_parser("clean", help="remove what runs that params.yaml no longer has left: outputs and lock entries")
     shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
     shown.add_argument("section", nargs="?", help="one section, e.g. online")
-    algorithms = commands.add_parser("algorithms", help="every algorithm, or one with its formula and knobs")
+    algorithms = commands.add_parser("algorithms", help="every algorithm, or one with its formula and settings")
     algorithms.add_argument("name", nargs="?")
+    laws = commands.add_parser("laws", help="hold the surrogates and losses of a module of your own against the laws")
+    laws.add_argument("module", help="e.g. my_losses for my_losses.py")
     compared = commands.add_parser("compare", help="which setting is better, on the same held-out prompts")
     compared.add_argument(
         "names",
@@ -97,6 +99,10 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.leftovers import remove_leftovers
 
             return remove_leftovers()
+        case "laws":
+            from posttrain.laws.own import hold
+
+            return hold(arguments.module)
         case "params":
             from posttrain.sections import describe_params
 

@@ -38,7 +38,7 @@ OLD_S = 3600.0
 """A file in the cache that nobody has written to for so long is in no copy's way: clones may share a cache."""
 
 
-def repair(root: Path) -> str:
+def repair_lock(root: Path) -> str:
     """Set a damaged dvc.lock aside, free what dead processes hold, remove what they left; a line for each repair.
 
     All this under the locks that DVC takes to write them, so that those of a DVC at work are left alone.

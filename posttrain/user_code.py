@@ -36,6 +36,16 @@ def load_object(path: str, where: str) -> Any:
     return getattr(module, name)
 
 
+def load_module(name: str, where: str) -> Any:
+    """A module of the workspace; `where` is what asks for it."""
+    file = Path(*name.split(".")).with_suffix(".py")
+    if not is_import_path(f"{name}:x") or not file.is_file():
+        raise ParamsError(what=f"{file} is not in the workspace", where=where, fix="Name a MODULE for MODULE.py")
+    module = _imported(name, file, where)
+    _LOADED.add(name)
+    return module
+
+
 def loaded_modules() -> frozenset[str]:
     """The user's modules that this process has loaded, which its results depend on."""
     return frozenset(_LOADED)

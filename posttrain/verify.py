@@ -27,7 +27,7 @@ AGAIN: Final = "`dvc repro` makes again what is missing now (`dvc pull` gets it,
 
 def repair(root: Path) -> str:
     """Fix what a kill, a power cut or an edit left in DVC's files without reading its cache; what was fixed."""
-    repaired, file = lock.repair(root), root / LOCK
+    repaired, file = lock.repair_lock(root), root / LOCK
     if file.is_file() and lock.CONFLICT in file.read_bytes():
         return repaired  # a person has to choose first
     lines = [repaired, *disown(root)]
@@ -107,7 +107,7 @@ def _idle(root: Path) -> Iterator[Any]:
                 yield repo
         except DvcException as error:
             busy = isinstance(error, LockError)
-            fix = "Wait until DVC has ended, or end it" if busy else "Fix it; `dvc status` reads it too"
+            fix = "Wait until DVC has ended, or end it" if busy else "Fix it; `python -m posttrain check` says more"
             raise PipelineError(what=" ".join(str(error).split())[:300], where=str(root), fix=fix) from error
 
 

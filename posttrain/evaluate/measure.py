@@ -99,7 +99,7 @@ def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], 
             "prompt": [[dict(turn) for turn in one.prompt.messages] for one in rollouts],
             "answer": [one.prompt.answer for one in rollouts],
             "task": [one.prompt.task for one in rollouts],
-            "completion": [one.text for one in rollouts],
+            "completion": [_written(one) for one in rollouts],
             "completion_ids": [list(one.row.rest) for one in rollouts],
             "mask": [[True] * len(one.row.rest) if one.row.mask is None else list(one.row.mask) for one in rollouts],
             "logps": pl.Series([list(one.logps) for one in rollouts], dtype=pl.List(pl.Float32)),
@@ -109,3 +109,10 @@ def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], 
             "scores": pl.Series(scores, dtype=pl.List(SCORE)),
         }
     )
+
+
+def _written(rollout: Rollout) -> str:
+    """The completion; of an episode of several turns all of them, as prompts of several turns are shown."""
+    if len(rollout.turns) < 2:
+        return rollout.text
+    return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in rollout.turns)

@@ -142,6 +142,22 @@ def on_policy(objective: Objective, shape: Shape) -> float | None:
     return _worst([seen, _largest(outcome.gradients["logp"] - expected)])
 
 
+def direction(objective: Objective, shape: Shape) -> float | None:
+    """Of two equal answers the chosen one gains on the rejected one; a judged answer goes where its label says."""
+    if not isinstance(objective, PreferenceObjective):
+        return None
+    objective = replace(objective, knobs=objective.knobs.model_copy(update={"nll": 0.0}))
+    case = build(objective, shape)
+    if isinstance(objective.item, PairLoss):
+        twins = _twins(case)
+        slope_B = twins.step.sum_rows(run(twins).gradients["logp"])
+        away = slope_B[0::2] - slope_B[1::2]
+    else:
+        label_B = case.step.rows["label"]
+        away = (case.step.sum_rows(run(case).gradients["logp"]) * label_B)[label_B != 0]
+    return 0.0 if bool((away < 0).all()) else math.inf
+
+
 def single_precision(objective: Objective, shape: Shape) -> float:
     """Single against double precision."""
     case = build(objective, shape)
@@ -156,6 +172,7 @@ LAWS: dict[str, Law] = {
     "tiles": Law("where the loss is formed tile by tile, tokens may be cut anywhere", tiles, 1e-11),
     "finite": Law("loss, gradient and state are finite at the extremes, in single precision", finite, 0.0),
     "nothing to learn": Law("equal rewards, or equal answers, give no gradient", nothing_to_learn, 1e-12),
+    "direction": Law("chosen and desirable answers gain, rejected and undesirable ones lose", direction, 0.0),
     "on-policy": Law("ratio 1, clip fraction 0, gradient -weight * advantage", on_policy, 1e-12),
     "single precision": Law("single precision agrees with double", single_precision, 2e-4),
 }
@@ -230,8 +247,8 @@ def _with(case: Case, name: str, number: float) -> Case:
     return replace(case, step=step.with_tokens(**{name: torch.full_like(step.tokens[name], number)}))
 
 
-def _cancelled(case: Case, by: str) -> float:
-    """Both answers of each pair the same: what moves the chosen one moves the rejected one as much the other way."""
+def _twins(case: Case) -> Case:
+    """Both answers of each pair the same, the chosen one first."""
     chosen = case.step.select((case.step.rows["side"] > 0).nonzero().squeeze(1))
     pairs = len(chosen)
     twice = chosen.select(torch.arange(pairs).repeat_interleave(2))
@@ -241,7 +258,12 @@ def _cancelled(case: Case, by: str) -> float:
         name: leaf[twice.rows["row"] if name == "score" else twice.tokens["token"]]
         for name, leaf in case.leaves.items()
     }
-    step = step.with_tokens(token=torch.arange(int(step.lengths_B.sum())))
-    slope = run(replace(case, step=step, leaves=leaves)).gradients[by]
-    side = step.rows["side"] if by == "score" else spread(step.rows["side"], step.lengths_B)
+    return replace(case, step=step.with_tokens(token=torch.arange(int(step.lengths_B.sum()))), leaves=leaves)
+
+
+def _cancelled(case: Case, by: str) -> float:
+    """What moves the chosen one of two equal answers moves the rejected one as much the other way."""
+    twins = _twins(case)
+    slope, side = run(twins).gradients[by], twins.step.rows["side"]
+    side = side if by == "score" else spread(side, twins.step.lengths_B)
     return _largest(slope[side > 0] + slope[side < 0])

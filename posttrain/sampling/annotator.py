@@ -61,6 +61,9 @@ def annotate(
     rewards: Sequence[float],
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, float]]:
     """Let the annotator compare and judge the samples that ended by themselves."""
+    if several := next((one for one in samples if len(one.turns) > 1), None):
+        what = f"an episode of task '{several.prompt.task}' has {len(several.turns)} turns, and a pair has one"
+        raise DataError(what=what, where=f"{where} (params.yaml)", fix="Sample prompts of a task without replies")
     rng = random.Random(params.seed)
     pairs, liked, flipped, compared = [], [], 0, 0
     for i, row in enumerate(rows):

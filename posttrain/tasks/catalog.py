@@ -10,6 +10,7 @@ import polars as pl
 
 from posttrain.errors import ParamsError
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
+from posttrain.tables.identity import with_ids
 from posttrain.tasks.task import Generator, Task
 from posttrain.user_code import is_import_path, load_object
 
@@ -30,21 +31,20 @@ def load_task(name: str) -> Task:
         return built_in
     found = load_object(name, "task") if is_import_path(name) else None
     if not isinstance(found, Task):
-        what = f"'{name[:80]}' is not a task"
-        hint = did_you_mean(name, list(TASKS))
-        raise ParamsError(what=what, where="task", fix=f"{hint} Your own is MODULE:NAME of a posttrain Task".strip())
+        fix = "Give the name of a Task" if is_import_path(name) else did_you_mean(name, list(TASKS))
+        raise ParamsError(what=f"'{name[:80]}' is not a task", where="task", fix=f"{fix} (docs/tasks.md)")
     return found
 
 
 def task_tables(run: str) -> dict[Any, Any]:
-    """The tables that one run of `data.tasks` generates; prompts name their task."""
+    """The tables that one run of `data.tasks` generates, with ids; prompts name their task."""
     name, generator, params = task_run(run)
-    tables = generator.tables(params)
+    tables = dict(generator.tables(params))
     if "prompts" in tables:
-        prompts = tables["prompts"]
-        info = [] if "info" in prompts.columns else [pl.lit("{}").alias("info")]
-        tables["prompts"] = prompts.with_columns(*info, pl.lit(name).alias("task"))
-    return tables
+        known = {"info": pl.lit("{}"), "answer": pl.lit("")}
+        missing = [value.alias(key) for key, value in known.items() if key not in tables["prompts"].columns]
+        tables["prompts"] = tables["prompts"].with_columns(*missing, pl.lit(name).alias("task"))
+    return {kind: frame if "id" in frame.columns else with_ids(frame, kind) for kind, frame in tables.items()}
 
 
 def task_run(run: str) -> tuple[str, Generator, Params]:

@@ -24,7 +24,7 @@ def one_turn(rollout: Rollout) -> Sequence[Message] | None:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class Generator:
-    """Makes the tables of a task from parameters."""
+    """Makes the tables of a task from parameters; the columns `id`, `task`, `info` and `answer` may be left out."""
 
     params: type[Params]
     kinds: tuple[Kind, ...]

@@ -111,9 +111,7 @@ class ChatText:
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
         """Documents of plain text as ids, markup in them included as text."""
-        ids: list[list[int]] = self.tokenizer(
-            list(texts), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False
-        )["input_ids"]
+        ids: list[list[int]] = self._encoded(list(texts), split_special_tokens=True)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -147,8 +145,18 @@ class ChatText:
         return ids + self._markup(text[at:])
 
     def _markup(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        ids: list[int] = self._encoded(text)
         return ids
+
+    def _encoded(self, text: str | list[str], **how: bool) -> Any:
+        try:
+            return self.tokenizer(text, add_special_tokens=False, return_attention_mask=False, **how)["input_ids"]
+        except BaseException as error:  # a panic of the tokenizers library is no Exception
+            if type(error).__name__ != "PanicException":
+                raise
+            what = f"the tokenizer fails on a text ({' '.join(str(error).split())[:200]})"
+            fix = "Simplify the patterns in its tokenizer.json, or shorten the text"
+            raise DataError(what=what, where=self._where, fix=fix) from error
 
     def _rendered(self, asked: Sequence[Asked]) -> list[tuple[str, list[tuple[int, int]]]]:
         """The template's text of each conversation, and where contents that look like markup lie in it."""

@@ -12,7 +12,7 @@ LAYERS = (
     {"posttrain.sections"},  # types the runs of all stages
     {"stages"},
     {"posttrain.stage", "posttrain.compare", "posttrain.verify"},
-    {"posttrain.online"},
+    {"posttrain.online", "posttrain.laws"},
     {"posttrain.train", "posttrain.evaluate", "posttrain.report"},
     {"posttrain.sampling"},
     {"posttrain.rewards"},
@@ -20,7 +20,7 @@ LAYERS = (
     {"posttrain.algorithms", "posttrain.models"},  # neither knows the other
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
     {"posttrain.inputs", "posttrain.leftovers"},
-    {"posttrain.settle", "posttrain.slots", "posttrain.stage_table"},
+    {"posttrain.choices", "posttrain.settle", "posttrain.slots", "posttrain.stage_table"},
     {"posttrain.measure", "posttrain.durable"},
     {"posttrain.digests", "posttrain.user_code"},
     {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},

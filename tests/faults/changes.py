@@ -50,7 +50,7 @@ def listing(workspace: Path) -> dict[str, str]:
 
 
 def put(path: str | Path, data: bytes) -> None:
-    """Write a file anew: in place it would change the workspace that this one is linked to."""
+    """Replace a file: writing in place would change the workspace that this one is linked to."""
     file = Path(path)
     file.unlink(missing_ok=True)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ def damage(file: str, how: str, seed: int = 0) -> None:
 
 
 def table(file: str, kind: Kind, how: str, column: str = "") -> None:
-    """A table with its content spoilt; its ids are made anew where that is still possible."""
+    """A table with its content spoilt; its ids are made again where that is still possible."""
     frame = pl.read_parquet(file)
     changed = TABLES[how](frame, column)
     if how != "wrong_id" and column != "id" and list(changed.schema.items()) == list(COLUMNS[kind].items()):
@@ -195,7 +195,7 @@ def swapped(first: str, second: str) -> None:
 
 
 def loose(folder: str, file: str, content: str) -> None:
-    """A file of a model folder written anew, without a manifest that would tell."""
+    """A file of a model folder replaced, without a manifest that would tell."""
     (Path(folder) / "manifest.json").unlink(missing_ok=True)
     text(f"{folder}/{file}", content)
 

@@ -90,7 +90,7 @@ class Cuts:
         stages = again.output.count("Running stage")
         outcome = f"{stages} of 4 stages ran again"
         if repaired.status or again.status:
-            return outcome, f"not healed: {repaired.output}{again.output[-800:]}"
+            return outcome, f"not healed ({repaired.status}, {again.status}): {repaired.output}{again.output[-800:]}"
         if products(machine.project) != self.whole:
             return outcome, "SILENT: the outputs differ"
         if fault == SYNCED and stages:

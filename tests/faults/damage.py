@@ -63,7 +63,7 @@ def one_damaged(bench: Bench, seed: int) -> bool:
 
 
 def all_damaged(bench: Bench, seed: int) -> bool:
-    """Every checkpoint is damaged: each is named, and the run begins anew."""
+    """Every checkpoint is damaged: each is named, and the run starts over."""
     from tests.faults.changes import damage
 
     rng, workspace = random.Random(seed), bench.copy()
@@ -73,7 +73,7 @@ def all_damaged(bench: Bench, seed: int) -> bool:
 
 
 def foreign(bench: Bench, seed: int) -> bool:
-    """The checkpoints of another run lie in the place of this one's: they are named, and the run begins anew."""
+    """The checkpoints of another run lie in the place of this one's: they are named, and the run starts over."""
     workspace, other = bench.copy(), bench.copy()
     place = checkpoints_of(workspace)[0].parent
     params = other / "params.yaml"
@@ -91,7 +91,7 @@ def small_files(limit: int) -> None:
 
 
 def full_disk(bench: Bench, seed: int) -> bool:
-    """A file cannot grow: the stage says so, keeps what was there, and the next run goes on."""
+    """A file cannot grow: the stage says so, keeps what was there, and the next run resumes."""
     workspace = bench.copy()
     before = [path.name for path in checkpoints_of(workspace)]
     if seed % 2:  # without checkpoints, so that it is a checkpoint which cannot be written
@@ -152,12 +152,12 @@ def _told(ended: Ended, words: str) -> bool:
 
 
 FAULTS: dict[str, tuple[Callable[[Bench, int], bool], int, str]] = {
-    "newest checkpoint damaged": (one_damaged, 5, "named, the one before it taken, same bytes"),
-    "all checkpoints damaged": (all_damaged, 10, "named, begun anew, same bytes"),
-    "checkpoint of another run": (foreign, 20, "named, begun anew, same bytes"),
-    "disk full while writing": (full_disk, 5, "one clear error, what was there kept, next run goes on"),
-    "disk too small for checkpoints": (full_tmpfs, 40, "refused before the first step, next run goes on"),
-    "second run in one workspace": (two_at_once, 40, "told who holds it, nothing changed"),
+    "newest checkpoint damaged": (one_damaged, 5, "named, resumed from the one before it, same bytes"),
+    "all checkpoints damaged": (all_damaged, 10, "named, run from the start, same bytes"),
+    "checkpoint of another run": (foreign, 20, "named, run from the start, same bytes"),
+    "disk full while writing": (full_disk, 5, "one clear error, what was there kept, next run resumes"),
+    "disk too small for checkpoints": (full_tmpfs, 40, "refused before the first step, next run resumes"),
+    "second run in one workspace": (two_at_once, 40, "refused with the name of the first, nothing changed"),
 }
 """Name -> (the fault, by how much rarer than a kill it is tried, how it is survived)."""
 

@@ -85,20 +85,20 @@ def torture_restore(smoke: Path, folder: Path, kills: int, seed: int) -> Tally:
 
 
 def _again(workspace: Path, tally: Tally, *what: str) -> subprocess.CompletedProcess[str]:
-    """The next run, after `repair` where DVC cannot read what it left; then no file of its own may be left over."""
+    """The next run, and another one after `repair` where DVC cannot read what the kill left."""
     again = dvc(workspace, "repro", *what)
-    mended = run(workspace, sys.executable, "-m", "posttrain", "repair").stdout
-    if "was damaged" in mended:
+    repaired = run(workspace, sys.executable, "-m", "posttrain", "repair").stdout
+    if "was damaged" in repaired:
         again = dvc(workspace, "repro", *what)
     if again.returncode:
         tally.faults.append(again.stdout[-2000:])
-    tally.mended += "nothing to repair" not in mended
-    tally.lives += 1
+    tally.repaired += "nothing to repair" not in repaired
+    tally.compared += 1
     return again
 
 
 def _compare(workspace: Path, whole: Path, moment: str, tally: Tally) -> None:
-    """Every file must be as in the run that nobody killed."""
+    """Every file must be as in the run that was not killed."""
     locks = [(place / "dvc.lock").read_text().splitlines() for place in (whole, workspace)]
     if locks[0] != locks[1]:
         tally.faults.append(

@@ -70,7 +70,9 @@ class Flips:
     def _refused(self, folder: Path, path: str) -> tuple[str, str]:
         """Who reads the damaged output refuses it in one line; then it is found and healed."""
         here, reader = products(folder), READERS.get(path.split("/", maxsplit=1)[0])
-        damaged = any(here.get(name) != digest for name, digest in self.whole.items() if name.startswith(path))
+        # an output that DVC has refused to restore, with an error, is missing: then there is nothing damaged to read
+        there = (folder / path).exists()
+        damaged = there and any(here.get(one) != digest for one, digest in self.whole.items() if one.startswith(path))
         if reader and damaged:
             read = repro(folder, "--force", "--single-item", reader)
             told = errors(read.output)

@@ -122,7 +122,7 @@ class Fuzz:
         return self._report if case.stage == "report" else self._start
 
     def _linked(self, source: Path) -> Path:
-        """A copy that shares its files until they are written anew."""
+        """A copy that shares its files until they are written again."""
         self._number += 1
         target = self._folder / f"case{self._number}"
         shutil.copytree(source, target, copy_function=os.link, ignore=shutil.ignore_patterns("held", ".held"))

@@ -1,8 +1,8 @@
 """Kills stages at seeded random moments, runs them again until they end, and compares what they wrote.
 
-A life of a stage begins without outputs and checkpoints and is cut short a few times; before each new attempt its
-outputs are removed, as DVC does. At the end of each life every file of the workspace must have the bytes of a run that
-nobody killed, and there must be no others.
+A run of a stage begins without outputs and checkpoints and is killed a few times; before each new attempt its outputs
+are removed, as DVC does. When it has ended at last, every file of the workspace must have the bytes of a run that was
+not killed, and there must be no others.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BEFORE = {
 }
 """The stage that makes a smaller table for another one to begin with."""
 CUTS = 8
-"""Most kills of one life, so that many lives end and are compared."""
+"""Most kills of one run, so that many runs end and are compared."""
 OPERATIONS = 40
 
 
@@ -53,10 +53,11 @@ class Tally:
 
     stage: str
     kills: Counter[str] = field(default_factory=Counter)
-    lives: int = 0
+    compared: int = 0
+    """Runs that ended and were compared with one that was not killed."""
     resumed: int = 0
-    mended: int = 0
-    """How often DVC could not read a file of its own, until `python -m posttrain repair`."""
+    repaired: int = 0
+    """How often `python -m posttrain repair` had something to fix in DVC's own files."""
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -94,22 +95,22 @@ def outputs(stage: str) -> list[str]:
 
 
 def torture(server: Server, workspace: Path, stage: str, kills: int, seed: int) -> Tally:
-    """Kill the stage so many times in all, over as many lives as that takes."""
+    """Kill the stage so many times in all, over as many runs as that takes."""
     rng, tally, outs = random.Random(f"{seed} {stage}"), Tally(stage), outputs(stage)
     if before := BEFORE.get(stage.split(maxsplit=1)[0]):
         server.run(workspace, before)
     _fresh(workspace, outs)
     whole = server.run(workspace, stage)
     if whole.status:
-        raise RuntimeError(f"{stage} does not run even when nobody kills it:\n{whole.output}")
+        raise RuntimeError(f"{stage} fails without a kill:\n{whole.output}")
     expected, seconds = digests(workspace), whole.seconds
     while tally.killed < kills and not tally.faults:
         _fresh(workspace, outs)
-        _live(server, workspace, outs, tally, rng, min(CUTS, kills - tally.killed), seconds, expected)
+        _run(server, workspace, outs, tally, rng, min(CUTS, kills - tally.killed), seconds, expected)
     return tally
 
 
-def _live(
+def _run(
     server: Server,
     workspace: Path,
     outs: list[str],
@@ -119,7 +120,7 @@ def _live(
     seconds: float,
     expected: dict[str, str],
 ) -> None:
-    """One life of the stage: killed at most `cuts` times, then left alone; what is wrong goes to the tally."""
+    """One run of the stage: killed at most `cuts` times, then left to end; what is wrong goes to the tally."""
     ended = None
     for _ in range(cuts):
         _remove(workspace, outs)
@@ -138,7 +139,7 @@ def _live(
         tally.faults.append(f"ended with {ended.status}: {ended.output[-2000:]}")
         return
     found = digests(workspace)
-    tally.lives += 1
+    tally.compared += 1
     tally.faults += [
         f"{name} differs" for name in sorted(expected.keys() | found) if expected.get(name) != found.get(name)
     ]

@@ -11,12 +11,20 @@ from tests.workspace import ROOT
 
 LEDGER = ROOT / ".faults/ledger.jsonl"
 CODE = ("posttrain/*.py", "posttrain/train/checkpoint.py", "stages/__init__.py", "tests/faults/small/*")
+FLOWS = ("graph", "guard", "pipeline", "process", "record", "run", "server", "slots")
+SERVICES = (*FLOWS, "deploy", "plan", "serving", "stage", "sweep", "trials", "workers")
+MORE = {
+    "flows": tuple(f"flows/{name}.py" for name in FLOWS),
+    "services": tuple(f"flows/{name}.py" for name in SERVICES),
+}
+"""Part -> the code that it tries besides."""
 Row = dict[str, Any]
 
 
-def code() -> str:
+def code(part: str) -> str:
     """A digest of what is tried: the rows of other code do not count."""
-    files = sorted(file for pattern in CODE for file in ROOT.glob(pattern) if file.is_file())
+    patterns = (*CODE, *MORE.get(part, ()))
+    files = sorted(file for pattern in patterns for file in ROOT.glob(pattern) if file.is_file())
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.read_bytes())
@@ -28,16 +36,16 @@ def rows(part: str) -> list[Row]:
     if not LEDGER.is_file():
         return []
     found = [json.loads(line) for line in LEDGER.read_text(encoding="utf-8").splitlines()]
-    return [row for row in found if row["part"] == part and row["code"] == code()]
+    return [row for row in found if row["part"] == part and row["code"] == code(part)]
 
 
 def fill(part: str, count: int, trial: Callable[[int], Row]) -> list[Row]:
     """Try a part so many times in all; trials that were made before are not made again."""
-    done = {row["seed"] for row in rows(part)}
+    done, digest = {row["seed"] for row in rows(part)}, code(part)
     LEDGER.parent.mkdir(exist_ok=True)
     for seed in range(count):
         if seed not in done:
-            row = {"part": part, "code": code(), "seed": seed, **trial(seed)}
+            row = {"part": part, "code": digest, "seed": seed, **trial(seed)}
             with LEDGER.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(row) + "\n")
             print(f"{part} {seed}: {row['fault']}: {row['wrong'] or row['outcome']}", flush=True)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -22,7 +23,7 @@ fit:
     a: {data: numbers, rate: 0.9, steps: 60}
     b: {data: numbers, rate: 0.5, steps: 20}
 """
-IGNORED = "/data/\n/models/\n/metrics/\n/records/\n/checkpoints/\n/timings/\n__pycache__/\n"
+IGNORED = "/data/\n/models/\n/metrics/\n/records/\n/checkpoints/\n/timings/\n/.prefect/\n/.sweeps/\n__pycache__/\n"
 
 
 def made(folder: Path) -> Path:
@@ -50,12 +51,12 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def started(folder: Path, *words: str) -> subprocess.Popen[str]:
+def started(folder: Path, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """A command of Python's in the project, in a session of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", *words],
         cwd=folder,
-        env=environment(),
+        env=environment() if env is None else env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -71,9 +72,9 @@ def ended(process: subprocess.Popen[str]) -> Ended:
     return Ended(process.returncode, output, time.monotonic() - began, None)
 
 
-def command(folder: Path, *words: str) -> Ended:
+def command(folder: Path, *words: str, env: Mapping[str, str] | None = None) -> Ended:
     """Run a command of Python's in the project."""
-    return ended(started(folder, *words))
+    return ended(started(folder, *words, env=env))
 
 
 def repro(folder: Path, *words: str) -> Ended:

@@ -2,20 +2,24 @@
 
     python -m tests.faults.report [PART ...] [--kills N] [--stage "online grpo"]
 
-Parts: stages, dvc, damage, edits, flips, cuts; all of them without an argument. What an earlier run measured of the
-other parts, and of the other stages where one is named, is kept. Of edits, flips and cuts each trial is kept, in
-.faults/ledger.jsonl, until the code that they try changes: a run that was cut short is resumed.
+Parts: stages, dvc, damage, edits, flips, cuts, flows, services; all of them without an argument. The results of earlier
+runs for other parts, or for other stages where one is named, are kept. Of edits, flips, cuts, flows and services each
+trial is kept in .faults/ledger.jsonl until the code under test changes, so that an interrupted run is resumed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +32,43 @@ RESULTS, PAGE = ROOT / ".faults/results.json", ROOT / "docs/faults.md"
 PARTS = ("stages", "dvc", "damage", *TRIALS)
 Results = dict[str, dict[str, Any]]
 
-MENDED = (
-    "`dvc.lock` or `.dvc/tmp/rwlock`, which it writes in place, or a trial of links beside an output. "
-    "`python -m posttrain repair` (which `make run` and every flow call first) set it right."
+REPAIRED = (
+    "`dvc.lock` or `.dvc/tmp/rwlock`, which it writes in place, or a temporary file beside an output. "
+    "`python -m posttrain repair` (which `make run` and every flow call first) fixed it."
 )
-
 HEAD = """# Faults
 
-Written by `make faults` from what it measured; do not edit. Every stage of the smoke pipeline, and a run for each kind
-of state that training keeps, is killed (SIGKILL to its process group) at seeded random moments and run again until it
-ends; then every file that it wrote must have the bytes of a run that nobody killed, no file may be left torn and none
-may be left over. How this works, and what is promised: [reproducibility.md](reproducibility.md).
+Written by `make faults` from what it measured; do not edit. Everything that runs is killed, edited, damaged or cut off
+from power at seeded random moments and then run again. After that every file must have the bytes of a run that was not
+disturbed. A case counts as *wrong* when it has not, when a file is incomplete or left over, when the error is not one
+clear line, or when damage goes unnoticed. [reproducibility.md](reproducibility.md) says how this works and what is
+promised.
+
+Machine: {machine}. `python -m tests.faults.report PART --kills N` measures one part again.
+"""
+STAGES_KILLED, DVC_KILLED, DAMAGE, LIMITS = "Stages killed", "DVC killed", "Damage", "What is not covered"
+TITLES = (STAGES_KILLED, DVC_KILLED, DAMAGE, *(title for title, _, _ in TRIALS.values()), LIMITS)
+ABOUT = {
+    STAGES_KILLED: """Each stage of the smoke pipeline, and a run for each kind of state that a checkpoint holds, gets
+SIGKILL (with its whole process group) and is started again, up to eight times until it may end. *Resumed* counts the
+starts that found a checkpoint; tables, samples, evaluations and the report take none.""",
+    DVC_KILLED: """`dvc repro` gets SIGKILL, alone or with its stage, and is run again. The outputs and `dvc.lock` are
+compared with those of a `dvc repro` that was not killed.""",
+    DAMAGE: """What happens to checkpoints and disks. *Survived* means: as the last column says, and the next run ends
+with the same bytes.""",
+}
+NOT_COVERED = """
+- Kills come at random moments and at the moments named above, not at every instruction. A rare window may be missed.
+- Edits, flips, power cuts and flows are tried on a pipeline of four small stages with the library's own stage runner,
+  checkpoints and tables; the real stages are killed by themselves.
+- Power cuts are simulated on ext4 over a loop device. Other file systems, network file systems, and disks that
+  acknowledge writes which they have not made are not tried.
+- GPU state: a checkpoint holds the random state of the GPU, but no kill was tried on one.
+- Several hosts that share one folder or one DVC cache at the same time. Workers share a DVC remote, here on one
+  machine.
+- Two faults at once, and a fault while `posttrain repair` or `posttrain verify` is at work.
+- Flipped bits in memory, in the installed packages, and in git's objects.
+- A Prefect server of your own: how it keeps its database is not tested here.
 """
 
 
@@ -52,7 +82,7 @@ def measured_stages(smoke: Path, folder: Path, count: int, results: Results, onl
 
 
 def measured_dvc(smoke: Path, folder: Path, count: int, results: Results, _: str | None) -> None:
-    """Kill DVC at each kind of moment, more seldom than a stage: each takes ten times as long."""
+    """Kill DVC at each kind of moment, less often than a stage: each takes ten times as long."""
     moments = [moment for moment in dvc_kills.MOMENTS for _ in range(max(count // 20, 1))]
     for stage in dvc_kills.STAGES:
         _put(results, "dvc", stage, dvc_kills.torture_dvc(smoke, folder / stage, stage, moments, seed=count))
@@ -70,55 +100,61 @@ def measured_damage(smoke: Path, folder: Path, count: int, results: Results, _: 
 
 def page(results: Results) -> str:
     """The whole document."""
-    lines = [HEAD]
-    for part, title in (("stages", "Stages killed"), ("dvc", "DVC killed")):
-        rows = results.get(part, {})
-        if not rows:
-            continue
-        lines += [f"## {title}\n", "| what ran | kills | lives compared | went on from a checkpoint | went wrong |"]
-        lines += ["|---|---:|---:|---:|---:|"]
-        lines += [f"| {n} | {_sum(r)} | {r['lives']} | {r['resumed']} | {len(r['faults'])} |" for n, r in rows.items()]
-        lives, resumed, wrong = (sum(f(r) for r in rows.values()) for f in (_lives, _resumed, _wrong))
-        total = sum(map(_sum, rows.values()))
-        lines += [f"| **all** | **{total}** | **{lives}** | **{resumed}** | **{wrong}** |", ""]
-        if mended := sum(int(row.get("mended", 0)) for row in rows.values()):
-            lines += [f"{mended} of them left a file of DVC's own in part or behind: {MENDED}", ""]
-        where: Counter[str] = sum((Counter(r["kills"]) for r in rows.values()), Counter())
-        lines += ["| what it was doing when it was killed | kills |", "|---|---:|"]
-        lines += [f"| {doing} | {number} |" for doing, number in where.most_common()] + [""]
+    lines = [HEAD.format(machine=machine())]
+    for part, title in (("stages", STAGES_KILLED), ("dvc", DVC_KILLED)):
+        if rows := results.get(part, {}):
+            lines += [f"## {title}\n", ABOUT[title], "", *_kills(rows)]
     if results.get("damage"):
-        lines += ["## Damage\n", "| fault | tried | survived | how |", "|---|---:|---:|---|"]
+        lines += [f"## {DAMAGE}\n", ABOUT[DAMAGE], "", "| fault | tried | survived | how |", "|---|---:|---:|---|"]
         lines += [f"| {n} | {r['tried']} | {r['survived']} | {r['how']} |" for n, r in results["damage"].items()] + [""]
-    return "\n".join([*lines, *tables(results)])
+    return "\n".join([*lines, *tables(results), f"## {LIMITS}\n{NOT_COVERED}"])
+
+
+def _kills(rows: dict[str, Any]) -> list[str]:
+    """The table of what was killed, and where the kills hit."""
+    lines = [
+        "| what was killed | kills | runs compared | resumed from a checkpoint | wrong |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, row in rows.items():
+        lines.append(f"| {name} | {_sum(row)} | {row['compared']} | {row['resumed']} | {len(row['faults'])} |")
+    compared, resumed = (sum(row[key] for row in rows.values()) for key in ("compared", "resumed"))
+    wrong = sum(len(row["faults"]) for row in rows.values())
+    lines += [f"| **all** | **{sum(map(_sum, rows.values()))}** | **{compared}** | **{resumed}** | **{wrong}** |", ""]
+    if repaired := sum(row["repaired"] for row in rows.values()):
+        lines += [f"{repaired} of them left a file of DVC's own incomplete or left over: {REPAIRED}", ""]
+    where: Counter[str] = sum((Counter(row["kills"]) for row in rows.values()), Counter())
+    lines += ["| what it was doing when it was killed | kills |", "|---|---:|"]
+    return [*lines, *(f"| {doing} | {number} |" for doing, number in where.most_common()), ""]
+
+
+def machine() -> str:
+    """Where this is measured."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.*)$", info.read_text() if info.is_file() else "", flags=re.MULTILINE)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    python = f"Python {platform.python_version()}, DVC {version('dvc')}, Prefect {version('prefect')}"
+    return (
+        f"{os.cpu_count()} cores ({names[0] if names else platform.machine()}), {memory:.0f} GiB, "
+        f"{platform.system()} {platform.release()}, {python}"
+    )
 
 
 def _sum(row: dict[str, Any]) -> int:
     return sum(row["kills"].values())
 
 
-def _lives(row: dict[str, Any]) -> int:
-    return int(row["lives"])
-
-
-def _resumed(row: dict[str, Any]) -> int:
-    return int(row["resumed"])
-
-
-def _wrong(row: dict[str, Any]) -> int:
-    return len(row["faults"])
-
-
 def _put(results: Results, part: str, name: str, tally: kills.Tally) -> None:
     row = {
         "kills": dict(tally.kills),
-        "lives": tally.lives,
+        "compared": tally.compared,
         "resumed": tally.resumed,
-        "mended": tally.mended,
+        "repaired": tally.repaired,
         "faults": tally.faults,
     }
     results[part][name] = row
     print(
-        f"{part}: {name}: {tally.killed} kills, {tally.lives} lives, {tally.faults or 'all as if never killed'}",
+        f"{part}: {name}: {tally.killed} kills, {tally.compared} runs compared, {tally.faults or 'none wrong'}",
         flush=True,
     )
     _write(results)
@@ -135,7 +171,7 @@ def _kept(text: str) -> str:
     head, *fresh = text.split("\n## ")
     old = PAGE.read_text(encoding="utf-8").split("\n## ")[1:] if PAGE.is_file() else []
     sections = {section.partition("\n")[0]: section.rstrip("\n") + "\n" for section in [*old, *fresh]}
-    return "\n## ".join([head, *sections.values()])
+    return "\n## ".join([head, *(sections[title] for title in TITLES if title in sections)])
 
 
 def _run_smoke(folder: Path) -> None:
@@ -148,7 +184,7 @@ def _run_smoke(folder: Path) -> None:
 def main(arguments: list[str]) -> int:
     """0 when nothing went wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure anew")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure")
     parser.add_argument("--kills", type=int, default=200, help="of each stage")
     parser.add_argument("--stage", choices=kills.STAGES, help="this stage alone")
     chosen = parser.parse_args(arguments)

@@ -1,20 +1,35 @@
-"""The faults that are kept in the ledger, trial by trial: edits, flipped bits and power cuts."""
+"""The faults that are kept in the ledger, trial by trial: edits, flipped bits, power cuts, and kills of flows."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.faults import ledger
 from tests.faults.cuts import Cuts, why_not
 from tests.faults.edits import Edits
 from tests.faults.flips import Flips
+from tests.faults.flow_kills import Flows
+from tests.faults.service_kills import Services
 
-TRIALS: dict[str, tuple[str, type[Edits] | type[Flips] | type[Cuts], int]] = {
+
+class Trials(Protocol):
+    """What tries the faults of one part."""
+
+    def __init__(self, folder: Path) -> None: ...
+
+    def trial(self, seed: int) -> ledger.Row:
+        """Try one fault."""
+        ...
+
+
+TRIALS: dict[str, tuple[str, type[Trials], int]] = {
     "edits": ("Inputs edited during a run", Edits, 4),
     "flips": ("Flipped bits and emptied files", Flips, 1),
     "cuts": ("Power cuts", Cuts, 4),
+    "flows": ("Flows killed", Flows, 2),
+    "services": ("Sweeps, deployments and workers killed", Services, 10),
 }
 """Part -> (its title, what tries it, by how much rarer than a kill it is tried)."""
 ABOUT = {
@@ -27,6 +42,14 @@ it without a word, damage that `verify` does not find, and bytes that differ at 
     "cuts": """An ext4 image is shut down (`EXT4_IOC_SHUTDOWN`, without writing out its log) during `dvc repro` or up to
 12 s after it, and mounted again with a new boot id; then come `posttrain repair` and `dvc repro`. Wrong is a byte that
 differs then, and a stage that runs again although `posttrain sync` had ended.""",
+    "flows": """`python -m flows.pipeline` on the pipeline of seconds, with one stage stale, is hit by SIGKILL while
+that stage runs, or between its end and its record in dvc.lock; then the flow is run once more. Wrong is a flow that
+ends well although its stage was killed, a second run that fails, outputs or a dvc.lock that differ from those of a flow
+that was not killed, anything that `dvc status` or `posttrain verify` names, finished training that is lost, and a
+process that is left.""",
+    "services": """The same for a sweep of two experiments, for `python -m flows.deploy serve` with a run at work, and
+for `python -m flows.workers` with a stage at work; then the same command is started again. Wrong is, besides, an
+experiment whose dvc.lock differs.""",
 }
 
 
@@ -54,7 +77,7 @@ def tables(results: dict[str, dict[str, Any]]) -> list[str]:
         if not rows:
             continue
         lines += [f"## {title}\n", ABOUT[part], ""]
-        lines += ["| fault | tried | wrong or silent | what came of it |", "|---|---:|---:|---|"]
+        lines += ["| fault | tried | wrong | what happened |", "|---|---:|---:|---|"]
         for name, row in rows.items():
             how = "; ".join(f"{outcome}: {number}" for outcome, number in Counter(row["outcomes"]).most_common())
             lines.append(f"| {name} | {row['tried']} | {len(row['wrong'])} | {how} |")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 
 from flows.graph import Needs, Reading, Stage, find_root, mermaid, stale
 from posttrain.errors import PipelineError
+from tests.workspace import ROOT, make_workspace, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,3 +110,24 @@ def test_reading_waits_for_the_lock(bare: Project) -> None:
         reading = Reading(bare.root)
         time.sleep(5)  # DVC gives up after 3 where it is not told to wait
     assert reading.stages
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "words"),
+    [
+        (
+            "start: base/tiny",
+            "start: base/tniy",
+            "sft.runs.main.start = 'base/tniy': no run makes this model. Did you mean",
+        ),
+        ("start: base/tiny", "strat: base/tiny", "sft.runs.main.start is missing"),
+    ],
+)
+def test_a_flow_checks_the_parameters_before_anything_else(tmp_path: Path, right: str, wrong: str, words: str) -> None:
+    workspace = make_workspace(tmp_path / "w", ROOT / "recipes/smoke.yaml")
+    params = workspace / "params.yaml"
+    params.write_text(params.read_text().replace(right, wrong))
+    ended = run(workspace, sys.executable, "-m", "flows.pipeline", "sft")
+    assert ended.returncode == 1 and words in ended.stdout
+    assert ended.stdout.count("error: ") == 1 and "dvc" not in ended.stdout, ended.stdout
+    assert not (workspace / ".prefect").exists(), "no server was started"

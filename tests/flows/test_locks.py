@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from posttrain.lock import repair
+from posttrain.lock import repair_lock
 from tests.flows.project import Project
 
 SLEEP = "import time; time.sleep(300)"
@@ -42,21 +42,21 @@ def test_a_number_that_another_process_has_now_blocks_nobody(bare: Project) -> N
     with subprocess.Popen(["sleep", "300"]) as other:
         hold(bare.root, other.pid, "/somewhere/dvc/__main__.py repro")
         assert refused(bare)
-        said = repair(bare.root)
+        said = repair_lock(bare.root)
         assert (
             f".dvc/tmp/rwlock named processes that have ended: {other.pid} (/somewhere/dvc/__main__.py repro)" in said
         )
         assert not refused(bare)
-        assert repair(bare.root) == ""
+        assert repair_lock(bare.root) == ""
         other.kill()
 
 
 def test_the_same_command_started_later_is_another_process(bare: Project) -> None:
     with subprocess.Popen([sys.executable, "-c", SLEEP, "repro"]) as other:
         rwlock = hold(bare.root, other.pid, "/somewhere/dvc/__main__.py repro")
-        assert repair(bare.root) == "", "it may be the DVC that took the lock"
+        assert repair_lock(bare.root) == "", "it may be the DVC that took the lock"
         os.utime(rwlock, (time.time() - 60, time.time() - 60))
-        assert "named processes that have ended" in repair(bare.root)
+        assert "named processes that have ended" in repair_lock(bare.root)
         other.kill()
 
 
@@ -65,7 +65,7 @@ def test_a_process_that_nobody_has_waited_for_is_dead(bare: Project) -> None:
     os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)
     hold(bare.root, gone.pid, "true")
     assert refused(bare)
-    repair(bare.root)
+    repair_lock(bare.root)
     assert not refused(bare)
     gone.wait()
 
@@ -74,9 +74,9 @@ def test_references_of_experiments_are_freed_too(bare: Project) -> None:
     hold(bare.root, os.getpid(), "/somewhere/dvc/__main__.py exp run --temp -n x")
     (bare.root / ".dvc/tmp/exps").mkdir()
     (bare.root / ".dvc/tmp/rwlock").rename(bare.root / ".dvc/tmp/exps/rwlock")
-    assert ".dvc/tmp/exps/rwlock named" in repair(bare.root)
+    assert ".dvc/tmp/exps/rwlock named" in repair_lock(bare.root)
     (bare.root / ".dvc/tmp/exps/rwlock").write_text('{"write": [1]}')
-    assert ".dvc/tmp/exps/rwlock was damaged" in repair(bare.root)
+    assert ".dvc/tmp/exps/rwlock was damaged" in repair_lock(bare.root)
 
 
 def test_a_living_dvc_keeps_its_locks_and_a_flow_waits_for_it(bare: Project) -> None:
@@ -87,7 +87,7 @@ def test_a_living_dvc_keeps_its_locks_and_a_flow_waits_for_it(bare: Project) -> 
     bare.wait_begun("prepare")
     before = (bare.root / ".dvc/tmp/rwlock").read_bytes()
     assert "prepare.txt" in before.decode()
-    assert repair(bare.root) == ""
+    assert repair_lock(bare.root) == ""
     assert (bare.root / ".dvc/tmp/rwlock").read_bytes() == before
     ended = bare.run("prepare")
     assert repro.wait() == 0
@@ -118,7 +118,7 @@ def test_the_site_cache_is_in_the_clone_for_every_dvc(bare: Project, tmp_path: P
     root = bare.root
     ours = root / ".dvc/tmp/site"
     assert not site_cache(bare, root).is_relative_to(root), "DVC's default is for the whole machine"
-    repair(root)
+    repair_lock(root)
     for folder in (root, root / "sub"):
         assert site_cache(bare, folder).is_relative_to(ours)
     assert ours.stat().st_mode & 0o777 == 0o700
@@ -132,11 +132,11 @@ def test_the_site_cache_is_in_the_clone_for_every_dvc(bare: Project, tmp_path: P
     bare.dvc("exp", "run", "--temp", "doctor/dvc.yaml:doctor")
     assert f"Repo.site_cache_dir: {ours}/repo/" in (tmp_path / "doctor").read_text()
     moved = root.rename(tmp_path / "moved clone")
-    repair(moved)
+    repair_lock(moved)
     assert site_cache(bare, moved).is_relative_to(moved / ".dvc/tmp/site")
     assert not root.exists()
     (moved / ".dvc/config.local").write_text(f"[core]\n    site_cache_dir = {tmp_path}/mine\n")
-    repair(moved)
+    repair_lock(moved)
     assert site_cache(bare, moved).is_relative_to(tmp_path / "mine"), "another choice is the user's"
 
 
@@ -149,9 +149,9 @@ def test_what_killed_experiments_and_copies_left_is_removed_once_nobody_needs_it
         file.write_bytes(b"half")
     os.utime(old, (time.time() - 7200, time.time() - 7200))
     with subprocess.Popen([sys.executable, "-c", SLEEP, "exp", "run"], cwd=bare.root) as experiment:
-        assert repair(bare.root) == f".dvc/cache/files/md5/ab/{name} was left by a DVC that was killed: removed"
+        assert repair_lock(bare.root) == f".dvc/cache/files/md5/ab/{name} was left by a DVC that was killed: removed"
         assert copy.exists(), "an experiment may be at work in it"
         experiment.kill()
     assert not old.exists() and fresh.exists()
-    assert "standalone/tmpa1b2c3 was left by an experiment that was killed: removed" in repair(bare.root)
+    assert "standalone/tmpa1b2c3 was left by an experiment that was killed: removed" in repair_lock(bare.root)
     assert not copy.parent.exists()

@@ -116,6 +116,33 @@ def test_an_evaluation_leaves_out_prompts_whose_answer_cannot_be_read(
     assert "no prompt has an answer" in capsys.readouterr().err
 
 
+def test_prompts_of_two_tasks_have_a_score_each(folder: Path) -> None:
+    prompts("7", "8", "9")
+    table = pl.read_parquet("data/mine/prompts.parquet")
+    tasks = pl.when(pl.col("answer") == "7").then(pl.lit("two_step")).otherwise(pl.lit(""))
+    write_table(table.with_columns(task=tasks), Path("data/mine/prompts.parquet"), "prompts")
+    metrics = measured(reward={"format": {"after": "####"}})
+    rollouts = pl.read_parquet("results/sft/rollouts.parquet").filter(~pl.col("greedy"))
+    for task, column in (("two_step", "score_two_step"), ("", "score_other")):
+        assert metrics[column] == rollouts.filter(task=task)["reward"].mean()
+    assert "working" not in metrics, "a figure of one task says nothing about both"
+    assert set(rollouts["task"]) == {"two_step", ""}
+
+
+def test_a_score_of_ones_own_need_not_be_an_outcome(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts("", "", "")
+    (folder / "own_length.py").write_text(
+        "def brief(rollouts):\n    return [-len(one.text) / 10 for one in rollouts]\n"
+    )
+    metrics = measured(reward={"own_length:brief": 2.0, "format": 0.0})
+    assert "pass_at_1" not in metrics and metrics["score"] < 0 and metrics["parsed"] == 1
+    assert metrics["score_low"] <= metrics["score"] <= metrics["score_high"]
+    assert metrics["reward_format"] == 0, "it is measured, and does not count"
+    assert f"sft: score {metrics['score']:.3f} [" in capsys.readouterr().out
+    scores = pl.read_parquet("results/sft/rollouts.parquet")["scores"][0].to_list()
+    assert [one["name"] for one in scores] == ["own_length:brief", "format"]
+
+
 def test_answers_that_cannot_be_read_stop_each_stage_before_it_works(folder: Path) -> None:
     prompts("B", "C", "D")
     for stage in (measured, sampled_pairs, online):

@@ -120,6 +120,14 @@ def test_what_a_run_names_must_be_made_and_fit(text: str, words: str) -> None:
     assert words in mistakes()
 
 
+def test_an_evaluation_needs_its_reward_model_written_out() -> None:
+    text = RIGHT.replace("reference: sft/main, reward_model: none}", "reference: sft/main}")
+    Path("params.yaml").write_text(text, encoding="utf-8")
+    assert text != RIGHT
+    told = "evaluate.settings.reward_model is missing. Write the reward model behind reward `model`: a folder under"
+    assert told in mistakes()
+
+
 @pytest.mark.parametrize("name", ["mein läuf", "", 7, "none", "a/b", "-a", "a" * 101])
 def test_a_run_has_a_name_that_a_folder_can_have(name: str | int) -> None:
     change(f"sft: {{runs: {{{json.dumps(name)}: {{start: base/tiny, data: two_step/chat}}}}}}")
@@ -169,7 +177,10 @@ def test_own_files_and_models_must_be_there(text: str, words: str) -> None:
         ("online: {runs: {a: {reward: {corect: 1.0}}}}", "online.runs.a.reward: unknown reward 'corect'. Did you mean"),
         ("online: {runs: {a: {reward: {correct: 0.0}}}}", "online.runs.a.reward: no reward has a weight other than 0"),
         ("data: {samples: {compared: {reward: {x: 1.0}}}}", "data.samples.compared.reward: unknown reward 'x'. Known"),
-        ("online: {runs: {a: {reward: {model: 1.0}}}}", "where the reward `model` has a weight, and only there"),
+        (
+            "online: {runs: {a: {reward: {model: 1.0}}}}",
+            "a reward model is named where the reward `model` is, and only there",
+        ),
         ("online: {runs: {a: {corpus: two_step/corpus}}}", "ptx learns a corpus. Set both, or corpus: none"),
         ("online: {runs: {a: {surrogate: {hih: 1.0}}}}", "online.runs.a.surrogate.hih: unknown key. Did you mean"),
         (

@@ -1,0 +1,77 @@
+"""`python -m posttrain laws MODULE`: the surrogates and losses that a module of the user's defines, by the laws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_knobs import PolicyKnobs
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PairLoss, PreferenceKnobs, UnaryLoss
+from posttrain.algorithms.surrogates import Surrogate
+from posttrain.errors import ParamsError
+from posttrain.laws.cases import LONGEST, Shape
+from posttrain.laws.laws import LAWS, Law
+from posttrain.params import check
+from posttrain.user_code import load_module
+
+SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) for seed in range(6)]
+"""The steps that every law is tried on."""
+
+
+def hold(module: str) -> str:
+    """A line for each law of each surrogate and loss; an error where one fails."""
+    lines: list[str] = []
+    failed = 0
+    for path, make in subjects(module).items():
+        lines.append(path)
+        for name, law in LAWS.items():
+            error = worst(law, make, path)
+            fails = error is not None and not error <= law.tolerance
+            failed += fails
+            verdict = "does not apply" if error is None else f"FAILS by {error:.1e}" if fails else "holds"
+            lines.append(f"  {name:17} {verdict:16} {law.text}")
+    text = "\n".join(lines)
+    if failed:
+        print(text)
+        fix = "docs/own-code.md says what each law asks for"
+        what = "1 law fails" if failed == 1 else f"{failed} laws fail"
+        raise ParamsError(what=what, where=f"{module}.py", fix=fix)
+    return text
+
+
+def worst(law: Law, make: Callable[[], Objective], path: str) -> float | None:
+    """The largest error over the fixed shapes; None where the law says nothing about it."""
+    try:
+        errors = [law.check(make(), shape) for shape in SHAPES]
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        what = f"it cannot be computed ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
+        raise ParamsError(what=what, where=path, fix="Fix it; POSTTRAIN_TRACEBACK=1 shows where") from error
+    return max((error for error in errors if error is not None), default=None)
+
+
+def subjects(module: str) -> dict[str, Callable[[], Objective]]:
+    """What the module defines, each made into an objective, by its import path."""
+    found = vars(load_module(module, "laws"))
+    kinds: dict[type, Callable[[str], Callable[[], Objective]]] = {
+        Surrogate: _surrogate,
+        PairLoss: _loss,
+        UnaryLoss: _loss,
+    }
+    named = {name: one for name, one in found.items() if type(one) in kinds}
+    if not named:
+        fix = f"Define one: {', '.join(kind.__name__ for kind in kinds)} (docs/own-code.md)"
+        raise ParamsError(what="it defines no surrogate and no loss", where=f"{module}.py", fix=fix)
+    return {f"{module}:{name}": kinds[type(one)](f"{module}:{name}") for name, one in named.items()}
+
+
+def _surrogate(path: str) -> Callable[[], Objective]:
+    settings: Any = check(PolicyKnobs, {"surrogate": path}, where=path)
+    return lambda: PolicyObjective(settings, LONGEST)
+
+
+def _loss(path: str) -> Callable[[], Objective]:
+    settings: Any = check(PreferenceKnobs, {"loss": path}, where=path)
+    return lambda: PreferenceObjective(settings)

@@ -1,0 +1,136 @@
+"""Surrogates and losses of the user's own: by import path, under the laws, with errors that say what to do."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from posttrain.train.preferences import PREFERENCE
+from ruamel.yaml import YAML
+
+from posttrain.errors import ParamsError
+from posttrain.laws.laws import LAWS
+from posttrain.laws.own import hold, subjects, worst
+from posttrain.online.runs import ONLINE
+from posttrain.params import check
+from tests.workspace import ROOT, environment
+
+HEAD = "import torch\nfrom posttrain.algorithms.surrogates import Options, Surrogate\n"
+
+
+def blocks(language: str) -> list[str]:
+    """The code of docs/own-code.md in one language."""
+    page = (ROOT / "docs" / "own-code.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file that is written twice in a second
+    for name in ("my_losses", "broken"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+def test_the_example_of_the_docs_works_as_it_stands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,), (runs,) = blocks("python"), blocks("yaml")
+    (place / "my_losses.py").write_text(code)
+    text = hold("my_losses")
+    assert "my_losses:soft" in text and "my_losses:hinge" in text
+    assert "FAILS" not in text
+    settings = YAML(typ="safe", pure=True).load(runs)
+    soft = settings["online"]["runs"]["soft"]
+    online = check(ONLINE["grpo"].model, ONLINE["grpo"].row.laid(soft), where="online.runs.soft")
+    assert online.objective().surrogate.formula == "width tanh((r - 1) / width) A"
+    assert online.surrogate.model_dump() == {"type": "my_losses:soft", "width": 0.3}
+    hinge = settings["preference"]["runs"]["hinge"]
+    preference = check(PREFERENCE["dpo"].model, PREFERENCE["dpo"].row.laid(hinge), where="preference.runs.hinge")
+    assert preference.paired and preference.loss.model_dump() == {"type": "my_losses:hinge", "margin": 0.5}
+
+
+def error_of(law: str, code: str) -> float:
+    """By how much the one thing that a module defines misses a law; 0 where it does not apply."""
+    Path("broken.py").write_text(code)
+    ((path, make),) = subjects("broken").items()
+    return worst(LAWS[law], make, path) or 0.0
+
+
+@pytest.mark.parametrize(
+    ("item", "law"),
+    [
+        ("-tokens.ratio * tokens.advantage", "on-policy"),
+        ("(tokens.ratio - 1).abs().sqrt() * tokens.advantage", "on-policy"),
+        ("tokens.ratio * tokens.advantage.cumsum(0)", "order"),
+        ("tokens.ratio * (tokens.advantage - tokens.advantage.mean())", "micro-batches"),
+        ("tokens.ratio * tokens.advantage * tokens.lengths[0]", "tiles"),
+        ("tokens.ratio * tokens.advantage + tokens.logp", "nothing to learn"),
+        ("(tokens.logp - tokens.old_logp).exp().square() * tokens.advantage", "finite"),
+    ],
+)
+def test_a_broken_surrogate_is_caught(item: str, law: str, place: Path) -> None:
+    whole = f"{HEAD}own = Surrogate(Options, lambda tokens, _: tokens.ratio * tokens.advantage, 'r A')\n"
+    assert error_of(law, whole) <= LAWS[law].tolerance
+    sys.modules.pop("broken")
+    broken = f"{HEAD}own = Surrogate(Options, lambda tokens, _: {item}, 'bad')\n"
+    assert not error_of(law, broken) <= LAWS[law].tolerance
+
+
+@pytest.mark.parametrize(
+    ("loss", "law"),
+    [("h - l", "direction"), ("(l - h) + h.sum()", "micro-batches"), ("-2 * h + l", "nothing to learn")],
+)
+def test_a_broken_preference_loss_is_caught(loss: str, law: str, place: Path) -> None:
+    head = "from posttrain.algorithms.preference_rows import PairLoss\nfrom posttrain.choices import Options\n"
+    whole = f"{head}own = PairLoss(Options, lambda h, l, _: (1 - h + l).square(), 'square')\n"
+    assert error_of(law, whole) <= LAWS[law].tolerance
+    sys.modules.pop("broken")
+    assert not error_of(law, f"{head}own = PairLoss(Options, lambda h, l, _: {loss}, 'bad')\n") <= LAWS[law].tolerance
+
+
+def test_the_command_prints_the_table_and_exits_1(place: Path) -> None:
+    (place / "broken.py").write_text(f"{HEAD}bad = Surrogate(Options, lambda t, _: -t.ratio * t.advantage, 'bad')\n")
+    command = [sys.executable, "-m", "posttrain", "laws", "broken"]
+    done = subprocess.run(
+        command, cwd=place, env={**environment(), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "broken:bad" in done.stdout and "on-policy" in done.stdout
+    assert done.stderr.startswith("error: broken.py: 1 law fails")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("x = 1\n", "it defines no surrogate and no loss"),
+        (
+            f"{HEAD}bad = Surrogate(Options, lambda tokens, _: tokens.ratios, 'bad')\n",
+            "AttributeError: 'Tokens' object",
+        ),
+        ("import nowhere_at_all\n", "cannot be imported (ModuleNotFoundError"),
+    ],
+)
+def test_what_cannot_be_held_against_the_laws_says_why(code: str, words: str, place: Path) -> None:
+    (place / "broken.py").write_text(code)
+    with pytest.raises(ParamsError, match=re.escape(words)):
+        hold("broken")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere:soft", "nowhere.py is not in the workspace"),
+        ("broken:sof", "broken.py has no 'sof'. Did you mean 'soft'?"),
+        ("broken:number", "'broken:number' is a int. It has to be a Surrogate"),
+    ],
+)
+def test_a_run_that_names_what_is_not_there(name: str, words: str, place: Path) -> None:
+    (place / "broken.py").write_text(f"{HEAD}number = 1\nsoft = Surrogate(Options, lambda t, _: t.ratio, 'soft')\n")
+    with pytest.raises(ParamsError) as caught:
+        check(ONLINE["grpo"].model, ONLINE["grpo"].row.laid({"surrogate": name}), where="online.runs.a")
+    assert "online.runs.a.surrogate: " in str(caught.value)
+    assert words in str(caught.value)
