@@ -24,7 +24,7 @@ from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText, Message
 from posttrain.train.model_set import ModelSet, Teacher
-from posttrain.train.named import load_run
+from posttrain.train.run_config import load_run
 from posttrain.train.settings import run_training
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 

@@ -35,8 +35,8 @@ from posttrain.text.chat import ChatText
 from posttrain.train.batch import Source
 from posttrain.train.epochs import EpochSource
 from posttrain.train.model_set import ModelSet
-from posttrain.train.named import Algorithm
 from posttrain.train.optimizer import Update
+from posttrain.train.run_config import Algorithm
 from posttrain.train.settings import TrainingParams, adamw
 from posttrain.train.tokenize_tables import demonstrations, windows
 

@@ -207,7 +207,7 @@ def test_a_decoding_step_is_that_of_the_models_own_code(name: str, monkeypatch: 
 @pytest.mark.parametrize("rows", [3, 100], ids=["rows join late", "all at once"])
 def test_a_step_in_tensors_alone_is_the_step(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU replays: recorded anew whenever rows leave, join or need more memory, and else only told the token."""
-    monkeypatch.setattr("posttrain.models.columns.FIRST", 3)
+    monkeypatch.setattr("posttrain.models.kv_cache.FIRST", 3)
     recorded = []
     monkeypatch.setattr("posttrain.sampling.local.backend.replayed", lambda step, *_: recorded.append(step) or step)
     model, found = family("qwen3").double(), []

@@ -1,4 +1,4 @@
-"""Named runs of params.yaml: a row of an algorithm table with some of its settings replaced."""
+"""The settings of a named run of params.yaml: a row of an algorithm table with some of its settings replaced."""
 
 from __future__ import annotations
 
