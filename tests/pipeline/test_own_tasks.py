@@ -46,7 +46,7 @@ def test_the_page_ends_with_results(walked: tuple[Path, Finished]) -> None:
     prompts = pl.read_parquet(workspace / "data/guess/prompts.parquet")
     assert prompts["task"].unique().to_list() == ["my_guess:guess"] and prompts.height == 60
     metrics = json.loads((workspace / "results/grpo/metrics.json").read_text())
-    assert 1 < metrics["completions"] <= 4 and 0 < metrics["score"] < 1 and metrics["kl_k1"] > 0
+    assert 1 < metrics["completions"] <= 4 and 0 < metrics["score"] < 1 and metrics["kl_k3"] > 0
     assert json.loads((workspace / "results/start/metrics.json").read_text())["kl_k1"] == 0
 
 
