@@ -22,7 +22,7 @@ from posttrain.tables.store import read_table
 from posttrain.workspace import plot_path
 
 Score = Literal["sampled", "greedy"]
-"""Sampled: the share of samples that are right (pass@1); greedy: whether the likeliest completion is right."""
+"""Sampled: the mean reward of the samples (pass@1 where it is 0 or 1); greedy: that of the likeliest completion."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}
 
 def in_words(found: Comparison, score: Score) -> str:
     """The whole answer for the terminal, the verdict last."""
-    metric = "pass@1" if score == "sampled" else "greedy accuracy"
+    metric = "score" if score == "sampled" else "greedy score"
     parts = [f"{metric} on the same {found.prompts} held-out prompts", _means(found.means, metric)]
     parts += [f"note: {note}" for note in found.notes]
     labels = [mean.label for mean in found.means]

@@ -1,4 +1,4 @@
-"""The plot in the README: pass@1 of every policy, and how the runs learned."""
+"""The plot in the README: the score of every policy, and how the runs learned."""
 
 from __future__ import annotations
 

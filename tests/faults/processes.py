@@ -31,7 +31,7 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("tables/parquet.py", "write_parquet", "while a table was written"),
     ("train/metrics.py", "_write", "while the log was written"),
     ("report/build.py", "_write_text", "while the report was written"),
-    ("rollout/engine.py", "", "in a rollout"),
+    ("sampling/local/decoder.py", "", "in a rollout"),
     ("train/optimizer.py", "step", STEP),
     ("online/trpo.py", "", STEP),
     ("train/loop.py", "", "between two optimizer steps"),

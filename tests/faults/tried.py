@@ -177,9 +177,9 @@ WHOLE = (
 
 RESULTS = {
     "results/sft/metrics.json": (
-        *(f'{{"pass_at_1": {value}, "pass_at_1_low": 1, "pass_at_1_high": 1}}'
+        *(f'{{"score": {value}, "score_low": 1, "score_high": 1}}'
           for value in ('"x"', "null", "[1]", "true", "NaN", "1e400")),
-        '{"pass_at_1": 0.1, "pass_at_1_low": 0, "pass_at_1_high": 1, "greedy": "x"}',
+        '{"score": 0.1, "score_low": 0, "score_high": 1, "greedy": "x"}',
         "[" * 20_000,
     ),
     "metrics/reward/main.json": ("[]", "{", *(f'{{"heldout_accuracy": {value}}}' for value in ('"x"', "null", "NaN"))),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
+from ruamel.yaml import YAML
 
 from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.models.device import Device, DeviceParams
@@ -19,11 +21,9 @@ from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.compose import RewardSum, check_readable, judged_prompts
 from posttrain.rewards.numeric import expected_number, final_number
 from posttrain.rewards.reward import Context, Reward, Term
-from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.rollout import Prompt, Rollout, Score, Status
 from posttrain.sampling.annotator import _prefers
 from tests.library.models import function_reward, rollout_of
-
-MARK = "####"
 
 
 def right(text: str, answer: str) -> float:
@@ -270,19 +270,38 @@ def test_the_first_completions_of_a_run_must_be_readable() -> None:
         patient.completions(unread)
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
+
+
 def test_the_examples_of_the_documentation_are_true() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")
-    ]
-    judged = [(row[0].strip("`"), row[1].strip("`"), row[2]) for row in rows if len(row) == 3 and row[2] in VERDICTS]
-    assert len(judged) > 10
-    for answer, completion, verdict in judged:
-        found = final_number(completion.replace("⏎", "\n"), MARK), expected_number(answer.replace("⏎", "\n"), MARK)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines()]
+    judged = [(row[0], row[1].strip("`"), row[2].strip("`"), row[3]) for row in rows if row[-1] in VERDICTS]
+    assert len(judged) > 20
+    for mark, answer, completion, verdict in judged:
+        after = None if mark == "null" else mark.strip("`")
+        found = final_number(completion.replace("⏎", "\n"), after), expected_number(answer.replace("⏎", "\n"), after)
         says = "answer refused" if found[1] is None else "not parsed" if found[0] is None else str(found[0] == found[1])
-        assert VERDICTS[verdict] == says, (answer, completion)
-    for name in REWARDS:
-        assert f"| `{name}` |" in text
+        assert VERDICTS[verdict] == says, (mark, answer, completion)
+    for name, reward in REWARDS.items():
+        (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |")]
+        assert all(f"`{option}`" in line for option in reward.options.model_fields)
+    assert all(f"`{status}`" in PAGE for status in get_args(Status))
+
+
+def test_the_rewards_of_the_documentation_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "my_rewards.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
+    setting = YAML(typ="safe").load(re.findall(r"```yaml\n(reward:.*?)```", PAGE, re.DOTALL)[0])
+    judged = RewardSum(check(Settings, setting, where="x").reward, Context(Device(DeviceParams()), "test"))
+    prompt = Prompt("p", [], [], info={"keys": ["name", "age"]})
+    texts = ['{"name": "Ann", "age": 7}', '{"name": "Ann"}', "Ann is 7", "Ann is 7"]
+    found = judged.score([replace(rollout_of(text), prompt=prompt) for text in texts])
+    assert [one.scores["my_rewards:has_keys"].value for one in found] == [1.0, 0.0, 0.0, 0.0]
+    assert [one.scores["my_rewards:has_keys"].status for one in found] == ["ok", "ok", "unparseable", "unparseable"]
+    assert judged.total(found[0]) == pytest.approx(1.0 + 0.2 * (1 - 4 / 30) + 0.1)
+    assert judged.total(found[3]) == pytest.approx(0.2 * (1 - 3 / 30))
+    sys.modules.pop("my_rewards")
 
 
 VERDICTS = {"right": "True", "wrong": "False", "not parsed": "not parsed", "answer refused": "answer refused"}

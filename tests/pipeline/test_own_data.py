@@ -70,7 +70,7 @@ def test_the_readme_walk_ends_with_results_of_every_policy(walked: Path) -> None
     done = run(walked, "python", "-m", "posttrain", "results", "--json")
     rows = json.loads(done.stdout)
     assert [row["policy"] for row in rows] == ["start", "sft", "dpo"], done.stdout
-    assert all("error" not in row and 0 <= row["pass_at_1"] <= 1 for row in rows)
+    assert all("error" not in row and 0 <= row["score"] <= 1 for row in rows)
     assert dvc(walked, "status").stdout.strip() == "Data and pipelines are up to date."
 
 
