@@ -58,7 +58,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "moving_average": ("reinforce", {"advantage": "moving_average"}),
     "adaptive_kl": ("ppo", {"kl": {"target": 1e-3, "horizon": 50}}),
     "replay": ("grpo", {"rollout": {"replay": {"groups": 2, "rounds": 1}}}),
-    "parts": ("gdpo", {"reward": {"few": 1.0}, "overlong": 3}),
+    "parts": ("gdpo", {"reward": {"correct": 1.0}, "overlong": 3}),
     "ptx": ("ppo", {"ptx": 1.0, "corpus": "mine/corpus"}),
 }
 """Policy rows with some settings: what they need besides is supplied by the same run."""
