@@ -301,7 +301,7 @@ def _choice_lines(path: str, choice: OneOf[Any], description: str) -> Iterator[s
     yield f"{path}: {'|'.join(choice.table)}{own} = {choice.default!r}  {description}; a name, or {{type: NAME, ...}}"
     for name, entry in choice.table.items():
         options = [line for line in _lines(entry.options, f"{path}.") if not line.startswith(f"{path}.type:")]
-        yield f"{path}: {name}  {entry.formula}"
+        yield f"  {path}: {name}  {entry.formula}"
         yield from (f"    {line}" for line in options)
 
 
