@@ -37,10 +37,10 @@ AIMS: dict[str, Found] = {
     "a sweep: the DVC of its experiments": named("dvc", "exp"),
     "a sweep: all that it started": lambda place: list(running(place)),
     "a deployment: the process that serves it": named("flows.deploy"),
-    "a deployment: its run": named("prefect.flow_engine"),
+    "a deployment: its run": named("--multiprocessing-fork"),
     "a deployment: the process with all that it started": lambda place: list(running(place)),
     "a worker: its process": named("flows.workers"),
-    "a worker: its run": named("prefect.flow_engine"),
+    "a worker: its run": named("--multiprocessing-fork"),
     "a worker: the process with all that it started": lambda place: list(running(place)),
     "the flow that hands stages to a worker": named("flows.pipeline"),
 }
