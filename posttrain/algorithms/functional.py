@@ -10,7 +10,7 @@ the tensors given. To cut a step into micro-batches, use the objectives themselv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,7 @@ def policy_loss(
     groups: Tensor | None = None,
     truncated: Tensor | None = None,
     max_length: int | None = None,
+    reward_weights: Sequence[float] = (),
     columns: Mapping[str, Tensor] | None = None,
     settings: Mapping[str, Any] | None = None,
     state: State | None = None,
@@ -59,8 +60,9 @@ def policy_loss(
     """The loss of a policy row, its gradient by `logp`, its metrics and its next state.
 
     `old_logp` defaults to `logp` itself (samples of the very policy); rows of a group are neighbours (`group_size`) or
-    share a number (`groups`). `columns` holds what else the row needs (value, old_value, entropy, ...: see
-    objective.py), `settings` replaces settings of the row. `overlong` and `resample` concern sampling and are read by
+    share a number (`groups`). `columns` holds what else the row needs (value, old_value, entropy, reward_parts with
+    their `reward_weights`, ...: see objective.py); the policy at the start of the step (`anchor`) defaults to `logp`, a
+    row's `sample_key` to its number. `settings` replaces settings of the row. `overlong` and `resample` are read by
     whoever samples: punish and resample before you call.
     """
     rewards = rewards.detach()
@@ -68,6 +70,8 @@ def policy_loss(
     extra |= {"reward": rewards, "old_logp": (logp if old_logp is None else old_logp).detach()}
     extra["truncated"] = torch.zeros_like(rewards, dtype=torch.bool) if truncated is None else truncated
     extra.setdefault("entropy", torch.zeros_like(logp))
+    extra.setdefault("anchor", logp.detach())
+    extra.setdefault("sample_key", torch.arange(rewards.shape[0], device=rewards.device))
     if ref_logp is not None:
         extra["ref_logp"] = ref_logp
     grouped = _groups(rewards, group_size, groups)
@@ -77,7 +81,11 @@ def policy_loss(
     if knobs.aggregation == "fixed_length" and max_length is None:
         raise _missing(algorithm, "max_length", "the constant that sums are divided by")
     return objective_loss(
-        PolicyObjective(knobs, max_length or 1), {"logp": logp, **extra}, mask=mask, lengths=lengths, state=state
+        PolicyObjective(knobs, max_length or 1, tuple(reward_weights)),
+        {"logp": logp, **extra},
+        mask=mask,
+        lengths=lengths,
+        state=state,
     )
 
 

@@ -190,7 +190,15 @@ SURROGATES: dict[str, Callable[[Any, Token], float]] = {
     "clip_cov": lambda o, at: 0.0 if (at.place, at.t) in at.marked else ppo_clip(o, at),
     "kl_cov": kl_cov,
 }
-"""The oracle's formula of each surrogate; laws that need one say nothing about a surrogate without."""
+"""The oracle's formula of each surrogate."""
+ADVANTAGES = frozenset(
+    {"group_zscore", "group_centred", "leave_one_out", "maxrl", "gdpo", "batch_centred", "moving_average", "win_rate"}
+    | {"return_to_go", "gae", "outcome_value"}
+)
+LOSSES = frozenset(
+    {"dpo", "robust_dpo", "exo", "ipo", "apo_zero", "apo_down", "slic", "simpo", "orpo"} | {"kto", "bco"}
+)
+"""What the oracle has besides; the laws that need it say nothing about other entries, and one test lists them."""
 
 
 def marked(knobs: Any, rows: Rows, advantages: list[list[float]], counted: list[bool]) -> set[tuple[int, int]]:

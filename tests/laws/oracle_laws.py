@@ -18,14 +18,26 @@ from posttrain.laws.laws import Law, relative
 from tests.laws import oracle
 
 
-def value(objective: Objective, shape: Shape) -> float:
+def covered(objective: Objective) -> bool:
+    """Whether the oracle has the formulas of an objective."""
+    if isinstance(objective, PolicyObjective):
+        knobs = objective.knobs
+        return knobs.surrogate.type in oracle.SURROGATES and knobs.advantage.type in oracle.ADVANTAGES
+    return not isinstance(objective, PreferenceObjective) or objective.knobs.loss.type in oracle.LOSSES
+
+
+def value(objective: Objective, shape: Shape) -> float | None:
     """Double precision against loops in plain Python."""
+    if not covered(objective):
+        return None
     case = _stirred(build(objective, shape))
     return relative(float(run(case).loss), plain(case, case.leaves, case.leaves))
 
 
-def gradient(objective: Objective, shape: Shape) -> float:
+def gradient(objective: Objective, shape: Shape) -> float | None:
     """The gradient by every column against finite differences of the plain Python."""
+    if not covered(objective):
+        return None
     case = _stirred(build(objective, replace(shape, groups=min(shape.groups, 2), longest=min(shape.longest, 3))))
     outcome, step, worst = run(case), 1e-6, 0.0
     for name, leaf in case.leaves.items():

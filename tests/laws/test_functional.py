@@ -24,6 +24,7 @@ def both(name: str, padded: bool) -> dict[str, object]:
     where = {"mask": MASK} if padded else {"lengths": MASK.sum(1)}
     extra = {"value": VALUE, "old_value": VALUE, "anchor": LOGP}
     columns = {key: shape(column) for key, column in extra.items()} | {"age": torch.zeros(4)}
+    columns["reward_parts"] = torch.stack([REWARD, REWARD.flip(0)], dim=1)
     columns["opponent"] = torch.tensor([False, True, False, True])
     common = {"logp": shape(LOGP), "ref_logp": shape(REF), **where}
     if name in POLICY_ROWS:
@@ -32,6 +33,7 @@ def both(name: str, padded: bool) -> dict[str, object]:
             "rewards": REWARD,
             "group_size": 2,
             "max_length": 8,
+            "reward_weights": (1.0, 0.5),
             "columns": columns,
         }
     if not PREFERENCE_ROWS[name].settings().paired:

@@ -14,12 +14,14 @@ from posttrain.algorithms.advantages import ADVANTAGES
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_knobs import PolicyKnobs
 from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference_rows import LOSS
 from posttrain.algorithms.surrogates import SURROGATES
 from posttrain.errors import ParamsError
 from posttrain.formulas import advantage as adv
 from posttrain.formulas.ragged import Ragged
 from posttrain.laws.cases import Case, Shape, build, run, with_gradient
 from tests.laws import oracle
+from tests.laws.oracle_laws import LAWS
 from tests.laws.subjects import subjects
 
 SHAPE = Shape(seed=3, groups=4, size=4, longest=7)
@@ -36,9 +38,19 @@ def term(name: str, ratio: Tensor, old: Tensor, advantage: Tensor, lengths: Tens
     return objective._term(objective._tokens(step, old + ratio.log()))
 
 
-def test_every_built_in_surrogate_has_its_oracle() -> None:
-    missing = sorted(set(SURROGATES) - set(oracle.SURROGATES))
-    assert not missing, f"write them down from their papers in tests/laws/oracle.py: {missing}"
+def test_everything_built_in_has_its_oracle() -> None:
+    missing = set(SURROGATES) - set(oracle.SURROGATES)
+    missing |= (set(ADVANTAGES) - oracle.ADVANTAGES) | (set(LOSS.table) - oracle.LOSSES)
+    assert not missing, f"write them down from their papers in tests/laws/oracle.py: {sorted(missing)}"
+
+
+def test_a_surrogate_without_an_oracle_is_held_against_all_other_laws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SURROGATES, "made_up", replace(SURROGATES["sapo"]))
+    objective = PolicyObjective(PolicyKnobs.model_validate({"surrogate": "made_up"}), 9)
+    for name, law in LAWS.items():
+        error = law.check(objective, SHAPE)
+        assert (error is None) == (name in ("value", "gradient", "direction"))
+        assert error is None or error <= law.tolerance
 
 
 def test_sapo_by_hand() -> None:
