@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from posttrain.tables.columns import TURN, Kind
+from posttrain.tables.columns import SCORE, TURN, Kind
 from posttrain.tables.identity import with_ids
 
 SAMPLES: Final = 8
@@ -30,7 +30,8 @@ def _chat(numbers: pl.DataFrame) -> pl.DataFrame:
 
 
 def _prompts(numbers: pl.DataFrame) -> pl.DataFrame:
-    return numbers.select(_split(), _problem(), prompt=_asked(), answer=pl.col("number").cast(pl.String))
+    empty = {"info": pl.lit("{}"), "task": pl.lit("")}
+    return numbers.select(_split(), _problem(), prompt=_asked(), answer=pl.col("number").cast(pl.String), **empty)
 
 
 def _pairs(numbers: pl.DataFrame) -> pl.DataFrame:
@@ -41,6 +42,8 @@ def _pairs(numbers: pl.DataFrame) -> pl.DataFrame:
 def _rollouts(numbers: pl.DataFrame) -> pl.DataFrame:
     sample, owner = pl.col("number") % SAMPLES, pl.col("number") // SAMPLES
     prompt = pl.concat_list(_turn("user", QUESTION, owner))
+    value = (sample == 0).cast(pl.Float64)
+    score = pl.struct(name=pl.lit("correct"), value=value, status=pl.lit("ok")).cast(SCORE)
     return numbers.select(
         prompt_id=pl.format("{}", owner),
         problem=pl.format("{} + 17", owner),
@@ -49,11 +52,15 @@ def _rollouts(numbers: pl.DataFrame) -> pl.DataFrame:
         greedy=pl.lit(value=False),
         prompt=prompt,
         answer=pl.format("{}", owner),
+        task=pl.lit(""),
         completion=pl.format(ANSWER.replace("{0}", "{}"), sample, sample),
         completion_ids=pl.concat_list([(pl.col("number") + place) % 32_000 for place in range(TOKENS)]),
+        mask=pl.concat_list([pl.lit(value=True)] * TOKENS),
         logps=pl.concat_list([pl.lit(-0.5, dtype=pl.Float32)] * TOKENS),
         truncated=pl.lit(value=False),
-        reward=(sample == 0).cast(pl.Float64),
+        reward=value,
+        status=pl.lit("ok"),
+        scores=pl.concat_list(score),
     )
 
 

@@ -208,7 +208,7 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
         ("grpo", {"text": {"rows": 2}}, "read only where ptx is above 0"),
         ("grpo", {"ptx": 1.0}, "ptx learns a corpus"),
         ("grpo", {"corpus": "two_step/corpus"}, "ptx learns a corpus"),
-        ("grpo", {"reward_model": "reward/main"}, "where the reward `model` has a weight"),
+        ("grpo", {"reward_model": "reward/main"}, "where the reward `model` is"),
         (
             "ppo",
             {"ptx": 1.0, "corpus": "two_step/corpus", "rollout": {"sampling": {"temperature": 0.7}}},
