@@ -204,4 +204,4 @@ class _Task:
 
 def _too_many(what: str, knob: str) -> ParamsError:
     fix = f"Lower {knob}, or raise operand_max or result_max"
-    return ParamsError(what=what, where=f"prepare.two_step.{knob}", fix=fix)
+    return ParamsError(what=what, where=f"{knob} of the task two_step (params.yaml)", fix=fix)
