@@ -39,7 +39,7 @@ def test_every_stage_explains_itself(smoke_workspace: Path, stage: str) -> None:
             "start: ../sft\n      data: two_step/prompts",
             ["start", "../sft"],
         ),
-        ("preference dpo", "beta: 0.1", "desirable: 2.0", ["desirable", "read only where loss is", "Remove desirable"]),
+        ("preference dpo", "beta: 0.1", "desirable: 2.0", ["loss.desirable: not an option of type dpo", "type kto"]),
         ("online grop", "", "", ["no section 'grop'", "Did you mean 'grpo'?"]),
         ("evaluate ../../etc", "", "", ["cannot name a run"]),
     ],
