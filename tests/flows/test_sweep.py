@@ -208,6 +208,7 @@ def test_a_slip_costs_no_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(PARAMS)
+    Path("dvc.yaml").write_text("stages: {online: {cmd: 'true'}}")
     fine = Trial("s-fine", {BETA: 0.1, "online.runs.a.seed": 3})
     check_here([fine])
     with pytest.raises(PosttrainError, match=said):
@@ -223,6 +224,7 @@ def test_nothing_that_takes_ctrl_c_away_is_loaded_beside_a_flow(
     subprocess.run(words, cwd=ROOT, check=True)
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(PARAMS)
+    Path("dvc.yaml").write_text("stages: {online: {cmd: 'true'}}")
     with pytest.raises(PosttrainError, match=r"unknown key\. Did you mean 'beta'"):
         check_trials([Trial("s-wrong", {"online.runs.a.kl.bta": 0.1})])
 
@@ -236,6 +238,7 @@ def test_what_is_swept_must_be_committed(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(PosttrainError, match="with a commit"):
         check_committed("sweep", "Commit them")
     Path("params.yaml").write_text(PARAMS)
+    Path("dvc.yaml").write_text("stages: {online: {cmd: 'true'}}")
     Path("report").mkdir()
     Path("report/summary.json").write_text("{}")
     commit(tmp_path)
