@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Message = Mapping[str, str]
 Ids = Sequence[int]
@@ -50,6 +50,10 @@ class Score:
     status: Status = "ok"
     """unparseable: the completion has nothing that the reward can judge, which counts with its value."""
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status not in get_args(Status):
+            raise ValueError(f"the status {self.status!r:.40} is unknown; use one of {', '.join(get_args(Status))}")
 
 
 @dataclass(frozen=True)

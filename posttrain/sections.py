@@ -49,6 +49,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
     "distill.runs": DISTILL,
 }
 """Groups whose runs name an algorithm, which decides their type."""
+REWARD_OPTIONS = "options of the reward"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -257,7 +258,10 @@ def describe_params(section: str | None) -> str:
     if section is not None and section not in GROUPS:
         raise ParamsError(what=f"no section '{section}'", where=PARAMS_FILE, fix=did_you_mean(section, list(GROUPS)))
     blocks = [
-        [title, *_lines(model, "  ")] for title, model in _described() if section in (None, title.partition(".")[0])
+        [title, *_lines(model, "  ")]
+        for title, model in _described()
+        if section in (None, title.partition(".")[0])
+        or (title.startswith(REWARD_OPTIONS) and section in ("data", "online", "distill", "evaluate"))
     ]
     return "\n\n".join("\n".join(lines) for lines in blocks)
 
@@ -277,7 +281,7 @@ def _described() -> Iterator[tuple[str, type[BaseModel]]]:
     yield "evaluate.settings", EvaluateParams
     for name, reward in REWARDS.items():
         if reward.options.model_fields:
-            yield f"options of the reward {name}", reward.options
+            yield f"{REWARD_OPTIONS} {name}", reward.options
 
 
 def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
@@ -286,7 +290,7 @@ def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
         if name in choices:
             yield from _choice_lines(f"{prefix}{name}", choices[name], field.description or "")
             continue
-        inner = _model_in(field.annotation)
+        inner = None if get_origin(field.annotation) is dict else _model_in(field.annotation)
         if inner is not None:
             yield from _lines(inner, f"{prefix}{name}.")
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +64,11 @@ def _imported(name: str, file: Path, where: str) -> Any:
         what = f"the name {name} belongs to {module.__file__}, not to your file"
         raise ParamsError(what=what, where=where, fix="Rename your file")
     return module
+
+
+def place_in_workspace(error: BaseException) -> str:
+    """Where in the user's own files an error was raised, for the end of a message; empty where it was elsewhere."""
+    own = {Path(f"{name.replace('.', '/')}.py").resolve() for name in _LOADED}
+    frames = traceback.extract_tb(error.__traceback__)
+    found = next((one for one in reversed(frames) if Path(one.filename).resolve() in own), None)
+    return f" ({Path(found.filename).name} line {found.lineno})" if found else ""

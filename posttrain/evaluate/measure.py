@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import polars as pl
 import torch
 
+from posttrain.errors import DataError
 from posttrain.evaluate.intervals import Floats, interval, pass_at_k
 from posttrain.measure.phases import phase
 from posttrain.models.device import Device
@@ -21,6 +23,7 @@ from posttrain.rollout import Rollout
 from posttrain.tables.columns import SCORE
 from posttrain.tasks.catalog import load_task
 from posttrain.text.layout import micro_batches, pack
+from posttrain.user_code import place_in_workspace
 
 
 def measured(reward: RewardSum, sampled: Sequence[Rollout], greedy: Sequence[Rollout], seed: int) -> dict[str, float]:
@@ -59,8 +62,22 @@ def _of_task(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str
     for name in names:
         mine = [place for place, one in enumerate(rollouts) if one.prompt.task == name]
         theirs = [outcomes[place] for place in mine]
-        figures = load_task(name).metrics([rollouts[place] for place in mine], theirs)
+        figures = _figures(name, [rollouts[place] for place in mine], theirs)
         found |= figures if len(names) == 1 else {f"score_{name or 'other'}": float(np.mean(theirs))}
+    return found
+
+
+def _figures(name: str, rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:
+    """What the task measures, as finite numbers."""
+    try:
+        found = {str(key): float(value) for key, value in load_task(name).metrics(rollouts, outcomes).items()}
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        what = f"its metrics raised {type(error).__name__}: {error}{place_in_workspace(error)}"
+        fix = "Fix the task; metrics are a mapping of names to numbers"
+        raise DataError(what=what, where=f"task '{name}'", fix=fix) from error
+    if odd := [key for key, value in found.items() if not math.isfinite(value)]:
+        what = f"its metrics {', '.join(odd)} are not finite"
+        raise DataError(what=what, where=f"task '{name}'", fix="Return finite numbers, or leave them out")
     return found
 
 

@@ -15,6 +15,7 @@ from posttrain.rewards.catalog import weights
 from posttrain.rewards.reward import Context, Judge, Term
 from posttrain.rollout import FAILED, Prompt, Rollout, Score
 from posttrain.tasks.catalog import load_task
+from posttrain.user_code import place_in_workspace
 
 
 class RewardSum:
@@ -48,7 +49,7 @@ class RewardSum:
             given = list(self._judge(name, task)(rollouts))
             scores = [one if isinstance(one, Score) else Score(float(one)) for one in given]
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
-            what = f"it raised {type(error).__name__}: {error}"
+            what = f"it raised {type(error).__name__}: {error}{place_in_workspace(error)}"
             fix = "Fix the reward; POSTTRAIN_TRACEBACK=1 shows where. A failed reward is never taken for 0"
             raise RewardError(what=what, where=f"reward '{name}'", fix=fix) from error
         if len(scores) != len(rollouts):

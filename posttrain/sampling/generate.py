@@ -13,6 +13,10 @@ from posttrain.rollout import Message, Prompt, Rollout, TokenRow
 from posttrain.sampling.sampler import Completion, Mixture, Request, Sampler, SamplingParams
 from posttrain.tasks.catalog import load_task
 from posttrain.text.chat import ChatText
+from posttrain.user_code import place_in_workspace
+
+REPLIERS = ("user", "tool")
+"""The roles that a task can answer in."""
 
 
 def prompts_of(rows: Iterable[Mapping[str, Any]]) -> list[Prompt]:
@@ -100,14 +104,16 @@ def _reply(rollout: Rollout) -> list[Message]:
     try:
         reply = list(load_task(name).reply(rollout) or [])
         odd = [
-            one for one in reply if set(one) != {"role", "content"} or not all(isinstance(x, str) for x in one.values())
+            one
+            for one in reply
+            if set(one) != {"role", "content"} or one["role"] not in REPLIERS or not isinstance(one["content"], str)
         ]
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        what = f"its reply raised {type(error).__name__}: {error}"
+        what = f"its reply raised {type(error).__name__}: {error}{place_in_workspace(error)}"
         fix = "Fix the task; POSTTRAIN_TRACEBACK=1 shows where"
         raise DataError(what=what, where=f"task '{name}'", fix=fix) from error
     if odd:
-        fix = "Reply with a list of turns {role: ..., content: ...}, or None to end the episode"
+        fix = "Reply with a list of turns {role: user or tool, content: ...}, or None to end the episode"
         raise DataError(what=f"its reply has the turn {odd[0]!r:.80}", where=f"task '{name}'", fix=fix)
     return reply
 

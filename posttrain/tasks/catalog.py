@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
 import polars as pl
 
-from posttrain.errors import ParamsError
+from posttrain.errors import DataError, ParamsError
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
 from posttrain.tables.identity import with_ids
 from posttrain.tasks.task import Generator, Task
@@ -44,7 +46,20 @@ def task_tables(run: str) -> dict[Any, Any]:
         known = {"info": pl.lit("{}"), "answer": pl.lit("")}
         missing = [value.alias(key) for key, value in known.items() if key not in tables["prompts"].columns]
         tables["prompts"] = tables["prompts"].with_columns(*missing, pl.lit(name).alias("task"))
+        _check_info(name, tables["prompts"]["info"].to_list())
     return {kind: frame if "id" in frame.columns else with_ids(frame, kind) for kind, frame in tables.items()}
+
+
+def _check_info(name: str, given: Sequence[Any]) -> None:
+    """Refuse what is not a JSON object."""
+    for row, info in enumerate(given):
+        try:
+            fine = isinstance(json.loads(info), dict)
+        except (TypeError, ValueError):
+            fine = False
+        if not fine:
+            what = f"row {row} of its prompts has info = {info!r:.60}, which is not a JSON object"
+            raise DataError(what=what, where=f"task '{name}'", fix="Write json.dumps({...}), or leave the column out")
 
 
 def task_run(run: str) -> tuple[str, Generator, Params]:

@@ -187,6 +187,7 @@ def test_a_failed_score_is_never_zero() -> None:
         (lambda one: float("nan"), "not finite"),
         (lambda one: Score(0.0, "timeout", "10 s"), "timeout: 10 s"),
         (lambda one: Score(1.0, "infrastructure", "no server"), "infrastructure: no server"),
+        (lambda one: Score(1.0, "infrastucture"), "status 'infrastucture' is unknown"),
     ):
         with pytest.raises(RewardError, match=said):
             reward(score).score([rollout_of("7")])
