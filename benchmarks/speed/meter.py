@@ -7,6 +7,7 @@ the device memory that tensors took at most.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import time
 from dataclasses import asdict, dataclass, field
@@ -21,16 +22,17 @@ class Meter:
     _begun: int = 0
     _start: float = 0.0
     _spent: float = 0.0
+    _system: float = 0.0
 
     def update(self) -> None:
         """An update begins."""
         if self._begun == self.warm:
-            self._start = self._now()
+            self._start, self._system = self._now(), os.times().system
         self._begun += 1
 
     def end(self) -> None:
         """The last update is done."""
-        self._spent = self._now() - self._start
+        self._spent, self._system = self._now() - self._start, os.times().system - self._system
 
     def _now(self) -> float:
         if self.device == "cpu":
@@ -42,7 +44,7 @@ class Meter:
 
     def report(self, units: float, losses: list[float], **seen: float) -> Report:
         """What the side did: useful units (tokens, pairs, completions) and the loss of every update."""
-        return Report(self._spent, units, peak_mb(self.device), losses, seen)
+        return Report(self._spent, units, peak_mb(self.device), losses, seen, self._system)
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,18 @@ class Report:
     peak_mb: float
     losses: list[float]
     seen: dict[str, float] = field(default_factory=dict)
+    system: float | None = None
+    """CPU seconds in the kernel, most of them for memory; None in reports from before they were kept."""
 
     @property
     def rate(self) -> float:
         """Useful units per second."""
         return self.units / self.seconds
+
+    @property
+    def user_rate(self) -> float:
+        """Useful units per second outside the kernel."""
+        return self.units / (self.seconds - (self.system or 0.0))
 
     def line(self) -> str:
         """One line of JSON, for the process that started the side."""

@@ -25,6 +25,7 @@ TARGETS: dict[str, dict[str, float]] = {
 }
 MEMORY_TARGETS = {"sft/S": 1 / 3, "dpo/S": 1 / 3, "grpo/S": 0.6, "reward/S": 0.6}
 BOUND_TARGET = 0.9
+SIDES = ("posttrain", "bound", "trl")
 VOCABULARY_TARGET = 1.15
 BYTES_OF_WEIGHTS = 16
 """Weight, gradient and AdamW's two averages of a parameter, in float32."""
@@ -72,7 +73,8 @@ def write_page(results: Path, page: Path) -> None:
     found = {case: reports for case in COMPARED if (reports := load(case, results)).get("trl")}
     lines += [_row(case, reports) for case, reports in found.items()]
     lines += [f"| {case} | not measured yet | | | | | | | |" for case in COMPARED if case not in found]
-    lines += ["", CONTROL, "", *_others(found), "", *_padding(), "", *_targets(found), "", *_scaling(results)]
+    lines += ["", CONTROL, "", *_others(found), "", *_padding(), "", *_kernel_time(found), *_targets(found), ""]
+    lines += _scaling(results)
     lines += overhead_lines()
     page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print(f"written: {page}")
@@ -99,6 +101,20 @@ def _others(found: dict[str, Reports]) -> list[str]:
                 ratio = _spread(ratios(reports, side))
                 lines.append(f"| {case} | {title} | {rate} | {ratio} | {peak:.0f} | {len(reports[side])} |")
     return lines
+
+
+def _kernel_time(found: dict[str, Reports]) -> list[str]:
+    """The ratios by user time alone: on a busy machine the kernel takes longer, and TRL asks it for more memory."""
+    lines = ["User and system time apart, of cases whose reports have both.", ""]
+    head = "| case | system time of posttrain, bound, TRL | posttrain / bound, user time | posttrain / TRL, user time |"
+    lines += [head, "|---|---|---|---|"]
+    for case, reports in found.items():
+        if all(one.system is not None for side in SIDES for one in reports[side]):
+            parts = [median(reports[side], lambda one: (one.system or 0.0) / one.seconds) for side in SIDES]
+            shares = ", ".join(f"{part:.0%}" for part in parts)
+            by = [_spread(ratios(reports, side, lambda one: one.user_rate)) for side in SIDES[1:]]
+            lines.append(f"| {case} | {shares} | {' | '.join(by)} |")
+    return [*lines, ""]
 
 
 def _padding() -> list[str]:

@@ -77,10 +77,10 @@ def agree(case: str, reports: Reports) -> None:
             raise SideError(f"{case}: posttrain and {side} differ by {gap:.4f}: {ours} {theirs}")
 
 
-def ratios(reports: Reports, side: str) -> list[float]:
+def ratios(reports: Reports, side: str, rate: Callable[[Report], float] = lambda one: one.rate) -> list[float]:
     """Posttrain's rate over the side's, turn by turn."""
     pairs = zip(reports["posttrain"], reports[side], strict=False)
-    return [ours.rate / theirs.rate for ours, theirs in pairs]
+    return [rate(ours) / rate(theirs) for ours, theirs in pairs]
 
 
 def median(reports: Sequence[Report], value: Callable[[Report], float]) -> float:
