@@ -174,6 +174,11 @@ def _kept(text: str) -> str:
     return "\n## ".join([head, *(sections[title] for title in TITLES if title in sections)])
 
 
+def _commit() -> str:
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
 def _run_smoke(folder: Path) -> None:
     make_workspace(folder, ROOT / "recipes/smoke.yaml")
     done = dvc(folder, "repro")
@@ -192,6 +197,7 @@ def main(arguments: list[str]) -> int:
     old: Results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
     fresh = () if chosen.stage else parts
     results: Results = {part: {} if part in fresh else old.get(part, {}) for part in PARTS}
+    results["commits"] = old.get("commits", {})
     measures = {"stages": measured_stages, "dvc": measured_dvc, "damage": measured_damage}
     with tempfile.TemporaryDirectory(prefix="faults") as place:
         smoke = Path(place) / "smoke"
@@ -200,6 +206,7 @@ def main(arguments: list[str]) -> int:
         for part in parts:
             if part in TRIALS:
                 results[part] = tried(part, Path(place) / part, chosen.kills)
+                results["commits"][part] = _commit()
                 _write(results)
             else:
                 measures[part](smoke, Path(place) / part, chosen.kills, results, chosen.stage)

@@ -76,7 +76,8 @@ def tables(results: dict[str, dict[str, Any]]) -> list[str]:
         rows = results.get(part, {})
         if not rows:
             continue
-        lines += [f"## {title}\n", ABOUT[part], ""]
+        commit = results.get("commits", {}).get(part)
+        lines += [f"## {title}\n", ABOUT[part] + (f" Measured at commit {commit}." if commit else ""), ""]
         lines += ["| fault | tried | wrong | what happened |", "|---|---:|---:|---|"]
         for name, row in rows.items():
             how = "; ".join(f"{outcome}: {number}" for outcome, number in Counter(row["outcomes"]).most_common())
