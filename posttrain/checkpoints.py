@@ -37,8 +37,9 @@ class Kept:
 
     @cached_property
     def stage(self) -> str:
-        """DVC's name of the stage; that of the model, where params.yaml has no such run."""
-        return next((f"{stage}@{run}" for stage, _, run, output in _trained() if output == self.output), self.output)
+        """DVC's name of the stage, as far as params.yaml has the run."""
+        named = (f"{stage}@{run}" for stage, _, run, output in _trained() if output == self.output)
+        return next(named, self.output.replace("/", "@", 1))
 
     @cached_property
     def newest(self) -> Path:

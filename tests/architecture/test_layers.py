@@ -10,6 +10,7 @@ LAYERS = (
     {"flows"},
     {"posttrain.__main__"},
     {"posttrain.checkpoints", "posttrain.upgrade"},
+    {"posttrain.upgrade_params"},
     {"posttrain.sections"},  # types the runs of all stages
     {"stages"},
     {"posttrain.stage", "posttrain.compare", "posttrain.verify"},
