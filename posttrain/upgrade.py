@@ -43,9 +43,8 @@ def upgrade(mode: Literal["show", "write"]) -> str:
         ]
         lines += [f"  {path}" for path in outputs]
     lines += ["", "Then `dvc repro` runs every stage again: their names, code and formats are new."]
-    lines += (
-        [f"To use a model of version 0.1 as it is: base.folders.NAME: {{path: {KEPT}/models/sft}}"] if outputs else []
-    )
+    if outputs:
+        lines.append("To use a model of version 0.1 as it is, copy it to a folder of yours, which base.folders names.")
     lines += ["", "Look at:", *(f"  {note}" for note in notes)] if notes else []
     lines += ["", _checked(text)]
     if mode == "show":

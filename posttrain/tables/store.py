@@ -28,14 +28,11 @@ def read_table(path: Place, kind: Kind) -> pl.DataFrame:
     file = Path(path)
     _check_container(file)
     try:
-        written = table_format(file)
-        check_format(written, TABLES, str(file), TableError)
-        frame = decode(file)
+        written, frame = table_format(file), decode(file)
     except DECODE_ERRORS as error:
-        if isinstance(error, TableError):
-            raise
         reason = " ".join(str(error).split())[:200]
         raise _damaged(file, f"parquet cannot be decoded ({reason})") from error
+    check_format(written, TABLES, str(file), TableError)
     if written < TABLES and structure_failures(frame, kind):
         what = f"an earlier version of posttrain made it (table format {written}), with other columns"
         raise TableError(what=what, where=str(file), fix=f"{UPGRADE}, or make it again: `dvc repro`")
