@@ -129,7 +129,9 @@ class _Layout:
                 new[family] = self._section(family)
         new["evaluate"] = self._evaluate(self._section("evaluate"))
         if self._section("report"):
-            self._notes.append(f"report: {', '.join(self._section('report'))} have no place any more")
+            self._notes.append(
+                f"report: left out, because it has no settings now: {', '.join(self._section('report'))}"
+            )
         known = {*SECTIONS, *GROUPS, FORMAT}
         for name in (one for one in self._old if one not in known):
             new[name] = self._old[name]
@@ -206,7 +208,7 @@ class _Layout:
         if model == "scratch":
             return CommentedMap(scratch=CommentedMap(main=_first(old, data=self._table("corpus"))))
         if old:
-            self._notes.append(f"base: {', '.join(old)} are not used with a model of your own and are left out")
+            self._notes.append(f"base: left out, because a model of your own does not use it: {', '.join(old)}")
         if not Path(model).is_dir():
             return CommentedMap(hub=CommentedMap(main=CommentedMap(name=model, revision=revision)))
         run = CommentedMap(path=model)
@@ -230,7 +232,6 @@ class _Layout:
         return CommentedMap(runs=CommentedMap(main=run))
 
     def _named(self, family: str, run: CommentedMap) -> None:
-        run.fa.set_block_style()  # with its inputs a run is too long for one line
         algorithm = run.get("algorithm")
         start = str(run.pop("start", "sft"))
         inputs = {"algorithm": run.pop("algorithm", None), "start": MODELS.get(start, start)}
@@ -278,6 +279,8 @@ class _Layout:
 
 def _first(settings: CommentedMap, **inputs: Any) -> CommentedMap:
     """The settings with these keys before the others."""
+    if len(inputs) > 1:
+        settings.fa.set_block_style()  # with its inputs a run is too long for one line
     for position, (name, value) in enumerate(inputs.items()):
         settings.insert(position, name, value)
     return settings
