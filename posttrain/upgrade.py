@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import re
 import tempfile
 from io import StringIO
 from pathlib import Path
@@ -20,6 +21,7 @@ from posttrain.workspace import write_text
 
 KEPT: Final = Path("version-0.1")
 """Where everything that version 0.1 wrote is kept."""
+COMMENT: Final = re.compile(r"(?:^|\s)(#.*\S)", re.MULTILINE)
 OLD_STAGES: Final = ("prepare", "pairs", "evaluate_model@base")
 """Stages that only version 0.1 has."""
 
@@ -61,7 +63,9 @@ def _rewritten(old: str) -> tuple[str, list[str]]:
     data, notes = upgraded(yaml.load(old))
     text = StringIO()
     yaml.dump(data, text)
-    return text.getvalue(), notes
+    comments = (one.group(1) for one in COMMENT.finditer(old))
+    lost = [f"comment left out: {one}" for one in comments if one not in text.getvalue()]
+    return text.getvalue(), [*notes, *lost]
 
 
 def _old_outputs() -> list[Path]:

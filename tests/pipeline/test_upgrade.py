@@ -30,11 +30,12 @@ prepare:
     prompts: {path: my/data/prompts.jsonl, outside_workspace: true}
     corpus: {path: my/data/corpus.jsonl}
 base:
+  steps: 850  # enough
   model: my/model
-  steps: 850
 # supervised
 sft:
   objective: {aggregation: sequence_mean}
+# pairs of the Hub
 pairs: {source: given, given: {pairs: {hub: org/pairs, revision: abcdef6789012345678901234567890123456789}}}
 reward: {demonstrations: 300}
 preference:
@@ -141,9 +142,12 @@ def test_the_settings_of_every_run_find_their_places(
         Path(f"my/data/{kind}.jsonl").touch()
     shown = upgrade("write")
     assert "params.yaml: 17 runs are right" in shown, shown
-    for comment in ("# My experiments.", "# demonstrations", "# supervised", "# weak"):
+    for comment in ("# My experiments.", "# demonstrations", "# weak"):
         assert comment in Path("params.yaml").read_text()
     for note in (
+        "comment left out: # enough",
+        "comment left out: # supervised",
+        "comment left out: # pairs of the Hub",
         "report: left out, because it has no settings now: title",
         "base: left out, because a model of your own does not use it: steps",
         "online.runs.ppo: advantage.value_coef: 0.5 is version 0.1's default",
