@@ -43,7 +43,7 @@ class Kept:
 
     @cached_property
     def newest(self) -> Path:
-        return max(self.folder.glob("step-*"))
+        return max(self.folder.glob("step-[0-9]*"))
 
     @property
     def step(self) -> int:
@@ -120,7 +120,7 @@ def clean(which: Literal["unused", "all"]) -> str:
 
 
 def _kept() -> list[Kept]:
-    folders = {step.parent for step in checkpoint_path("").rglob("step-*") if step.is_dir()}
+    folders = {step.parent for step in checkpoint_path("").rglob("step-[0-9]*") if step.is_dir()}
     return sorted((Kept(folder) for folder in folders), key=lambda one: (one.output, one.age_s))
 
 
