@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 from posttrain.errors import PosttrainError
 
@@ -28,6 +29,10 @@ def main() -> int:
     commands.add_parser("sync", help=synced, description=synced)
     commands.add_parser("check", help="check params.yaml and what its runs name, without running anything")
     commands.add_parser("clean", help="remove what runs that params.yaml no longer has left: outputs and lock entries")
+    _add_checkpoints(commands)
+    upgraded = "bring a workspace of posttrain 0.1 to this version: show what changes, or write it with --yes"
+    upgrade = commands.add_parser("upgrade", help=upgraded, description=upgraded)
+    upgrade.add_argument("--yes", action="store_const", const="write", default="show", dest="mode", help="write it")
     shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
     shown.add_argument("section", nargs="?", help="one section, e.g. online")
     algorithms = commands.add_parser("algorithms", help="every algorithm, or one with its formula and settings")
@@ -56,6 +61,24 @@ def main() -> int:
     except BrokenPipeError:
         sys.stderr.close()
     return 0
+
+
+def _add_checkpoints(commands: Any) -> None:
+    """The command `checkpoints`, with what can be done to them."""
+    about = "list the checkpoints of unfinished runs: stage, step, size, age, and whether they would be resumed"
+    own = commands.add_parser("checkpoints", help=f"{about}; resume, restart, clean", description=about)
+    actions = own.add_subparsers(dest="action", metavar="ACTION")
+    for name, does in {
+        "resume": "let a stage whose code or packages were changed resume its checkpoint; a later change asks again",
+        "restart": "remove the checkpoint of a stage whose code or packages were changed, so that it starts again",
+    }.items():
+        example = f"example: python -m posttrain checkpoints {name} online@grpo"
+        action = actions.add_parser(name, help=does, description=does, epilog=example)
+        action.add_argument("stage", metavar="STAGE", help="as DVC calls it, e.g. online@grpo")
+    does = "remove checkpoints that no run of params.yaml would resume, never those of a running stage"
+    example = "example: python -m posttrain checkpoints clean --all"
+    cleaned = actions.add_parser("clean", help=does, description=does, epilog=example)
+    cleaned.add_argument("--all", action="store_const", const="all", default="unused", dest="which", help="remove all")
 
 
 def _answer(arguments: argparse.Namespace) -> str:
@@ -99,6 +122,12 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.leftovers import remove_leftovers
 
             return remove_leftovers()
+        case "checkpoints":
+            return _checkpoints(arguments)
+        case "upgrade":
+            from posttrain.upgrade import upgrade
+
+            return upgrade(arguments.mode)
         case "laws":
             from posttrain.laws.own import hold
 
@@ -119,6 +148,20 @@ def _not_current() -> dict[str, str]:
     from posttrain.stage_table import policies
 
     return not_current(policies(read()))
+
+
+def _checkpoints(arguments: argparse.Namespace) -> str:
+    from posttrain import checkpoints
+
+    match arguments.action:
+        case "resume":
+            return checkpoints.resume(arguments.stage)
+        case "restart":
+            return checkpoints.restart(arguments.stage)
+        case "clean":
+            return checkpoints.clean(arguments.which)
+        case _:
+            return checkpoints.list_checkpoints()
 
 
 def _comparison(arguments: argparse.Namespace) -> str:

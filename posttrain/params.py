@@ -13,8 +13,12 @@ from typing import Any, ClassVar, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from posttrain.errors import ParamsError
+from posttrain.formats import PARAMS, UPGRADE, check_format
+from posttrain.renames import SECTIONS
 
 PARAMS_FILE = "params.yaml"
+FORMAT = "format"
+"""The key of the file's format version; without it the file has the present one."""
 LARGEST = 1e12
 """Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""
 GROUPS = {
@@ -28,12 +32,6 @@ GROUPS = {
     "evaluate": ("settings", "policies"),
 }
 """The sections of params.yaml and the groups of each; a group maps the names of runs to their settings."""
-REMOVED = {
-    "prepare": "Use data.tasks, data.files or data.hub",
-    "pairs": "Use data.samples, or data.files for comparisons of your own",
-    "report": "Remove it: the report has no settings",
-}
-"""Sections of earlier versions, and what takes their place."""
 HALF = re.compile("[\ud800-\udfff]")
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 3, 80, 80, 80
@@ -69,8 +67,12 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
-    """The whole of params.yaml as plain data, its sections known."""
+    """The sections of params.yaml as plain data, all of them known."""
     data = read_yaml(path)
+    found = data.pop(FORMAT, PARAMS)
+    check_format(found, PARAMS, str(path), ParamsError)
+    if found < PARAMS:
+        raise ParamsError(what=f"{FORMAT} = {found}, of an earlier version", where=str(path), fix=UPGRADE)
     _check_sections(data, str(path))
     return data
 
@@ -96,8 +98,9 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _check_sections(data: Mapping[Any, Any], file: str) -> None:
     """Refuse sections and groups that nothing reads, and empty ones that DVC cannot read."""
     for name, section in data.items():
-        if name in REMOVED:
-            raise ParamsError(what=f"section '{name}' was removed", where=file, fix=REMOVED[name])
+        if name in SECTIONS:
+            fix = f"{SECTIONS[name]}. {UPGRADE}"
+            raise ParamsError(what=f"section '{name}' was removed", where=file, fix=fix)
         if name not in GROUPS:
             fix = did_you_mean(str(name), list(GROUPS))
             raise ParamsError(what=f"unknown section {_shown(name)}", where=file, fix=fix)

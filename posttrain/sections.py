@@ -65,7 +65,7 @@ def check_params(root: Path = Path()) -> str:
             where = f"{stage.group}.{name}"
             with _collected(errors):
                 _check_name(name, stage.group)
-                typed[where] = _load(stage.group, str(name))
+                typed[where] = load_settings(stage.group, str(name))
     made = _Made(settings, errors)
     for where, params in typed.items():
         errors += made.unknown(where, params)
@@ -101,7 +101,8 @@ def _check_name(name: object, group: str) -> None:
         raise ParamsError(what=f"{group}: {name!r:.100} cannot name a run", where=PARAMS_FILE, fix=fix)
 
 
-def _load(group: str, name: str) -> Any:
+def load_settings(group: str, name: str) -> Any:
+    """The typed settings of a run."""
     where = f"{group}.{name}"
     if group == "data.tasks":
         return task_run(name)[2]

@@ -101,6 +101,23 @@ def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:
     return {name: float(f"{value:.{digits}g}") for name, value in values.items()}
 
 
+def said_size(size: float) -> str:
+    """A number of bytes in words."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def said_age(seconds: float) -> str:
+    """A time in words, in the largest unit of which there are two or more."""
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
 def hold(file: Path, what: str, patience_s: float = PATIENCE_S) -> None:
     """Hold a lock file until this process ends, however it ends; who finds it held is told by whom."""
     key, until = os.path.abspath(file), time.monotonic() + patience_s
@@ -124,12 +141,21 @@ def hold_stage(name: str) -> None:
     hold(Path("checkpoints/.held") / name.replace("/", "@"), f"the stage {name} of this workspace")
 
 
-def drop_unheld(folder: Path) -> None:
-    """Remove a folder of checkpoints, unless a living process is at work on it."""
+def is_held(file: Path) -> bool:
+    """Whether a living process holds a lock file."""
+    handle = _locked(file)
+    if handle is not None:
+        os.close(handle)
+    return handle is None
+
+
+def drop_unheld(folder: Path) -> bool:
+    """Remove a folder of checkpoints, unless a living process is at work on it; whether it was removed."""
     handle = _locked(folder / HELD)
     if handle is not None:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)
+    return handle is not None
 
 
 def drop_committed() -> None:

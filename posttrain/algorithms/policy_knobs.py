@@ -8,9 +8,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.advantages import ADVANTAGES, Advantage
-from posttrain.algorithms.surrogates import RENAMED, SURROGATES, Surrogate
+from posttrain.algorithms.surrogates import SURROGATES, Surrogate
 from posttrain.choices import OneOf, Option, Options
 from posttrain.params import Params
+from posttrain.renames import POLICY, inside, keys
 
 HORIZON = 10_000
 
@@ -71,7 +72,7 @@ KL: OneOf[Option] = OneOf(
         "reward_sequence": Option(SequenceKlOptions, "the outcome reward less beta times the sequence's KL"),
     },
     "none",
-    renamed={"place": "type"},
+    renamed=inside(POLICY, "kl"),
 )
 PENALTY: OneOf[Option] = OneOf(
     {
@@ -80,7 +81,7 @@ PENALTY: OneOf[Option] = OneOf(
         "sampled": Option(PenaltyOptions, "beta KL(old || new), from the sampled tokens"),
     },
     "none",
-    renamed={"kind": "type"},
+    renamed=inside(POLICY, "penalty"),
 )
 UPDATE: OneOf[Option] = OneOf(
     {
@@ -89,23 +90,14 @@ UPDATE: OneOf[Option] = OneOf(
     },
     "adamw",
 )
-SURROGATE: OneOf[Surrogate] = OneOf(SURROGATES, "ppo_clip", own=(Surrogate,), renamed=RENAMED)
+SURROGATE: OneOf[Surrogate] = OneOf(SURROGATES, "ppo_clip", own=(Surrogate,), renamed=inside(POLICY, "surrogate"))
 ADVANTAGE: OneOf[Advantage] = OneOf(ADVANTAGES, "group_zscore")
 
 
 class PolicyKnobs(Params):
     """Everything that tells one policy objective from another."""
 
-    renamed: ClassVar[Mapping[str, str]] = {
-        "clip": "surrogate.low and surrogate.high",
-        "ratio": "surrogate: gspo, which takes the ratio of whole sequences",
-        "baseline_decay": "advantage.decay",
-        "mixture": "advantage.mixture",
-        "win_scale": "advantage.scale",
-        **{key: f"advantage.{key}" for key in ("gamma", "lam", "value_coef", "value_clip")},
-        "trpo": "update: {type: trpo, delta: ...}",
-        "experimental": "allow_unsupported",
-    }
+    renamed: ClassVar[Mapping[str, str]] = keys(POLICY)
     advantage: Annotated[Options, ADVANTAGE] = Field(ADVANTAGE.chosen, description="how a sample's reward is compared")
     surrogate: Annotated[Options, SURROGATE] = Field(
         SURROGATE.chosen, description="the term of each token that is maximised"

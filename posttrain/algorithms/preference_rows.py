@@ -13,6 +13,7 @@ from posttrain.algorithms.row import Row, table
 from posttrain.choices import OneOf, Options
 from posttrain.formulas import preference as f
 from posttrain.params import Params
+from posttrain.renames import PREFERENCE, keys
 
 
 @dataclass(frozen=True)
@@ -139,10 +140,7 @@ LOSS: OneOf[PairLoss | UnaryLoss] = OneOf({**PAIR_LOSSES, **UNARY_LOSSES}, "dpo"
 class PreferenceKnobs(Params):
     """Everything that tells one preference objective from another."""
 
-    renamed: ClassVar[Mapping[str, str]] = {
-        **{key: f"loss.{key}" for key in ("beta", "label_smoothing", "gamma", "delta", "desirable", "undesirable")},
-        "experimental": "allow_unsupported",
-    }
+    renamed: ClassVar[Mapping[str, str]] = keys(PREFERENCE)
     loss: Annotated[Options, LOSS] = Field(LOSS.chosen, description="the loss per pair or judged answer")
     reference: bool = Field(True, description="whether log-probs are taken relative to the reference policy")
     reduce: Literal["sum", "mean"] = Field("sum", description="over an answer's tokens")

@@ -14,6 +14,7 @@ from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnob
 from posttrain.algorithms.row import Row
 from posttrain.algorithms.supervised import LikelihoodKnobs
 from posttrain.choices import OneOf, Option, Options
+from posttrain.renames import SAMPLED, inside
 
 
 class BestAgainstWorst(Options):
@@ -63,7 +64,7 @@ PAIR_SELECT: OneOf[Option] = OneOf(
         "rejection_sampled": Option(RejectionSampled, "pairs of samples accepted by their reward (RSO)"),
     },
     "best_against_worst",
-    renamed={"rule": "type"},
+    renamed=inside(SAMPLED, "select"),
 )
 BEST_SELECT: OneOf[Option] = OneOf(
     {
@@ -72,7 +73,7 @@ BEST_SELECT: OneOf[Option] = OneOf(
         "reaching": Option(Reaching, "samples whose reward reaches a threshold (ReST-EM)"),
     },
     "best",
-    renamed={"rule": "type"},
+    renamed=inside(SAMPLED, "select"),
 )
 
 

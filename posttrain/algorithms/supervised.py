@@ -15,6 +15,7 @@ from posttrain.choices import OneOf, Option, Options
 from posttrain.formulas import distill, weight
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
+from posttrain.renames import DISTILL, keys
 
 Aggregation = Literal["token_mean", "sequence_mean"]
 
@@ -73,7 +74,7 @@ DIVERGENCE: OneOf[Option] = OneOf(
 class DistillKnobs(Params):
     """Which divergence from the teacher is made small, and how tokens become one number."""
 
-    renamed: ClassVar[Mapping[str, str]] = {"beta": "divergence.beta"}
+    renamed: ClassVar[Mapping[str, str]] = keys(DISTILL)
     divergence: Annotated[Options, DIVERGENCE] = Field(
         DIVERGENCE.chosen, description="the divergence from the teacher that is made small"
     )

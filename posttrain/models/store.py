@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 
 from posttrain.errors import ModelError
+from posttrain.formats import MODELS, check_format
 from posttrain.measure.phases import phase
 from posttrain.models.forward import run_in_rows, runs_in_rows
 from posttrain.models.loading import filled, not_finite, outline, ready
@@ -21,6 +22,8 @@ from posttrain.models.weights import SHARD_BYTES, WeightFiles, describe, digest,
 from posttrain.workspace import finite_json
 
 MANIFEST = "manifest.json"
+FORMAT = "posttrain_format"
+"""The manifest's key of the format version; tensors and files have other names."""
 AGAIN = "Make the folder again, or delete manifest.json if you changed it on purpose"
 GENERATION = "generation_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
@@ -167,7 +170,7 @@ def save_model(
         for file in fresh.glob("*.safetensors"):  # which safetensors makes readable for the owner alone
             file.chmod((fresh / "config.json").stat().st_mode)
         manifest |= {file.name: digest(file) for file in sorted(fresh.iterdir()) if file.suffix != ".safetensors"}
-        (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        (fresh / MANIFEST).write_text(json.dumps({FORMAT: MODELS, **manifest}, indent=1) + "\n", encoding="utf-8")
         shutil.rmtree(target, ignore_errors=True)
         os.replace(fresh, target)
     except (OSError, SafetensorError) as error:
@@ -211,6 +214,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise ModelError(what=f"cannot be read ({error})", where=str(file), fix=AGAIN) from error
     if not isinstance(found, dict):
         raise ModelError(what="holds no JSON object", where=str(file), fix=AGAIN)
+    check_format(found.pop(FORMAT, 1), MODELS, str(file), ModelError)
     return found
 
 

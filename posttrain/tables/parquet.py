@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from posttrain.errors import TableError
+from posttrain.formats import TABLES
 from posttrain.measure.phases import phase
 
 Place = str | os.PathLike[str]
@@ -28,6 +29,8 @@ DECODE_ERRORS: Final = (
 )
 """Everything that a damaged file makes `decode` raise."""
 
+FORMAT: Final = b"posttrain.format"
+"""The key of the format version in a table's metadata."""
 _ROW_GROUP: Final = 65_536
 _BATCH: Final = 4096
 _WIDTH: Final = 8
@@ -45,6 +48,11 @@ def decode(file: Path) -> pl.DataFrame:
     for field in arrow.schema:
         _decode_names(field)
     return pl.DataFrame(pl.from_arrow(arrow))
+
+
+def table_format(file: Path) -> int:
+    """The format version that a table says it has; 1 where it says none. Damage raises one of `DECODE_ERRORS`."""
+    return int((pq.read_schema(file, memory_map=False).metadata or {}).get(FORMAT, b"1"))
 
 
 def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | None = None) -> None:
@@ -103,8 +111,9 @@ def write_parquet(frame: pl.DataFrame, path: Place) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as stream:
+            table = frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
             pq.write_table(
-                frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()),
+                table.replace_schema_metadata({FORMAT: str(TABLES)}),
                 stream,
                 row_group_size=_ROW_GROUP,
                 compression="zstd",

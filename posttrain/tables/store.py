@@ -11,10 +11,11 @@ from typing import Final
 import polars as pl
 
 from posttrain.errors import VERIFY, TableError
+from posttrain.formats import TABLES, UPGRADE, check_format
 from posttrain.measure.phases import phase
 from posttrain.tables.columns import Kind
 from posttrain.tables.failures import Failure, rejected_rows, row_failures, sentences, structure_failures
-from posttrain.tables.parquet import DECODE_ERRORS, Place, decode, write_parquet
+from posttrain.tables.parquet import DECODE_ERRORS, Place, decode, table_format, write_parquet
 
 _MAGIC: Final = b"PAR1"
 _SMALLEST: Final = 12
@@ -27,10 +28,14 @@ def read_table(path: Place, kind: Kind) -> pl.DataFrame:
     file = Path(path)
     _check_container(file)
     try:
-        frame = decode(file)
+        written, frame = table_format(file), decode(file)
     except DECODE_ERRORS as error:
         reason = " ".join(str(error).split())[:200]
         raise _damaged(file, f"parquet cannot be decoded ({reason})") from error
+    check_format(written, TABLES, str(file), TableError)
+    if written < TABLES and structure_failures(frame, kind):
+        what = f"an earlier version of posttrain made it (table format {written}), with other columns"
+        raise TableError(what=what, where=str(file), fix=f"{UPGRADE}, or make it again: `dvc repro`")
     return check_table(frame, kind, file)
 
 

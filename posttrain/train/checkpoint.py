@@ -1,4 +1,7 @@
-"""Checkpoints: whole or absent, checksummed, named by the fingerprint of everything that the run depends on."""
+"""Checkpoints: whole or absent, checksummed, in a folder named by the run's parameters and inputs.
+
+Each names what made it: code, packages, the CPU's instructions. Resuming with others needs a person's consent.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,14 +20,32 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from posttrain.errors import CheckpointError
+from posttrain.digests import Digests
+from posttrain.errors import CheckpointError, PipelineError
+from posttrain.formats import CHECKPOINTS, check_format
 from posttrain.inputs import confirm
 from posttrain.measure.phases import phase
-from posttrain.measure.record import code_digest, cpu_isa, versions
-from posttrain.workspace import DONE, HELD, checkpoint_path, drop_unheld, hold, recorded_digest
+from posttrain.measure.record import note
+from posttrain.train.maker import differences, is_maker, maker, read_maker
+from posttrain.workspace import (
+    DONE,
+    HELD,
+    checkpoint_path,
+    drop_unheld,
+    hold,
+    is_held,
+    recorded_digest,
+    said_age,
+    said_size,
+    write_json,
+)
 
 KEPT = 2
 TENSORS, STATE, SUMS = "tensors.safetensors", "state.json", "sums.json"
+RUN = "run.json"
+"""The parameters and inputs of the run that a folder of checkpoints belongs to."""
+ASKED, ACCEPTED = "asked.json", "accepted.json"
+"""What would have resumed a checkpoint of another maker, and what a person has let resume it."""
 
 T = TypeVar("T")
 
@@ -42,44 +64,54 @@ class Saved:
 
 
 @phase("load")
-def fingerprint(stage: str, params: Any, inputs: list[Path]) -> str:
-    """A digest of the stage, its parameters and input files, the library's loaded code, the packages and the ISA."""
-    digest = hashlib.sha256(f"{stage}\n{versions()}\n{cpu_isa()}\n{code_digest()}\n".encode())
-    digest.update(json.dumps(params, sort_keys=True, default=str).encode())
-    for path in inputs:
-        files = [path] if path.is_file() else sorted(part for part in path.rglob("*") if part.is_file())
-        for file in files:
-            digest.update(f"{file.as_posix()}\n".encode())
-            digest.update(bytes.fromhex(_digest(file)))
-    return digest.hexdigest()[:16]
+def run_key(stage: str, settings: Mapping[str, Any], inputs: list[Path]) -> dict[str, Any]:
+    """What a run's checkpoints are known by: the stage, its parameters and the digests of what it reads."""
+    digests = Digests()
+    key = {"stage": stage, "settings": settings, "inputs": {path.as_posix(): digests.of(str(path)) for path in inputs}}
+    found: dict[str, Any] = json.loads(json.dumps(key, sort_keys=True, default=str))
+    return found
+
+
+def fingerprint(key: Mapping[str, Any]) -> str:
+    """The name of the folder of a run's checkpoints."""
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Checkpoints:
     """The checkpoints of one run, in `checkpoints/STAGE/FINGERPRINT/step-N` under the main workspace.
 
     They stay when the run is finished, until DVC has recorded its outputs: a stage that starts later removes them.
+    Those of unfinished runs with other parameters or inputs stay until a person removes them.
     """
 
-    def __init__(self, stage: str, mark: str) -> None:
-        self._stage, self._mark = checkpoint_path(stage), mark
-        self._folder = self._stage / mark
+    def __init__(self, stage: str, settings: Mapping[str, Any], inputs: list[Path]) -> None:
+        key = run_key(stage, settings, inputs)
+        self._name, self._stage, self._mark = stage, checkpoint_path(stage), fingerprint(key)
+        self._folder = self._stage / self._mark
+        self._maker, self._edits = maker(stage), list[str]()
         hold(self._folder / HELD, f"a run of {stage} with the same inputs")
         for left in self._folder.glob(".step-*"):  # by a process that was killed while it saved
             shutil.rmtree(left, ignore_errors=True)
+        write_json(self._folder / RUN, {"format": CHECKPOINTS, **key})
+        if others := self._unfinished_others():
+            size = said_size(sum(file.stat().st_size for one in others for file in one.rglob("*") if file.is_file()))
+            what = f"{len(others)} unfinished runs with other parameters or inputs keep {size} of checkpoints"
+            print(f"{stage}: {what}; `python -m posttrain checkpoints` lists them")
 
     @phase("write")
     def save(self, saved: Saved) -> None:
         """Write one checkpoint, if the inputs are still the same; it appears under its name only when it is whole."""
         confirm()
-        self._drop_foreign()
+        self._drop_useless()
         target = self._folder / _name(saved.step)
         fresh = self._folder / f".{target.name}"
         try:
             fresh.mkdir(parents=True, exist_ok=True)
             tensors = {name: part.detach().cpu().contiguous() for name, part in saved.tensors.items()}
             save_file(tensors, str(fresh / TENSORS))
-            plain = json.dumps({"step": saved.step, "mark": self._mark, **saved.plain})
-            (fresh / STATE).write_text(plain, encoding="utf-8")
+            own = {"format": CHECKPOINTS, "step": saved.step, "mark": self._mark}
+            made = {"maker": self._maker, "edits": self._edits}
+            (fresh / STATE).write_text(json.dumps({**saved.plain, **own, **made}), encoding="utf-8")
             sums = {name: _digest(fresh / name) for name in (TENSORS, STATE)}
             (fresh / SUMS).write_text(json.dumps(sums), encoding="utf-8")
             for file in fresh.iterdir():
@@ -91,20 +123,30 @@ class Checkpoints:
             shutil.rmtree(fresh, ignore_errors=True)
             fix = f"Free the disk or fix the folder's rights, and run it again: it goes on from {self._kept()}"
             raise CheckpointError(what=f"cannot be written ({error})", where=str(target), fix=fix) from error
-        for old in self._all()[:-KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
+        kept = [one for one in self._all() if one <= target][-KEPT:]  # later ones were passed over
+        for one in set(self._all()) - set(kept):
+            shutil.rmtree(one, ignore_errors=True)
 
     @phase("load")
     def resume(self, take: Callable[[Saved], T]) -> T | None:
         """What `take` makes of the newest good checkpoint; those that are not are named on stderr and passed over.
 
-        `take` raises a CheckpointError before it changes anything when the checkpoint does not fit.
+        `take` raises a CheckpointError before it changes anything when the checkpoint does not fit. A checkpoint of
+        another maker ends the stage, unless a person has accepted the present one.
         """
         for folder in reversed(self._all()):
             try:
-                return take(self._read(folder))
+                saved = self._read(folder)
+                edits = self._edits_since(saved, folder)
+                taken = take(saved)
             except CheckpointError as error:
                 print(f"checkpoint passed over: {error}", file=sys.stderr)
+                continue
+            (self._folder / ASKED).unlink(missing_ok=True)
+            self._edits = edits
+            if edits:
+                note(resumed_after_edits="; ".join(edits))
+            return taken
         return None
 
     def finish(self, plot: Path) -> None:
@@ -117,8 +159,10 @@ class Checkpoints:
         needed = (KEPT + 1 - min(len(self._all()), KEPT)) * size  # the next one is written before the oldest goes
         free = shutil.disk_usage(self._folder).free
         if needed > free:
-            what = f"checkpoints of {_amount(size)} each need {_amount(needed)} of disk, and {_amount(free)} are free"
-            fix = "Free the disk, or make checkpoints/ a link to a larger one"
+            amounts = f"{said_size(size)} each need {said_size(needed)}"
+            what = f"checkpoints of {amounts} of disk, and {said_size(free)} are free"
+            fix = "Free the disk (`python -m posttrain checkpoints` lists what lies there), or make checkpoints/ a link"
+            fix += " to a larger one"
             raise CheckpointError(what=what, where=str(self._stage), fix=fix)
 
     def _kept(self) -> str:
@@ -128,11 +172,41 @@ class Checkpoints:
     def _all(self) -> list[Path]:
         return sorted(self._folder.glob("step-*"))
 
-    def _drop_foreign(self) -> None:
-        """Checkpoints of the same stage with other inputs are of no use, unless another process is making them."""
-        for folder in self._stage.iterdir():
-            if folder != self._folder and (folder / HELD).is_file():
+    def _others(self) -> list[Path]:
+        return [one for one in self._stage.iterdir() if one != self._folder and (one / HELD).is_file()]
+
+    def _unfinished_others(self) -> list[Path]:
+        return [
+            one
+            for one in self._others()
+            if any(one.glob("step-*")) and not (one / DONE).is_file() and not is_held(one / HELD)
+        ]
+
+    def _drop_useless(self) -> None:
+        """Remove what other runs of the stage have left that are finished, or that never saved a checkpoint."""
+        for folder in self._others():
+            if (folder / DONE).is_file() or not any(folder.glob("step-*")):
                 drop_unheld(folder)
+
+    def _edits_since(self, saved: Saved, folder: Path) -> list[str]:
+        """What was edited in the course of the run, this time included; raise if nobody has accepted that."""
+        made, edits = saved.plain["maker"], list(saved.plain["edits"])
+        found = differences(made, self._maker)
+        if not found:
+            return edits
+        accepted = read_maker(self._folder / ACCEPTED)
+        if accepted is None or differences(accepted, self._maker):
+            write_json(self._folder / ASKED, self._maker)
+            stage = os.environ.get("DVC_STAGE", self._name).rpartition(":")[2]
+            age = said_age(time.time() - folder.stat().st_mtime)
+            named = ", ".join([*found[:10], *(["and more"] if len(found) > 10 else [])])
+            what = f"step {saved.step}, saved {age} ago, was made with other code or packages: {named}"
+            command = "python -m posttrain checkpoints"
+            fix = (
+                f"Resume it all the same with `{command} resume {stage}`, or start from step 0 with `{command} restart"
+            )
+            raise PipelineError(what=what, where=str(self._folder), fix=f"{fix} {stage}`")
+        return [*edits, f"step {saved.step}: {', '.join(found)}"]
 
     def _read(self, folder: Path) -> Saved:
         try:
@@ -141,6 +215,10 @@ class Checkpoints:
                 if _digest(folder / name) != sums[name]:
                     raise CheckpointError(what=f"{name} does not match its checksum", where=str(folder), fix=DELETE)
             plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
+            check_format(int(plain["format"]), CHECKPOINTS, str(folder), PipelineError)
+            edits = plain["edits"]
+            if not is_maker(plain["maker"]) or type(edits) is not list or {*map(type, edits)} - {str}:
+                raise CheckpointError(what="it does not say what made it", where=str(folder), fix=DELETE)
             if (plain["mark"], _name(plain["step"])) != (self._mark, folder.name):
                 what = f"it is step {plain['step']} of another run ({plain['mark']})"
                 raise CheckpointError(what=what, where=str(folder), fix=DELETE)
@@ -155,15 +233,6 @@ DELETE = "Delete it"
 
 def _name(step: int) -> str:
     return f"step-{step:08d}"
-
-
-def _amount(size: float) -> str:
-    """A number of bytes as people say it."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
 
 
 def _digest(file: Path) -> str:

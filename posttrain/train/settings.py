@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 from torch import nn
@@ -16,7 +17,7 @@ from posttrain.params import Params
 from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
 from posttrain.train.batch import Source
-from posttrain.train.checkpoint import Checkpoints, fingerprint
+from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.estimate import check_memory, checkpoint_bytes, told_out_of_memory
 from posttrain.train.limits import LimitParams
 from posttrain.train.loop import Run, train
@@ -42,6 +43,15 @@ class TrainingParams(Params):
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
 
 
+RUNS_ON = "runs_on"
+"""The type of the device, among the settings that a checkpoint is known by."""
+
+
+def decisive(params: TrainingParams) -> dict[str, Any]:
+    """The settings that change the training, as plain data: those that a checkpoint is known by."""
+    return params.model_dump(mode="json", exclude={"limits", "checkpoint_every", "save_dtype"})
+
+
 def adamw(trained: Mapping[str, nn.Module], params: TrainingParams, steps: int) -> AdamW:
     """The ordinary update rule over trained models, by name."""
     rates = {"policy": params.optimizer.lr, "critic": params.optimizer.critic_lr or params.optimizer.lr}
@@ -64,10 +74,8 @@ def run_training(
 
     `step_tokens`: the most tokens that an optimizer step can hold, for the estimate of memory.
     """
-    unread = {"limits", "checkpoint_every", "save_dtype"}  # they do not change the training
-    settings = params.model_dump(mode="json", exclude=unread)
-    mark = fingerprint(name, [settings, models.runtime.torch.type], inputs)
-    checkpoints, plot = Checkpoints(name, mark), plot_path(name)
+    checkpoints = Checkpoints(name, {**decisive(params), RUNS_ON: models.runtime.torch.type}, inputs)
+    plot = plot_path(name)
     check_memory(models, step_tokens, params.limits.memory, name)
     checkpoints.check_space(checkpoint_bytes(models))
     run = Run(name, objective, source, models, update, checkpoints, plot, params.checkpoint_every, watch, params.limits)

@@ -9,6 +9,8 @@ from tests.architecture.sources import home, imports, modules, own, own_imports
 LAYERS = (
     {"flows"},
     {"posttrain.__main__"},
+    {"posttrain.checkpoints", "posttrain.upgrade"},
+    {"posttrain.upgrade_params"},
     {"posttrain.sections"},  # types the runs of all stages
     {"stages"},
     {"posttrain.stage", "posttrain.compare", "posttrain.verify"},
@@ -24,6 +26,7 @@ LAYERS = (
     {"posttrain.measure", "posttrain.durable"},
     {"posttrain.digests", "posttrain.user_code"},
     {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
+    {"posttrain.formats", "posttrain.renames"},
     {"posttrain.errors", "posttrain.rollout"},
     {"posttrain"},
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,10 +45,15 @@ def test_checkpoints_stay_until_dvc_has_recorded_the_outputs(bench: Bench) -> No
     assert not checkpoints_of(workspace)
 
 
-def test_older_checkpoints_go_when_a_run_with_other_inputs_saves(bench: Bench) -> None:
+def test_checkpoints_of_an_unfinished_run_stay_when_one_with_other_parameters_saves(bench: Bench) -> None:
+    """Those of a finished run go."""
     workspace = bench.copy()
+    (finished,) = {folder.parent for folder in checkpoints_of(workspace)}
+    unfinished = Path(shutil.copytree(finished, finished.with_name("0" * 16)))
+    (unfinished / "done").unlink()
     params = workspace / "params.yaml"
     params.write_text(params.read_text().replace("epochs: 0.25", "epochs: 0.26"))
     assert bench.server.run(workspace, bench.stage).status == 0
-    assert len({folder.parent for folder in checkpoints_of(workspace)}) == 1
+    left = {folder.parent for folder in checkpoints_of(workspace)}
+    assert len(left) == 2 and unfinished in left and finished not in left
     assert all((workspace / out).exists() for out in outputs(bench.stage))

@@ -35,7 +35,7 @@ from posttrain.sampling.local.sampler import LocalSampler
 from posttrain.text.chat import ChatText
 from posttrain.train import randomness
 from posttrain.train.batch import Batch, Source
-from posttrain.train.checkpoint import Checkpoints, fingerprint
+from posttrain.train.checkpoint import Checkpoints, fingerprint, run_key
 from posttrain.train.epochs import EpochSource, Example
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
@@ -177,7 +177,7 @@ def make_run(folder: Path, name: str, place: Path) -> Run:
     update = AdamW(trained, OPTIMIZER, source.steps)
     if name == "trpo":
         update = Trpo(models.policy, TrpoOptions(delta=0.02, iterations=4))
-    return Run(name, objective, source, models, update, Checkpoints(name, "mark"), place / f"{name}.csv", 1)
+    return Run(name, objective, source, models, update, Checkpoints(name, {}, []), place / f"{name}.csv", 1)
 
 
 def digest(run: Run) -> str:
@@ -407,7 +407,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
     monkeypatch.setattr(LikelihoodObjective, "loss", _broken(LikelihoodObjective.loss))
     with pytest.raises(TrainingError, match="loss and grad_norm not finite at step 2"):
         train(run)
-    kept = Checkpoints("sft", "mark").resume(lambda saved: saved)
+    kept = Checkpoints("sft", {}, []).resume(lambda saved: saved)
     assert kept is not None and kept.step == 2
 
 
@@ -424,10 +424,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
 ) -> None:
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     train(make_run(folder, "sft", tmp_path))
-    checkpoints = Checkpoints("sft", "mark")
+    checkpoints = Checkpoints("sft", {}, [])
     newest = checkpoints.resume(lambda saved: saved)
     assert newest is not None
-    file = tmp_path / "checkpoints" / "sft" / "mark" / f"step-{newest.step:08d}" / "tensors.safetensors"
+    file = next((tmp_path / "checkpoints/sft").glob(f"*/step-{newest.step:08d}/tensors.safetensors"))
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(bytes(data))
@@ -439,11 +439,12 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
 def test_the_fingerprint_follows_parameters_and_inputs(tmp_path: Path) -> None:
     file = tmp_path / "input"
     file.write_text("one")
-    before = fingerprint("stage", {"lr": 1}, [file])
-    assert before == fingerprint("stage", {"lr": 1}, [file])
-    assert before != fingerprint("stage", {"lr": 2}, [file])
+    before = fingerprint(run_key("stage", {"lr": 1}, [file]))
+    assert before == fingerprint(run_key("stage", {"lr": 1}, [file]))
+    assert before != fingerprint(run_key("stage", {"lr": 2}, [file]))
+    assert before != fingerprint(run_key("other", {"lr": 1}, [file]))
     file.write_text("two")
-    assert before != fingerprint("stage", {"lr": 1}, [file])
+    assert before != fingerprint(run_key("stage", {"lr": 1}, [file]))
 
 
 def test_a_log_with_a_new_column_is_written_anew(tmp_path: Path) -> None:

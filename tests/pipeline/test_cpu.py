@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.measure.record import write_record
-from posttrain.train.checkpoint import fingerprint
+from posttrain.train.maker import differences, maker
 from tests.cpu import HOSTILE, ISA
 from tests.workspace import ROOT
 
@@ -53,10 +53,11 @@ def test_an_unknown_choice_is_one_line() -> None:
 
 def test_the_choice_is_recorded_and_separates_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    marks = set()
+    makers = []
     for choice in ("avx2", "avx512", "avx2"):
         monkeypatch.setenv(ISA, choice)
         write_record("sft", {})
         assert json.loads(Path("records/sft.json").read_text())["cpu_isa"] == choice
-        marks.add(fingerprint("sft", {}, []))
-    assert len(marks) == 2
+        makers.append(maker("sft"))
+    assert differences(makers[0], makers[1]) == ["cpu_isa avx2 -> avx512"]
+    assert not differences(makers[0], makers[2])

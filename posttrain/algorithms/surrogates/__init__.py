@@ -6,7 +6,7 @@ from posttrain.algorithms.row import Row
 from posttrain.algorithms.surrogates import clipped, covariance, dppo, gmpo, gspo_token, sapo
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
 
-__all__ = ["RENAMED", "ROWS", "SURROGATES", "Options", "Surrogate", "Tokens"]
+__all__ = ["ROWS", "SURROGATES", "Options", "Surrogate", "Tokens"]
 
 _IDEAS = (sapo, gmpo, dppo, gspo_token, covariance)
 
@@ -16,5 +16,3 @@ SURROGATES: dict[str, Surrogate] = {
 }
 ROWS: tuple[Row, ...] = tuple(row for idea in _IDEAS for row in idea.ROWS)
 """Rows of policy objectives that are about one surrogate."""
-RENAMED = {"pessimistic": "ppo_clip", "weight": "cispo", "score": "reinforce", "unclipped": "importance"}
-"""Names of earlier versions."""

@@ -13,7 +13,7 @@ from posttrain.measure.phases import phase
 from posttrain.params import read_yaml
 from posttrain.stage import run_named_stage
 from posttrain.tables.parquet import decode
-from posttrain.train.checkpoint import Checkpoints, Saved, fingerprint
+from posttrain.train.checkpoint import Checkpoints, Saved
 from posttrain.workspace import metrics_path, model_path, write_json
 
 EVERY = 5
@@ -25,7 +25,7 @@ def main(run: str) -> None:
     table = Path(f"data/{params['data']}.parquet")
     with phase("load"):
         numbers = decode(table)["number"].to_list()
-    checkpoints = Checkpoints(f"fit@{run}", fingerprint("fit", params, [table]))
+    checkpoints = Checkpoints(f"fit@{run}", params, [table])
     saved = checkpoints.resume(lambda found: found) or Saved(0, {"weight": torch.zeros(64)}, {})
     print(f"fit begins at step {saved.step}", flush=True)
     weight = saved.tensors["weight"]

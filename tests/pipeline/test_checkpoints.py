@@ -1,0 +1,83 @@
+"""`posttrain checkpoints` compares what lies there with params.yaml, the inputs and the code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from posttrain.checkpoints import clean, list_checkpoints
+from tests.workspace import ROOT, environment
+
+STOPPED = """
+import torch
+from pathlib import Path
+from posttrain.sections import load_settings
+from posttrain.train.checkpoint import Checkpoints, Saved
+from posttrain.train.settings import decisive, RUNS_ON
+for stage, group in (("base@tiny", "base.scratch"), ("sft@main", "sft.runs")):
+    settings = decisive(load_settings(group, stage.partition("@")[2]))
+    kept = Checkpoints(stage, {**settings, RUNS_ON: "cpu"}, [Path("data/two_step/chat.parquet")])
+    for step in (1, 2, 3):
+        kept.save(Saved(step, {"weight": torch.zeros(4)}, {}))
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workspace in which two stages have stopped at step 3."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    shutil.copyfile(ROOT / "recipes/smoke.yaml", "params.yaml")
+    Path("data/two_step").mkdir(parents=True)
+    Path("data/two_step/chat.parquet").write_text("chat")
+    env = environment() | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", STOPPED], env=env, check=True)
+    return tmp_path
+
+
+def states() -> dict[str, str]:
+    """Stage -> what is said of its checkpoints."""
+    lines = [line.split(maxsplit=7) for line in list_checkpoints().splitlines()[:-1]]
+    return {words[0]: words[7].removeprefix("ago").strip() for words in lines}
+
+
+def test_each_stage_is_listed_with_what_would_become_of_it(workspace: Path) -> None:
+    assert states() == {"base_scratch@tiny": "resumable", "sft@main": "resumable"}
+    assert " step 3 " in list_checkpoints()
+    params = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(params.replace("epochs: 3.0", "epochs: 4.0"))
+    assert states() == {"base_scratch@tiny": "resumable", "sft@main": "other parameters: epochs 3.0, now 4.0"}
+    Path("params.yaml").write_text(params.replace("    tiny:\n", "    small:\n"))
+    assert states()["base@tiny"] == "no such run in params.yaml"
+    Path("params.yaml").write_text(params)
+    Path("data/two_step/chat.parquet").write_text("other")
+    assert states()["sft@main"] == "other inputs: data/two_step/chat.parquet"
+    Path("data/two_step/chat.parquet").write_text("chat")
+    Path("posttrain").mkdir()
+    Path("posttrain/errors.py").write_text("VERIFY = 'another file'")
+    assert states()["sft@main"] == "made with other code or packages: posttrain/errors.py"
+    next(Path("checkpoints/sft").rglob("run.json")).write_text('{"stage": "sft@main"}')
+    assert states()["sft@main"] == "made by another version of posttrain"
+
+
+def test_clean_removes_what_no_run_would_resume_and_nothing_else(workspace: Path) -> None:
+    assert clean("unused").startswith("nothing to remove")
+    params = Path("params.yaml")
+    params.write_text(params.read_text().replace("epochs: 3.0", "epochs: 4.0"))
+    assert clean("unused").startswith("removed step 3 of sft@main (")
+    assert list(states()) == ["base_scratch@tiny"]
+    assert clean("all").startswith("removed step 3 of base_scratch@tiny (")
+    assert list_checkpoints() == "no checkpoints"
+
+
+def test_the_newest_two_are_kept_and_say_what_made_them(workspace: Path) -> None:
+    steps = sorted(Path("checkpoints/sft").rglob("step-*"))
+    assert [step.name for step in steps] == ["step-00000002", "step-00000003"]
+    state = json.loads((steps[-1] / "state.json").read_text())
+    assert state["format"] == 2 and state["maker"]["versions"].keys() >= {"python", "torch", "transformers"}
+    assert {"posttrain/train/checkpoint.py", "stages/__init__.py"} <= state["maker"]["code"].keys()
