@@ -11,7 +11,7 @@ LAYERS = (
     {"posttrain.__main__"},
     {"posttrain.sections"},  # types the runs of all stages
     {"stages"},
-    {"posttrain.stage", "posttrain.compare", "posttrain.verify"},
+    {"posttrain.stage", "posttrain.compare", "posttrain.verify", "posttrain.run_graph"},
     {"posttrain.online", "posttrain.laws"},
     {"posttrain.train", "posttrain.evaluate", "posttrain.report"},
     {"posttrain.sampling"},
