@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from posttrain.errors import PosttrainError
-from posttrain.leftovers import leftovers
+from posttrain.leftovers import Leftovers
 from posttrain.params import did_you_mean
 from posttrain.sampling.annotator import SAMPLED
 from posttrain.slots import NONE, slots
@@ -23,10 +22,10 @@ LISTED = 3
 class Made:
     """The tables and models that the runs of params.yaml make, and which of a run's slots name none of them."""
 
-    def __init__(self, settings: Settings, errors: list[str]) -> None:
+    def __init__(self, settings: Settings, left: Leftovers, errors: list[str]) -> None:
         self.models: dict[str, str] = {}
         self.tables: dict[str, str] = {}
-        self.left = {str(Path(path)) for paths in leftovers(settings).values() for path in paths}
+        self.left = {path for paths in left.values() for path in paths}
         folders: dict[str, str] = {}
         for stage in STAGES:
             for name, run in group_of(settings, stage.group).items():
@@ -116,7 +115,7 @@ def _tables(group: str, name: str, run: Any) -> list[str]:
     return [f"{name}/{kind}" for kind in found]
 
 
-def notes(settings: Settings) -> list[str]:
+def notes(settings: Settings, left: Leftovers) -> list[str]:
     """What is right and may still be a slip: models that are evaluated nowhere, and what removed runs left."""
     evaluated = set(group_of(settings, "evaluate.policies").values())
     models = [
@@ -125,12 +124,12 @@ def notes(settings: Settings) -> list[str]:
         if stage.makes == "model" and stage.name != "reward"
         for name in group_of(settings, stage.group)
     ]
-    missing, left = [one for one in models if one not in evaluated], list(leftovers(settings))
+    missing, runs = [one for one in models if one not in evaluated], list(left)
     found = []
     if missing:
         found.append(f"note: evaluated nowhere: {', '.join(missing)}. evaluate.policies adds one with LABEL: MODEL")
-    if left:
-        some = ", ".join(left[:LISTED]) + (", ..." if len(left) > LISTED else "")
-        count = f"{len(left)} removed run{'s' * (len(left) > 1)}"
-        found.append(f"note: dvc.lock and outputs of {count} are left ({some}). {CLEAN} removes them")
+    if runs:
+        some = ", ".join(runs[:LISTED]) + (", ..." if len(runs) > LISTED else "")
+        count = f"{len(runs)} removed run{'s' * (len(runs) > 1)}"
+        found.append(f"note: {count} left outputs or entries in dvc.lock ({some}). {CLEAN} removes them")
     return found

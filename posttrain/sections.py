@@ -14,6 +14,8 @@ from pydantic_core import PydanticUndefined
 from posttrain.choices import OneOf, choices_of
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
+from posttrain.leftovers import Leftovers, leftovers
+from posttrain.lock_entries import in_conflict
 from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.params import GROUPS, PARAMS_FILE, did_you_mean, load, read
 from posttrain.rewards.catalog import REWARDS
@@ -70,7 +72,11 @@ def check_params(root: Path = Path()) -> str:
             with _collected(errors):
                 _check_name(name, stage.group)
                 typed[where] = _load(stage.group, str(name))
-    made = Made(settings, errors)
+    left: Leftovers = {}
+    damage: list[str] = []
+    with _collected(errors if in_conflict() else damage):  # a damaged one is repaired after the check
+        left = leftovers(settings)
+    made = Made(settings, left, errors)
     for where, params in typed.items():
         errors += made.unknown(where, params)
         errors += _missing_inputs(where, params, root)
@@ -83,7 +89,7 @@ def check_params(root: Path = Path()) -> str:
     if errors:
         found = list(dict.fromkeys(errors))
         raise ParamsError(what="\n  ".join(["", *found]).lstrip(), where=PARAMS_FILE, fix=_count(len(found)))
-    return "\n".join([f"{PARAMS_FILE}: {len(typed)} runs are right", *notes(settings)])
+    return "\n".join([f"{PARAMS_FILE}: {len(typed)} runs are right", *notes(settings, left), *damage])
 
 
 def _check_dvc_reads_it() -> None:

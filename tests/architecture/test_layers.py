@@ -20,6 +20,7 @@ LAYERS = (
     {"posttrain.algorithms", "posttrain.models"},  # neither knows the other
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
     {"posttrain.inputs", "posttrain.leftovers"},
+    {"posttrain.lock_entries"},
     {"posttrain.choices", "posttrain.settle", "posttrain.slots", "posttrain.stage_table"},
     {"posttrain.measure", "posttrain.durable"},
     {"posttrain.digests", "posttrain.user_code"},
