@@ -180,7 +180,7 @@ def test_a_run_has_a_name_that_a_folder_can_have(name: str | int) -> None:
         ),
         (
             "data: {files: {m: {path: mine, chat: {path: demos.jsonl, test_share: 0.2}, prompts: demos.jsonl}}}",
-            "prompts.test_share = 0.05: a problem of two tables would be in different splits. Write the same test_share",
+            "prompts.test_share = 0.05: a problem of two tables would be in different splits. Write the same",
         ),
         (
             f"data: {{hub: {{m: {{chat: {{{HUB}, heldout_share: 0.1}}, pairs: {{{HUB}}}}}}}}}",
