@@ -7,34 +7,40 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from ruamel.yaml import YAML
 
+from posttrain.params import merge
 from posttrain.tables.store import check_disjoint, read_table
 from tests.workspace import ROOT, Finished, dvc, git, run
 
 pytestmark = pytest.mark.xdist_group("smoke")
 
-SFT_AND_DPO = """
+ODD_STARTS = """
 data:
-  tasks:
-    two_step: {task: two_step, n_corpus: 16000, n_corpus_heldout: 200, n_sft: 500, n_sft_heldout: 60, n_rl: 500,
-               n_heldout: 100, n_test: 120, operand_max: 12, result_max: 12}
   samples:
-    compared: {policy: sft/main, data: two_step/prompts, reward_model: none, prompts: 250, heldout_prompts: 100}
-base:
-  scratch:
-    tiny: {data: two_step/corpus, steps: 500, batch: 16, shape: {layers: 2},
-           optimizer: {lr: 5.0e-3, schedule: warmup_stable_decay}}
-sft:
+    scored: {policy: preference/kto, data: two_step/prompts, reward_model: reward/of_base, reward: {model: 1.0},
+             prompts: 20, heldout_prompts: 10, samples: 2}
+sft: {runs: {later: {start: preference/dpo, data: compared/chat, epochs: 0.1}}}
+reward:
   runs:
-    main: {start: base/tiny, data: two_step/chat, epochs: 3.0, batch: 16, optimizer: {lr: 2.0e-3, schedule: cosine}}
-preference:
+    of_online: {start: online/a, data: compared/pairs, feedback: none, demonstrations: compared/chat, epochs: 0.1}
+    of_base: {start: base/tiny, data: compared/pairs, feedback: none, demonstrations: none, epochs: 0.1}
+preference: {runs: {kto: {algorithm: kto, start: online/b, data: compared/feedback, epochs: 0.1}}}
+online:
   runs:
-    dpo: {algorithm: dpo, start: sft/main, data: compared/pairs, loss: {beta: 0.1},
-          optimizer: {lr: 2.0e-4, schedule: linear}}
+    a: {algorithm: rloo, start: distill/taught, data: two_step/prompts, corpus: none, reward_model: none,
+        rollout: {rounds: 1, prompts: 4}}
+    b: {algorithm: grpo, start: online/a, data: two_step/prompts, corpus: none, reward_model: reward/of_online,
+        reward: {model: 1.0}, rollout: {rounds: 1, prompts: 4}}
+distill:
+  runs:
+    taught: {algorithm: gkd, start: sft/later, teacher: preference/dpo, data: two_step/prompts,
+             demonstrations: compared/chat, reward_model: none, rollout: {rounds: 1, prompts: 4}}
+evaluate: {policies: {kto: preference/kto}}
 """
 
 
@@ -63,6 +69,15 @@ def change(workspace: Path, before: str, after: str) -> None:
     file.write_text(text.replace(before, after, 1), encoding="utf-8")
 
 
+def smoke_params() -> dict[str, Any]:
+    params: dict[str, Any] = YAML(typ="safe", pure=True).load((ROOT / "recipes/smoke.yaml").read_text(encoding="utf-8"))
+    return params
+
+
+def write_params(workspace: Path, params: dict[str, Any]) -> None:
+    (workspace / "params.yaml").write_text(json.dumps(params), encoding="utf-8")
+
+
 def rendered_plots(workspace: Path) -> None:
     done = dvc(workspace, "plots", "show")
     assert done.returncode == 0, done.stdout
@@ -89,6 +104,24 @@ def test_five_steps_that_build_on_each_other(own_workspace: Path) -> None:
     assert "removed preference@dpo: " in posttrain(own_workspace, "clean").stdout
     assert check(own_workspace) == [first]
     assert repro(own_workspace) == {"report"}, "it reads the folders that `clean` has emptied"
+
+
+@pytest.mark.slow
+def test_a_run_of_any_kind_starts_from_a_model_of_any_kind(own_workspace: Path) -> None:
+    write_params(own_workspace, merge(smoke_params(), YAML(typ="safe", pure=True).load(ODD_STARTS)))
+    assert check(own_workspace)[0] == "params.yaml: 15 runs are right"
+    models = {
+        "sft@later",
+        "distill@taught",
+        "online@a",
+        "online@b",
+        "reward@of_online",
+        "reward@of_base",
+        "preference@kto",
+    }
+    assert repro(own_workspace) == {"data_samples@scored", "evaluate@kto", "report"} | models
+    results = json.loads(posttrain(own_workspace, "results", "--json").stdout)
+    assert {row["policy"] for row in results if "error" not in row} == {"base", "sft", "dpo", "grpo", "kto"}
 
 
 def test_the_best_samples_become_demonstrations(smoke_workspace: Path) -> None:
@@ -126,11 +159,14 @@ def test_only_samples_that_reach_min_score_are_kept(own_workspace: Path) -> None
 
 def test_sft_and_dpo_alone(own_workspace: Path) -> None:
     """The sections that nobody needs are absent; all that is left runs from the cache."""
-    policies = (
-        "evaluate:\n  settings: {data: two_step/prompts, reference: sft/main, reward_model: none, prompts: 120}\n"
+    params = smoke_params()
+    del (
+        params["reward"],
+        params["online"],
+        params["evaluate"]["policies"]["base"],
+        params["evaluate"]["policies"]["grpo"],
     )
-    text = f"{SFT_AND_DPO}{policies}  policies: {{sft: sft/main, dpo: preference/dpo}}\n"
-    (own_workspace / "params.yaml").write_text(text, encoding="utf-8")
+    write_params(own_workspace, params)
     first, unmeasured, left = check(own_workspace)
     assert first == "params.yaml: 5 runs are right"
     assert unmeasured == "note: evaluated nowhere: base/tiny. evaluate.policies adds one with LABEL: MODEL"
@@ -140,7 +176,8 @@ def test_sft_and_dpo_alone(own_workspace: Path) -> None:
     assert sorted(path.name for path in (own_workspace / "models").glob("*/*")) == ["dpo", "main", "tiny"]
     assert repro(own_workspace) <= {"report"}
     rendered_plots(own_workspace)
-    (own_workspace / "params.yaml").write_text(SFT_AND_DPO, encoding="utf-8")
+    del params["evaluate"]
+    write_params(own_workspace, params)
     assert check(own_workspace)[1].startswith("note: evaluated nowhere: base/tiny, sft/main, preference/dpo.")
     assert dvc(own_workspace, "repro", "preference").returncode == 0
 
@@ -151,7 +188,7 @@ def test_a_run_from_which_others_start_is_not_cleaned_away(own_workspace: Path) 
     for command in ("clean", "check"):
         done = posttrain(own_workspace, command)
         assert done.returncode == 1
-        said = "preference.runs.dpo.start = 'sft/main': the run that made it was removed or renamed. Did you mean"
+        said = "preference.runs.dpo.start = 'sft/main': the run that made it was removed or renamed. Known here"
         assert said in done.stdout, done.stdout
         assert "online.runs.grpo.start = 'sft/main'" in done.stdout
     assert (own_workspace / "models/sft/main/model.safetensors").is_file()
