@@ -13,6 +13,7 @@ from posttrain.workspace import checkpoint_path, drop_unheld, metrics_path, mode
 
 Leftovers = dict[str, list[str]]
 """Stage of a removed run -> its outputs and checkpoints that are still there and nobody else's."""
+_NOTHING = "nothing is left of removed runs: every entry of dvc.lock belongs to a run of params.yaml"
 
 
 def leftovers(settings: Settings) -> Leftovers:
@@ -48,11 +49,10 @@ def remove_leftovers() -> str:
             shutil.rmtree(path)
         else:
             path.unlink()
-    write_entries({name: entry for name, entry in read_entries().items() if name not in found})
+    entries = read_entries()
+    if found.keys() & entries.keys():
+        write_entries({name: entry for name, entry in entries.items() if name not in found})
     return "\n".join(_lines(found, "removed"))
-
-
-_NOTHING = "nothing is left of removed runs: every entry of dvc.lock belongs to a run of params.yaml"
 
 
 def _lines(found: Leftovers, said: str) -> list[str]:

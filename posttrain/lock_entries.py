@@ -42,19 +42,22 @@ def write_entries(entries: Mapping[str, Any]) -> None:
 
 def merge_entries() -> str:
     """Settle a merge conflict in dvc.lock, stage by stage: each entry is that of the branch that changed it."""
-    sides = [_side(number) for number in (1, 2, 3)]
-    if sides[1] is None or sides[2] is None:
-        return f"git has no merge conflict in {LOCK}"
-    before, ours, theirs = ({} if one is None else one for one in sides)
-    merged = {}
+    if not in_conflict():
+        return f"{LOCK} has no merge conflict"
+    before, ours, theirs = (_side(number) for number in (1, 2, 3))
+    if ours is None or theirs is None:
+        fix = "Take one of them, `git checkout --ours dvc.lock`, and run `dvc repro`"
+        raise PipelineError(what="git has not kept the versions of both branches", where=str(LOCK), fix=fix)
+    before = before or {}
+    merged, both = {}, []
     for name in ours | theirs:
-        mine = ours.get(name)
-        entry = theirs.get(name) if mine == before.get(name) else mine
-        if entry is not None:
+        old, mine, other = before.get(name), ours.get(name), theirs.get(name)
+        if (entry := other if mine == old else mine) is not None:
             merged[name] = entry
+        if old != mine != other != old:
+            both.append(name)
     write_entries(merged)
-    both = [name for name in merged if merged[name] not in (before.get(name), theirs.get(name)) and name in theirs]
-    again = f" Both branches changed {', '.join(both)}: `dvc repro` runs them again where needed." if both else ""
+    again = f" Both branches changed {', '.join(both)}: `dvc repro` runs it again if needed." if both else ""
     return (
         f"{LOCK}: {len(merged)} entries of both branches.{again}\n"
         "Next: python -m posttrain check; dvc repro; git add dvc.lock; git commit"

@@ -195,6 +195,32 @@ def test_a_run_from_which_others_start_is_not_cleaned_away(own_workspace: Path) 
     assert (own_workspace / "dvc.lock").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            "start: base/tiny",
+            "start: preference/dpo",
+            "error: params.yaml: cycle: sft.runs.main needs preference.runs.dpo",
+        ),
+        ("kl: {beta: 0.02}", "kl: {beta: http://x}", "error: params.yaml: line 69: DVC cannot read it"),
+    ],
+)
+def test_make_run_reports_a_wrong_params_file_in_our_words(
+    own_workspace: Path, tmp_path: Path, before: str, after: str, said: str
+) -> None:
+    venv = tmp_path / "venv"  # links, so that make cannot touch the real one
+    venv.mkdir()
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (venv / name).symlink_to(Path(sys.prefix) / name)
+    change(own_workspace, before, after)
+    done = run(own_workspace, "make", "--old-file=env", "run", f"VENV={venv}")
+    assert done.returncode != 0
+    first = done.stdout.splitlines()[0]
+    assert first.startswith(said), done.stdout
+    assert "Running stage" not in done.stdout and "ERROR" not in done.stdout
+
+
 def test_what_a_removed_run_left_is_listed_and_removed(own_workspace: Path) -> None:
     change(own_workspace, "    grpo: online/grpo\n", "")
     text = (own_workspace / "params.yaml").read_text(encoding="utf-8")
@@ -253,4 +279,4 @@ def test_two_branches_that_each_add_a_run_are_merged(own_workspace: Path) -> Non
     git(own_workspace, "commit", "--quiet", "--no-edit")
     results = json.loads(posttrain(own_workspace, "results", "--json").stdout)
     assert {"ipo", "rloo"} <= {row["policy"] for row in results if "error" not in row}
-    assert "no merge conflict" in posttrain(own_workspace, "merge").stdout
+    assert "has no merge conflict" in posttrain(own_workspace, "merge").stdout
