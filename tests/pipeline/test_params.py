@@ -15,6 +15,7 @@ from posttrain.errors import ParamsError
 from posttrain.params import GROUPS, merge
 from posttrain.sections import ALGORITHMS, MODELS, check_params, describe_params
 from posttrain.slots import slots
+from posttrain.stage_table import STAGES
 from tests.workspace import ROOT
 
 FILES = [ROOT / "params.yaml", *sorted((ROOT / "recipes").glob("*.yaml"))]
@@ -326,6 +327,18 @@ def run_models() -> dict[str, list[type[BaseModel]]]:
     """Group of params.yaml -> the types that its runs may have."""
     found = {group: [model] for group, model in MODELS.items()}
     return found | {group: [one.model for one in rows.values()] for group, rows in ALGORITHMS.items()}
+
+
+def test_every_list_of_stages_is_that_of_the_table() -> None:
+    yaml = YAML(typ="safe", pure=True)
+    groups = {stage.name: stage.group for stage in STAGES}
+    stages = yaml.load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    assert {name: one["foreach"].strip("${}") for name, one in stages.items() if "foreach" in one} == groups
+    defaults = yaml.load((ROOT / "defaults.yaml").read_text(encoding="utf-8"))
+    assert {f"{section}.{group}" for section, inner in defaults.items() for group in inner} == set(groups.values())
+    known = {f"{section}.{group}" for section, inner in GROUPS.items() for group in inner}
+    assert known == {*groups.values(), "evaluate.settings"}
+    assert {*MODELS, *ALGORITHMS, "data.tasks", "evaluate.policies"} == set(groups.values())
 
 
 def test_the_inputs_of_a_run_are_dependencies_in_dvc_yaml_and_must_be_given() -> None:
