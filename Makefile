@@ -42,8 +42,8 @@ $(PAGE): $(READY)
 	$(BIN)/python -m posttrain.report.plots_page
 
 run: env ## the whole pipeline, then its table of results; one failed run does not stop the others
-	@$(BIN)/python -m posttrain repair
 	@$(BIN)/python -m posttrain check
+	@$(BIN)/python -m posttrain repair
 	$(BIN)/dvc repro --keep-going; status=$$?; $(BIN)/python -m posttrain sync && \
 	  $(BIN)/python -m posttrain results || exit 1; \
 	  test $$status = 0 || $(BIN)/python -m posttrain report; exit $$status

@@ -28,11 +28,17 @@ def main() -> int:
     synced = "check that dvc.lock names what the stages used, and have the disk keep what DVC has cached"
     commands.add_parser("sync", help=synced, description=synced)
     commands.add_parser("check", help="check params.yaml and what its runs name, without running anything")
-    commands.add_parser("clean", help="remove what runs that params.yaml no longer has left: outputs and lock entries")
     _add_checkpoints(commands)
     upgraded = "bring a workspace of posttrain 0.1 to this version: show what changes, or write it with --yes"
     upgrade = commands.add_parser("upgrade", help=upgraded, description=upgraded)
     upgrade.add_argument("--yes", action="store_const", const="write", default="show", dest="mode", help="write it")
+    cleaned = "remove what runs that params.yaml no longer has left: outputs, checkpoints and entries of dvc.lock"
+    clean = commands.add_parser("clean", help=cleaned, description=cleaned)
+    clean.add_argument(
+        "--list", action="store_const", const="list", default="remove", dest="form", help="remove nothing"
+    )
+    merged = "settle a merge conflict in dvc.lock: each entry is that of the branch that changed it"
+    commands.add_parser("merge", help=merged, description=merged)
     shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
     shown.add_argument("section", nargs="?", help="one section, e.g. online")
     algorithms = commands.add_parser("algorithms", help="every algorithm, or one with its formula and settings")
@@ -119,9 +125,11 @@ def _answer(arguments: argparse.Namespace) -> str:
 
             return check_params()
         case "clean":
-            from posttrain.leftovers import remove_leftovers
+            return _cleaned(arguments.form)
+        case "merge":
+            from posttrain.lock_entries import merge_entries
 
-            return remove_leftovers()
+            return merge_entries()
         case "checkpoints":
             return _checkpoints(arguments)
         case "upgrade":
@@ -140,6 +148,16 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.algorithms.describe import describe
 
             return describe(arguments.name)
+
+
+def _cleaned(form: str) -> str:
+    from posttrain.leftovers import describe_leftovers, remove_leftovers
+    from posttrain.sections import check_params
+
+    if form == "list":
+        return describe_leftovers()
+    check_params()  # a run may start from what would be removed
+    return remove_leftovers()
 
 
 def _not_current() -> dict[str, str]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError, Validatio
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from posttrain.errors import ParamsError
-from posttrain.params import Params, did_you_mean, merge
+from posttrain.params import SHORT, Params, did_you_mean, merge
 from posttrain.user_code import is_import_path, load_object
 
 
@@ -91,7 +91,7 @@ class OneOf(Generic[E]):
             raise ValueError(f"expected one of {', '.join(self.table)}, or {{type: NAME}}")  # noqa: TRY004
         options = self._named(data["type"], str(info.field_name)).options
         fields = options.model_fields
-        wrong = {str(key): self._why_unknown(str(key), data["type"], options) for key in data if key not in fields}
+        wrong = {str(key): self._why_unknown(str(key), data, options, info) for key in data if key not in fields}
         for name, one in fields.items():
             if one.is_required() and name not in data:
                 wrong[name] = f"missing. Write {one.description or 'a value'}"
@@ -117,12 +117,14 @@ class OneOf(Generic[E]):
             raise ValueError(what)  # noqa: TRY004
         return cast("Entry", found)
 
-    def _why_unknown(self, key: str, name: str, options: type[Options]) -> str:
+    def _why_unknown(self, key: str, data: Mapping[Any, Any], options: type[Options], info: ValidationInfo) -> str:
+        name = data["type"]
         if key in self.renamed:
             return f"renamed to {self.renamed[key]}"
         others = [one for one, entry in self.table.items() if key in entry.options.model_fields]
         if others:
-            return f"not an option of type {name}. It belongs to type {', '.join(others)}"
+            line = f"{info.field_name}: {{type: {others[0]}, {key}: {SHORT.repr(data[key])}}}"
+            return f"not an option of type {name}. It belongs to type {', '.join(others)}. Write {line}"
         known = [one for one in options.model_fields if one != "type"]
         return f"unknown key. {did_you_mean(key, known) or f'Type {name} has no options'}"
 

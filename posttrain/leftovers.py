@@ -1,63 +1,76 @@
-"""What runs that params.yaml no longer has left behind: entries of dvc.lock and their outputs."""
+"""What runs that params.yaml no longer has left behind: entries of dvc.lock, outputs and checkpoints."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
-from io import StringIO
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from posttrain.params import read, read_yaml
-from posttrain.stage_table import STAGES, Settings, group_of
-from posttrain.workspace import metrics_path, model_path, plot_path, write_text
+from posttrain.lock_entries import read_entries, write_entries
+from posttrain.params import read
+from posttrain.stage_table import STAGES, Settings, Stage, group_of, model_runs
+from posttrain.workspace import checkpoint_path, drop_unheld, metrics_path, model_path, plot_path
 
-LOCK = Path("dvc.lock")
+Leftovers = dict[str, list[str]]
+"""Stage of a removed run -> its outputs and checkpoints that are still there and nobody else's."""
+_NOTHING = "nothing is left of removed runs: every entry of dvc.lock belongs to a run of params.yaml"
 
 
-def leftovers(settings: Settings) -> dict[str, list[str]]:
-    """Stage of dvc.lock that params.yaml has no run for -> its outputs that are still there and nobody else's."""
-    if not LOCK.is_file():
-        return {}
-    recorded: Mapping[str, Any] = read_yaml(LOCK).get("stages") or {}
+def leftovers(settings: Settings) -> Leftovers:
+    """What is left of runs that params.yaml does not have."""
     groups = {stage.name for stage in STAGES}
     alive = {f"{stage.name}@{run}": stage for stage in STAGES for run in group_of(settings, stage.group)}
     kept = {path for name, stage in alive.items() for path in _outputs(stage, name.partition("@")[2])}
-    return {
+    found = {
         name: [out["path"] for out in entry.get("outs", ()) if out["path"] not in kept and Path(out["path"]).exists()]
-        for name, entry in recorded.items()
+        for name, entry in read_entries().items()
         if name not in alive and name.partition("@")[0] in groups
     }
+    for name, folder in _checkpoints(settings):
+        found.setdefault(name, []).append(str(folder))
+    return found
+
+
+def describe_leftovers() -> str:
+    """What `clean` would remove, a line per removed run."""
+    return "\n".join(_lines(leftovers(read()), "left of")) or _NOTHING
 
 
 def remove_leftovers() -> str:
-    """Remove the leftovers; DVC's cache keeps them until `dvc gc`, so that a run that comes back is restored."""
+    """Remove the leftovers; DVC's cache keeps outputs until `dvc gc`, so that a run that comes back is restored."""
     found = leftovers(read())
     if not found:
-        return "no leftovers: every entry of dvc.lock belongs to a run of params.yaml"
-    for paths in found.values():
-        for path in map(Path, paths):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-    _drop_entries(set(found))
-    return "\n".join(f"removed {name}: {', '.join(paths) or 'its entry in dvc.lock'}" for name, paths in found.items())
+        return _NOTHING
+    for path in (Path(path) for paths in found.values() for path in paths):
+        if path.is_relative_to(checkpoint_path("")):
+            for folder in path.iterdir():
+                drop_unheld(folder)  # of a run that is at work it stays
+        elif path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    entries = read_entries()
+    if found.keys() & entries.keys():
+        write_entries({name: entry for name, entry in entries.items() if name not in found})
+    return "\n".join(_lines(found, "removed"))
 
 
-def _drop_entries(names: set[str]) -> None:
-    from ruamel.yaml import YAML
-
-    yaml = YAML()
-    data = yaml.load(LOCK.read_text(encoding="utf-8"))
-    for name in names:
-        del data["stages"][name]
-    text = StringIO()
-    yaml.dump(data, text)
-    write_text(LOCK, text.getvalue())
+def _lines(found: Leftovers, said: str) -> list[str]:
+    return [f"{said} {name}: {', '.join(paths) or 'its entry in dvc.lock'}" for name, paths in found.items()]
 
 
-def _outputs(stage: Any, run: str) -> list[str]:
+def _checkpoints(settings: Settings) -> Iterator[tuple[str, Path]]:
+    """Stage and folder of the checkpoints of each model that no run makes."""
+    models = model_runs(settings)
+    # several stages make models under base/: the first of them is the one that trains
+    stages = {stage.output(""): stage.name for stage in reversed(STAGES) if stage.makes == "model"}
+    for family, stage in stages.items():
+        for folder in checkpoint_path(family).glob("*"):
+            if f"{family}{folder.name}" not in models and any(folder.iterdir()):
+                yield f"{stage}@{folder.name}", folder
+
+
+def _outputs(stage: Stage, run: str) -> list[str]:
     record = f"records/{stage.name}/{run}.json"
     if stage.makes == "tables":
         return [record, f"data/{run}", str(metrics_path(f"data/{run}"))]

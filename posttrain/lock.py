@@ -76,11 +76,11 @@ def _keep_site_cache(root: Path) -> None:
 def _mend_lock(root: Path) -> str:
     """The last commit's dvc.lock in its place; what ran since is in DVC's run cache."""
     lock = root / LOCK
-    if not lock.exists() or CONFLICT in (text := lock.read_bytes()) or _whole(text):
+    if not lock.exists() or CONFLICT in (text := lock.read_bytes()) or whole(text):
         return ""
     os.replace(lock, root / DAMAGED)
     committed = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=root, capture_output=True, check=False)
-    if committed.returncode == 0 and _whole(committed.stdout):
+    if committed.returncode == 0 and whole(committed.stdout):
         fresh = lock.with_suffix(".lock.tmp")
         fresh.write_bytes(committed.stdout)
         os.replace(fresh, lock)
@@ -172,7 +172,7 @@ def _remove_trials(root: Path) -> list[str]:
     return [f"{file.relative_to(root)} was left by a DVC that was killed: removed" for file in beside]
 
 
-def _whole(text: bytes) -> bool:
+def whole(text: bytes) -> bool:
     """Whether DVC would read it."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc_data.hashfile.hash import algorithms_available

@@ -14,17 +14,20 @@ from pydantic_core import PydanticUndefined
 from posttrain.choices import OneOf, choices_of
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
-from posttrain.leftovers import leftovers
+from posttrain.leftovers import Leftovers, leftovers
+from posttrain.lock_entries import in_conflict
 from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.params import GROUPS, PARAMS_FILE, did_you_mean, load, read
 from posttrain.rewards.catalog import REWARDS
+from posttrain.run_graph import Made, notes
 from posttrain.sampling.annotator import SamplesRun
-from posttrain.slots import NONE, PART, slots
+from posttrain.slots import NONE, PART
 from posttrain.stage_table import STAGES, Settings, group_of
 from posttrain.tables.sources import GIVEN, FilesRun
 from posttrain.tables.sources import HubRun as HubTables
 from posttrain.tasks.catalog import TASKS, load_task, task_run
 from posttrain.train.run_config import Algorithm, load_run
+from posttrain.user_code import PATH as IMPORT_PATH
 from stages.base_folders import FolderRun
 from stages.base_hub import HubRun as HubModel
 from stages.base_scratch import ScratchRun
@@ -50,12 +53,15 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
 }
 """Groups whose runs name an algorithm, which decides their type."""
 REWARD_OPTIONS = "options of the reward"
+BARE = re.compile(rf"(?<![\w.\"':]){IMPORT_PATH.pattern}(?![\w\"'])")
+"""An import path without quotes."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def check_params(root: Path = Path()) -> str:
     """Check params.yaml as a whole: every run, and what it names; `root` is where paths of your own begin."""
     settings = read()
+    _check_dvc_reads_it()
     errors: list[str] = []
     typed: dict[str, Any] = {}
     for stage in STAGES:
@@ -66,7 +72,11 @@ def check_params(root: Path = Path()) -> str:
             with _collected(errors):
                 _check_name(name, stage.group)
                 typed[where] = load_settings(stage.group, str(name))
-    made = _Made(settings, errors)
+    left: Leftovers = {}
+    damage: list[str] = []
+    with _collected(errors if in_conflict() else damage):  # a damaged one is repaired after the check
+        left = leftovers(settings)
+    made = Made(settings, left, errors)
     for where, params in typed.items():
         errors += made.unknown(where, params)
         errors += _missing_inputs(where, params, root)
@@ -75,15 +85,32 @@ def check_params(root: Path = Path()) -> str:
                 needed_kind(params, where)
     with _collected(errors):
         _check_evaluation(settings, made, errors)
-    errors += _cycles(typed, made)
+    errors += made.cycles(typed)
     if errors:
         found = list(dict.fromkeys(errors))
         raise ParamsError(what="\n  ".join(["", *found]).lstrip(), where=PARAMS_FILE, fix=_count(len(found)))
-    return "\n".join([f"{PARAMS_FILE}: {len(typed)} runs are right", *_notes(settings)])
+    return "\n".join([f"{PARAMS_FILE}: {len(typed)} runs are right", *notes(settings, left), *damage])
+
+
+def _check_dvc_reads_it() -> None:
+    """Refuse what DVC's reader, which is that of libyaml, takes for a fault: a bare `module:name` between braces."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError
+
+    text = Path(PARAMS_FILE).read_text(encoding="utf-8")
+    try:
+        YAML(typ="safe").load(text)
+    except MarkedYAMLError as error:
+        number = error.problem_mark.line if error.problem_mark else 0
+        line = text.splitlines()[number].strip()
+        quoted = BARE.sub(r'"\g<0>"', line)
+        what = f"line {number + 1}: DVC cannot read it ({error.problem})"
+        fix = "Quote the text" if quoted == line else f"Quote the name: {quoted}"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=fix) from error
 
 
 def _count(number: int) -> str:
-    return "Fix it; nothing was run" if number == 1 else f"\nFix these {number}; nothing was run"
+    return "Fix it; nothing was run or removed" if number == 1 else f"\nFix these {number}; nothing was run or removed"
 
 
 @contextmanager
@@ -107,69 +134,6 @@ def load_settings(group: str, name: str) -> Any:
     if group == "data.tasks":
         return task_run(name)[2]
     return load_run(where, ALGORITHMS[group]) if group in ALGORITHMS else load(MODELS[group], where)
-
-
-class _Made:
-    """The tables and models that the runs of params.yaml make, and which of a run's slots name none of them."""
-
-    def __init__(self, settings: Settings, errors: list[str]) -> None:
-        self.models: dict[str, str] = {}
-        self.tables: dict[str, str] = {}
-        folders: dict[str, str] = {}
-        for stage in STAGES:
-            for name, run in group_of(settings, stage.group).items():
-                where, output = f"{stage.group}.{name}", stage.output(name)
-                folder = {"model": "models", "tables": "data", "results": "results"}[stage.makes]
-                first = folders.setdefault(f"{folder}/{output}", where)
-                if first != where:
-                    errors.append(f"{where} and {first} would both make {folder}/{output}. Rename one of them.")
-                elif stage.makes == "model":
-                    self.models[output] = where
-                else:
-                    self.tables |= dict.fromkeys(_tables(stage.group, name, run), where)
-
-    def unknown(self, where: str, params: Any) -> Iterator[str]:
-        """A line for each slot of the run that names what no run makes."""
-        for slot, extra in slots(type(params)).items():
-            name = getattr(params, slot)
-            if name == NONE and extra["optional"]:
-                continue
-            yield from self.fault(f"{where}.{slot}", name, extra.get("kinds"), scores=slot == "reward_model")
-
-    def fault(self, where: str, name: str, kinds: list[str] | None = None, *, scores: bool = False) -> Iterator[str]:
-        """What is wrong with one name, if anything is; `kinds` are those of tables, None for a model."""
-        if kinds is None:
-            known, noun = self.models, "reward model" if scores else "model"
-            fitting = [one for one in known if one.startswith("base/") or one.startswith("reward/") == scores]
-        else:
-            known, noun = self.tables, "table"
-            fitting = [one for one in known if one.partition("/")[2] in kinds]
-        wanted = f"{' or '.join(kinds)} {noun}" if kinds else noun
-        hint = did_you_mean(name, fitting) or f"Add a run that makes a {wanted}"
-        if name not in known:
-            yield f"{where} = '{name}': no run makes this {noun}. {hint}"
-        elif known[name] == where.rpartition(".")[0]:
-            yield f"{where} = '{name}': a run cannot start from itself. Name another {noun}"
-        elif name not in fitting:
-            reason = "it writes text, and scores none" if scores else "a reward model scores text, and writes none"
-            yield f"{where} = '{name}': {reason}. {hint}"
-
-
-def _tables(group: str, name: str, run: Any) -> list[str]:
-    """The tables that a run of `data` makes, as slots name them."""
-    settings = run if isinstance(run, Mapping) else {}
-    if group == "data.tasks":
-        generator = None
-        with _collected([]):  # reported where the run is loaded
-            generator = load_task(str(settings.get("task"))).generator
-        found = list(generator.kinds) if generator else []
-    elif group == "data.samples":
-        found = ["pairs", "feedback"]
-    else:
-        found = [kind for kind in GIVEN if settings.get(kind)]
-    if "pairs" in found and "feedback" not in found:
-        found.append("feedback")
-    return [f"{name}/{kind}" for kind in found]
 
 
 def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
@@ -197,61 +161,12 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
                 yield f"{where}.{kind}.name = '{source.name}': not a name of the Hub. Write ORGANISATION/NAME."
 
 
-def _check_evaluation(settings: Settings, made: _Made, errors: list[str]) -> None:
+def _check_evaluation(settings: Settings, made: Made, errors: list[str]) -> None:
     if not group_of(settings, "evaluate.policies"):
         return
     for label, model in load_policies().items():
         errors += made.fault(f"evaluate.policies.{label}", model)
     errors += made.unknown("evaluate.settings", load(EvaluateParams, "evaluate.settings"))
-
-
-def _cycles(typed: Mapping[str, Any], made: _Made) -> Iterator[str]:
-    """A line for the first circle of runs that need each other."""
-    makers = {**made.models, **made.tables}
-    needs = {
-        where: [
-            maker for slot in slots(type(params)) if (maker := makers.get(getattr(params, slot))) not in (None, where)
-        ]
-        for where, params in typed.items()
-    }
-    done: set[str] = set()
-
-    def walk(where: str, path: tuple[str, ...]) -> Iterator[str]:
-        if where in path:
-            circle = [*path[path.index(where) :], where]
-            yield f"runs need each other in a circle: {' <- '.join(circle)}. Break it at one of them"
-        elif where not in done:
-            done.add(where)
-            for other in needs.get(where, ()):
-                yield from walk(other, (*path, where))
-
-    for where in typed:
-        if found := next(walk(where, ()), None):
-            yield found
-            return
-
-
-def _notes(settings: Settings) -> list[str]:
-    """What is right and may still be a slip: models that nobody measures, and what removed runs left."""
-    used = set(group_of(settings, "evaluate.policies").values())
-    for stage in STAGES:
-        for run in group_of(settings, stage.group).values():
-            used |= {str(value) for value in (run.values() if isinstance(run, Mapping) else ())}
-    made = [
-        stage.output(name)
-        for stage in STAGES
-        if stage.makes == "model" and stage.name != "reward"
-        for name in group_of(settings, stage.group)
-        if stage.output(name) not in used
-    ]
-    left = leftovers(settings)
-    return [
-        *(f"note: {name} is not evaluated; add it to evaluate.policies to measure it" for name in made),
-        *(
-            f"note: {name} is left over from an earlier params.yaml; `python -m posttrain clean` removes it"
-            for name in left
-        ),
-    ]
 
 
 def describe_params(section: str | None) -> str:

@@ -1,4 +1,4 @@
-"""data_samples: one run of `data.samples`, comparisons and feedback from a policy's own samples."""
+"""data_samples: one run of `data.samples`, tables made from a policy's own samples."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from posttrain.params import load
 from posttrain.progress import Progress
 from posttrain.rewards.compose import RewardSum, check_readable, judged_prompts
 from posttrain.rewards.reward import Context
-from posttrain.sampling.annotator import SamplesRun, annotate
+from posttrain.sampling.annotator import SamplesRun, sampled_tables
 from posttrain.sampling.capacity import check_capacity
 from posttrain.sampling.generate import encode_prompts, generate_rollouts, prompts_of
 from posttrain.sampling.local.sampler import LocalSampler
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
-from posttrain.tables.columns import Kind
 from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables
 from posttrain.text.chat import ChatText
 from posttrain.workspace import metrics_path, rounded, table_path, write_json
 
 
 def main(run: str) -> None:
-    """Samples a policy, lets the annotator compare the samples, writes data/RUN/{pairs,feedback}.parquet."""
+    """Samples a policy, writes what the run asks for of data/RUN/{pairs,feedback,chat}.parquet."""
     where = f"data.samples.{run}"
     params = load(SamplesRun, where)
     device = Device(params.device)
@@ -55,20 +54,23 @@ def main(run: str) -> None:
     progress.close()
     rollouts = reward.score(drawn)
     check_readable(params.reward, rollouts, where)
-    pairs, feedback, summary = annotate(params, where, rows, rollouts, [reward.total(one) for one in rollouts])
+    tables, summary = sampled_tables(params, where, rows, rollouts, [reward.total(one) for one in rollouts])
 
     folder = Path("data") / run
-    tables: dict[Kind, pl.DataFrame] = {"pairs": pairs, "feedback": feedback}
     for kind, frame in tables.items():
         check_table(frame, kind, folder / f"{kind}.parquet")
-        check_disjoint({kind: frame})
+    check_disjoint({str(kind): frame for kind, frame in tables.items()})
     write_tables(tables, folder)
-    counts = {f"pairs_{split}": pairs.filter(split=split).height for split in ("train", "heldout")}
-    write_json(metrics_path(f"data/{run}"), {**counts, "feedback": feedback.height, **rounded(summary)})
-    print(
-        f"{run}: {counts['pairs_train']} pairs for training, {counts['pairs_heldout']} held out, "
-        f"{feedback.height} unpaired"
-    )
+    counts = {
+        f"{kind}_{split}": tables[kind].filter(split=split).height
+        for kind in ("pairs", "chat")
+        for split in ("train", "heldout")
+        if kind in tables
+    }
+    if "feedback" in tables:
+        counts["feedback"] = tables["feedback"].height
+    write_json(metrics_path(f"data/{run}"), {**counts, **rounded(summary)})
+    print(f"{run}: {', '.join(f'{count:,} {name}' for name, count in counts.items())}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A simulated annotator that compares and judges a policy's own samples.
+"""Tables from a policy's own samples: the best of them as demonstrations, and what a simulated annotator says.
 
-It compares two samples of one prompt by their true reward and errs as Bradley and Terry have it:
+The annotator compares two samples of one prompt by their true reward and errs as Bradley and Terry have it:
 P(a before b) = sigmoid((R_a - R_b) / noise). Held-out comparisons are labelled without noise, so that accuracy on them
 is accuracy about the truth.
 """
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 import polars as pl
 from pydantic import AfterValidator, Field, model_validator
@@ -23,25 +24,36 @@ from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward
 from posttrain.rollout import Rollout
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.slots import model_slot, table_slot
+from posttrain.tables.columns import Kind
 from posttrain.tables.identity import with_ids
+from posttrain.tables.schemas import CONTROL
 from posttrain.text.chat import DATE, TemplateDate
 
 SURE = 700.0
 """Log-odds at which an annotator never errs; exp of somewhat more is no number any more."""
+SampledKind = Literal["pairs", "feedback", "chat"]
+SAMPLED: Final[tuple[SampledKind, ...]] = ("pairs", "feedback", "chat")
+"""The tables that samples can become."""
 
 
 class SamplesRun(Params):
-    """One run of `data.samples`: tables of pairs and of feedback, made from samples of a policy."""
+    """One run of `data.samples`: tables of pairs, of feedback and of demonstrations, made from samples of a policy."""
 
     policy: str = model_slot("the model that is sampled")
     data: str = table_slot("prompts", description="the prompts it samples for")
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True)
+    tables: list[SampledKind] = Field(
+        list(SAMPLED), min_length=1, description="the tables to make: pairs, feedback, chat"
+    )
     seed: int = Field(0, ge=0, description="decides samples, pairs and the annotator's errors")
     prompts: int = Field(500, ge=2, description="training prompts that are sampled")
     heldout_prompts: int = Field(150, ge=2, description="held-out prompts that are sampled")
     samples: int = Field(6, ge=2, description="samples of each prompt")
     per_prompt: int = Field(2, ge=1, description="most pairs of one prompt")
     noise: float = Field(0.25, ge=0, description="the annotator's temperature; 0 never errs")
+    min_score: float | None = Field(
+        None, description="chat has a prompt's best sample if its reward is at least this; null: whatever its reward"
+    )
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(USUAL, description="what the annotator values")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
@@ -53,7 +65,57 @@ class SamplesRun(Params):
         return self
 
 
-def annotate(
+def sampled_tables(
+    params: SamplesRun,
+    where: str,
+    rows: Sequence[Mapping[str, Any]],
+    samples: Sequence[Rollout],
+    rewards: Sequence[float],
+) -> tuple[dict[Kind, pl.DataFrame], dict[str, float]]:
+    """The tables that the run asks for, and what its metrics say beside their sizes."""
+    tables: dict[Kind, pl.DataFrame] = {}
+    summary: dict[str, float] = {}
+    if {"pairs", "feedback"} & set(params.tables):
+        tables["pairs"], tables["feedback"], summary = _annotated(params, where, rows, samples, rewards)
+    if "chat" in params.tables:
+        tables["chat"] = _best(params, where, rows, samples, rewards)
+    return {kind: tables[kind] for kind in params.tables}, summary | {"mean_reward": sum(rewards) / len(rewards)}
+
+
+def _best(
+    params: SamplesRun,
+    where: str,
+    rows: Sequence[Mapping[str, Any]],
+    samples: Sequence[Rollout],
+    rewards: Sequence[float],
+) -> pl.DataFrame:
+    """The best sample of each prompt (the first of equals) as a demonstration with its reward as `score`."""
+    least = -math.inf if params.min_score is None else params.min_score
+    kept = []
+    for i, row in enumerate(rows):
+        mine = [k for k in range(i * params.samples, (i + 1) * params.samples) if _learnable(samples[k])]
+        best = max(mine, key=rewards.__getitem__, default=None)
+        if best is not None and rewards[best] >= least:
+            messages = [*row["prompt"], *map(dict, samples[best].turns)]
+            shared = {name: row[name] for name in ("split", "problem")}
+            kept.append({**shared, "messages": messages, "score": rewards[best]})
+    for split in ("train", "heldout"):
+        if not any(row["split"] == split for row in kept):
+            reached = "" if params.min_score is None else f" of reward >= min_score = {params.min_score:g}"
+            what = f"no {split} prompt got a complete sample{reached} (the best of all has {max(rewards):g})"
+            fix = "Raise samples or prompts, lower min_score, or leave chat out of tables"
+            raise DataError(what=what, where=f"{where} (params.yaml)", fix=fix)
+    frame = pl.DataFrame(kept)
+    return with_ids(frame, "chat").with_columns(frame["score"]).unique("id", keep="first", maintain_order=True)
+
+
+def _learnable(sampled: Rollout) -> bool:
+    """Whether a sample ended by itself and holds nothing that a table of demonstrations refuses."""
+    said = [turn["content"] for turn in sampled.turns]
+    return not sampled.truncated and all(text.strip() and not re.search(CONTROL, text) for text in said)
+
+
+def _annotated(
     params: SamplesRun,
     where: str,
     rows: Sequence[Mapping[str, Any]],
@@ -63,7 +125,7 @@ def annotate(
     """Let the annotator compare and judge the samples that ended by themselves."""
     if several := next((one for one in samples if len(one.turns) > 1), None):
         what = f"an episode of task '{several.prompt.task}' has {len(several.turns)} turns, and a pair has one"
-        raise DataError(what=what, where=f"{where} (params.yaml)", fix="Sample prompts of a task without replies")
+        raise DataError(what=what, where=f"{where} (params.yaml)", fix="Write tables: [chat]")
     rng = random.Random(params.seed)
     pairs, liked, flipped, compared = [], [], 0, 0
     for i, row in enumerate(rows):
@@ -83,10 +145,10 @@ def annotate(
             label = _prefers(rewards[k] - middle, noise, rng)
             liked.append({**_shared(row), "completion": _turn(samples[k]), "label": label})
     if not pairs:
-        fix = f"Train {params.policy} longer, or raise samples or prompts"
+        fix = f"Train {params.policy} longer, raise samples or prompts, or write tables: [chat]"
         where = f"{where} (params.yaml)"
         raise DataError(what="no prompt got two samples of different reward", where=where, fix=fix)
-    summary = {"annotator_error": flipped / max(compared, 1), "mean_reward": sum(rewards) / len(rewards)}
+    summary = {"annotator_error": flipped / max(compared, 1)}
     return with_ids(pl.DataFrame(pairs), "pairs"), with_ids(pl.DataFrame(liked), "feedback"), summary
 
 

@@ -68,6 +68,9 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
     },
 }
 
+OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {"chat": {"score": pl.Float64()}}
+"""Columns at the end of a table that some runs write: in chat the reward of a policy's own sample."""
+
 CONTENT: Final[dict[Kind, tuple[str, ...]]] = {
     "corpus": ("text",),
     "chat": ("messages",),

@@ -10,7 +10,7 @@ import polars as pl
 
 from posttrain.params import did_you_mean
 from posttrain.tables.checks import SchemaError, SchemaErrorReason, SchemaErrors, ValidationDepth, validating
-from posttrain.tables.columns import COLUMNS, Kind
+from posttrain.tables.columns import COLUMNS, OPTIONAL, Kind
 from posttrain.tables.schemas import schema_of
 
 LISTED: Final = 10
@@ -105,7 +105,7 @@ def _failure(error: SchemaError) -> Failure:
 
 
 def _structure_sentence(error: SchemaError, frame: pl.DataFrame, kind: Kind) -> str:
-    expected = COLUMNS[kind]
+    expected = COLUMNS[kind] | OPTIONAL.get(kind, {})
     name = str(error.failure_cases if isinstance(error.failure_cases, str) else error.column_name)
     if error.reason_code is SchemaErrorReason.COLUMN_NOT_IN_DATAFRAME:
         return f"column '{name}' ({_type(expected[name])}) is missing"

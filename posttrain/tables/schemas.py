@@ -8,19 +8,21 @@ from typing import Final
 import polars as pl
 
 from posttrain.tables.checks import pa
-from posttrain.tables.columns import COLUMNS, CONTENT, ROLES, SPLITS, TEXT_LIMIT, TURNS, Kind
+from posttrain.tables.columns import COLUMNS, CONTENT, OPTIONAL, ROLES, SPLITS, TEXT_LIMIT, TURNS, Kind
 from posttrain.tables.identity import content_ids
 
-_CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
+CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
 _LOGP_TOLERANCE: Final = 1e-4
 """A log-prob may exceed 0 by this much: log-softmax rounds in float32."""
 
 
 @cache
 def schema_of(kind: Kind) -> pa.DataFrameSchema:
-    """The schema of a table: exactly its columns, in their order, with the rules of each."""
+    """The schema of a table: its columns in their order, optional ones last, with the rules of each."""
+    optional = OPTIONAL.get(kind, {})
     columns = {
-        name: pa.Column(dtype, checks=_rules(kind, name), required=True) for name, dtype in COLUMNS[kind].items()
+        name: pa.Column(dtype, checks=_rules(kind, name), required=name not in optional)
+        for name, dtype in (COLUMNS[kind] | optional).items()
     }
     return pa.DataFrameSchema(columns, strict=True, ordered=True, name=kind)
 
@@ -39,7 +41,7 @@ def _rules(kind: Kind, name: str) -> list[pa.Check]:
         return [_one_of("split", SPLITS[kind])]
     if name == "problem":
         return _problem_rules(kind)
-    base = _turn_rules(name) if COLUMNS[kind][name] == TURNS else []
+    base = _turn_rules(name) if COLUMNS[kind].get(name) == TURNS else []
     return [*base, *_RULES.get((kind, name), [])]
 
 
@@ -80,7 +82,7 @@ def _text_rules(name: str) -> list[pa.Check]:
     return [
         _nonblank(name),
         _rule(at_most, "cut it into documents", text.str.len_chars() <= TEXT_LIMIT),
-        _rule("must hold no control characters", "remove them", ~text.str.contains(_CONTROL)),
+        _rule("must hold no control characters", "remove them", ~text.str.contains(CONTROL)),
     ]
 
 
@@ -100,7 +102,7 @@ def _turn_rules(name: str) -> list[pa.Check]:
         _rule("only the first turn may be the system's", "merge the system turns", ~later.list.any()),
     ]
     if name in ("messages", "prompt"):  # answers may come from a policy, which may sample any byte
-        clean = every(~content.str.contains(_CONTROL).fill_null(value=False))
+        clean = every(~content.str.contains(CONTROL).fill_null(value=False))
         rules.append(_rule("no content may hold control characters", "remove them", clean))
     return rules
 

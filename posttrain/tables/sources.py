@@ -61,8 +61,18 @@ class HubRun(Params):
 
 
 def _need_tables(run: Params) -> None:
-    if not any(getattr(run, kind) for kind in GIVEN):
+    """Refuse a run without a table, and tables whose shares would put one problem into different splits."""
+    given = {kind: table for kind in GIVEN if (table := getattr(run, kind)) is not None}
+    if not given:
         raise ValueError(f"it names no table. Give it one of: {', '.join(GIVEN)}")
+    for share in ("heldout_share", "test_share"):
+        found = {kind: getattr(table, share) for kind, table in given.items() if kind != "corpus"}
+        if len(set(found.values())) > 1:
+            shown = ", ".join(f"{kind}.{share} = {value:g}" for kind, value in found.items())
+            raise ValueError(
+                f"{shown}: a problem of two tables would be in different splits. Write the same {share} for each of "
+                "them, or give unrelated tables runs of their own"
+            )
 
 
 def file_tables(run: str) -> Tables:

@@ -13,7 +13,7 @@ LAYERS = (
     {"posttrain.upgrade_params"},
     {"posttrain.sections"},  # types the runs of all stages
     {"stages"},
-    {"posttrain.stage", "posttrain.compare", "posttrain.verify"},
+    {"posttrain.stage", "posttrain.compare", "posttrain.verify", "posttrain.run_graph"},
     {"posttrain.online", "posttrain.laws"},
     {"posttrain.train", "posttrain.evaluate", "posttrain.report"},
     {"posttrain.sampling"},
@@ -22,6 +22,7 @@ LAYERS = (
     {"posttrain.algorithms", "posttrain.models"},  # neither knows the other
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
     {"posttrain.inputs", "posttrain.leftovers"},
+    {"posttrain.lock_entries"},
     {"posttrain.choices", "posttrain.settle", "posttrain.slots", "posttrain.stage_table"},
     {"posttrain.measure", "posttrain.durable"},
     {"posttrain.digests", "posttrain.user_code"},

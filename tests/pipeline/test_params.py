@@ -15,6 +15,7 @@ from posttrain.errors import ParamsError
 from posttrain.params import GROUPS, merge
 from posttrain.sections import ALGORITHMS, MODELS, check_params, describe_params
 from posttrain.slots import slots
+from posttrain.stage_table import STAGES
 from tests.workspace import ROOT
 
 FILES = [ROOT / "params.yaml", *sorted((ROOT / "recipes").glob("*.yaml"))]
@@ -32,6 +33,7 @@ evaluate:
   policies: {sft: sft/main, dpo: preference/dpo, a: online/a}
 """
 RUNS = 7
+HUB = f"name: a/b, revision: {'a' * 40}"
 GKD = "algorithm: gkd, start: sft/main, teacher: online/a, data: two_step/prompts, demonstrations: two_step/chat"
 
 
@@ -47,6 +49,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def change(text: str) -> None:
     """Write params.yaml: RIGHT with `text` laid on it."""
     yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
     yaml.dump(merge(yaml.load(RIGHT), yaml.load(text)), Path("params.yaml"))
 
 
@@ -62,14 +65,34 @@ def mistakes() -> str:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_shipped_params_are_right(file: Path) -> None:
     shutil.copyfile(file, "params.yaml")
-    assert check_params() == "params.yaml: 7 runs are right"
+    assert re.fullmatch(r"params\.yaml: \d+ runs are right", check_params()), "no notes either"
 
 
-def test_what_is_right_but_measured_by_nobody_is_noted() -> None:
+def test_models_that_are_evaluated_nowhere_are_noted() -> None:
     change("sft: {runs: {other: {start: base/tiny, data: two_step/chat}}}")
     runs, note = check_params().splitlines()
     assert runs == f"params.yaml: {RUNS + 1} runs are right"
-    assert note == "note: sft/other is not evaluated; add it to evaluate.policies to measure it"
+    assert note == "note: evaluated nowhere: base/tiny, sft/other. evaluate.policies adds one with LABEL: MODEL"
+
+
+def test_any_run_starts_from_any_model_and_reads_any_table() -> None:
+    change(
+        """
+data: {samples: {best: {policy: preference/dpo, data: two_step/prompts, reward_model: none, tables: [chat]}}}
+sft: {runs: {again: {start: preference/dpo, data: best/chat}, last: {start: distill/taught, data: compared/chat}}}
+reward: {runs: {second: {start: online/b, data: compared/pairs, feedback: none, demonstrations: best/chat}}}
+preference: {runs: {kto: {algorithm: kto, start: online/b, data: compared/feedback}}}
+online:
+  runs:
+    b: {algorithm: rloo, start: online/a, data: two_step/prompts, corpus: none, reward_model: none}
+    c: {algorithm: grpo, start: sft/again, data: two_step/prompts, corpus: none, reward_model: reward/second,
+        reward: {model: 1.0}}
+distill:
+  runs: {taught: {algorithm: gkd, start: base/tiny, teacher: online/c, data: two_step/prompts, reward_model: none,
+                  demonstrations: best/chat}}
+"""
+    )
+    assert check_params().startswith(f"params.yaml: {RUNS + 8} runs are right")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +105,10 @@ def test_what_is_right_but_measured_by_nobody_is_noted() -> None:
             "sft: {runs: {main: {data: two_step/pairs}}}",
             "sft.runs.main.data = 'two_step/pairs': expected the demonstrations: e.g. mine/chat for data/mine/chat",
         ),
-        ("sft: {runs: {main: {data: compared/chat}}}", "no run makes this table. Known here: two_step/chat"),
+        (
+            "sft: {runs: {main: {data: other/chat}}}",
+            "'other/chat': no run makes this table. ",
+        ),
         ("preference: {runs: {dpo: {data: two_step/pairs}}}", "no run makes this table. Known here: compared/"),
         (
             "preference: {runs: {dpo: {data: compared/feedback}}}",
@@ -100,8 +126,15 @@ def test_what_is_right_but_measured_by_nobody_is_noted() -> None:
         ("sft: {runs: {main: {start: sft/main}}}", "a run cannot start from itself. Name another model"),
         (
             "sft: {runs: {main: {start: sft/other}, other: {start: sft/main, data: two_step/chat}}}",
-            "runs need each other in a circle: sft.runs.main <- sft.runs.other <- sft.runs.main. Break it at",
+            "cycle: sft.runs.main needs sft.runs.other needs sft.runs.main. Give one of them another input",
         ),
+        (
+            "data: {samples: {compared: {policy: preference/dpo}}}",
+            "cycle: data.samples.compared needs preference.runs.dpo needs data.samples.compared. Give one",
+        ),
+        ("data: {samples: {compared: {tables: [chat]}}}", "'compared/pairs': no run makes this table. Add a run that"),
+        ("data: {samples: {compared: {tables: []}}}", "data.samples.compared.tables = []: "),
+        ("data: {samples: {compared: {tables: [prompts]}}}", "data.samples.compared.tables.0 = 'prompts': "),
         (
             "base: {folders: {tiny: {path: mine}}}",
             "base.folders.tiny and base.scratch.tiny would both make models/base/tiny. Rename one of them",
@@ -145,6 +178,14 @@ def test_a_run_has_a_name_that_a_folder_can_have(name: str | int) -> None:
         (
             "data: {files: {m: {path: mine, chat: demo.jsonl}}}",
             "data.files.m.chat: mine/demo.jsonl not found. Did you mean 'demos.jsonl'?",
+        ),
+        (
+            "data: {files: {m: {path: mine, chat: {path: demos.jsonl, test_share: 0.2}, prompts: demos.jsonl}}}",
+            "prompts.test_share = 0.05: a problem of two tables would be in different splits. Write the same",
+        ),
+        (
+            f"data: {{hub: {{m: {{chat: {{{HUB}, heldout_share: 0.1}}, pairs: {{{HUB}}}}}}}}}",
+            "chat.heldout_share = 0.1, pairs.heldout_share = 0.05: a problem of two tables would be in different",
         ),
         ("data: {files: {m: {path: mine}}}", "it names no table. Give it one of: corpus, chat, prompts, pairs,"),
         ("base: {folders: {m: {path: mine}}}", "base.folders.m.path = 'mine': it has no config.json. Give the folder"),
@@ -232,6 +273,11 @@ def test_a_wrong_setting_is_named(text: str, words: str) -> None:
         ("[1, 2]", "holds no sections"),
         ("a: [", "not readable as YAML"),
         ("a: 1\na: 2", "duplicate key"),
+        (
+            "online:\n  runs:\n    a: {surrogate: {type: my_losses:soft, tau: 1}, reward: {my_rewards:brief: 1.0}}\n",
+            """Quote the name: a: {surrogate: {type: "my_losses:soft", tau: 1}, reward: {"my_rewards:brief": 1.0}}""",
+        ),
+        ("sft: {runs: {main: {start: http://x}}}", "line 1: DVC cannot read it (found unexpected ':'). Quote the text"),
     ],
 )
 def test_a_wrong_file_is_reported(text: str, words: str) -> None:
@@ -262,10 +308,37 @@ def test_who_does_not_learn_by_the_samplers_log_probs_may_truncate(text: str) ->
     assert " runs are right" in check_params()
 
 
+def test_the_examples_of_the_page_on_pipelines_are_right(workspace: Path) -> None:
+    yaml = YAML(typ="safe", pure=True)
+    page = (ROOT / "docs/pipelines.md").read_text(encoding="utf-8")
+    chain, alone = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    recipe = yaml.load((ROOT / "recipes/iterated.yaml").read_text(encoding="utf-8"))
+    assert merge(yaml.load(chain), recipe) == recipe == merge(recipe, yaml.load(chain)), "the page shows parts of it"
+
+    (workspace / "my/data").mkdir(parents=True)
+    (workspace / "my/model").mkdir()
+    for file in ("data/demonstrations.jsonl", "data/pairs.jsonl", "model/config.json"):
+        (workspace / "my" / file).write_text("{}", encoding="utf-8")
+    Path("params.yaml").write_text(alone, encoding="utf-8")
+    assert check_params().startswith("params.yaml: 4 runs are right")
+
+
 def run_models() -> dict[str, list[type[BaseModel]]]:
     """Group of params.yaml -> the types that its runs may have."""
     found = {group: [model] for group, model in MODELS.items()}
     return found | {group: [one.model for one in rows.values()] for group, rows in ALGORITHMS.items()}
+
+
+def test_every_list_of_stages_is_that_of_the_table() -> None:
+    yaml = YAML(typ="safe", pure=True)
+    groups = {stage.name: stage.group for stage in STAGES}
+    stages = yaml.load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    assert {name: one["foreach"].strip("${}") for name, one in stages.items() if "foreach" in one} == groups
+    defaults = yaml.load((ROOT / "defaults.yaml").read_text(encoding="utf-8"))
+    assert {f"{section}.{group}" for section, inner in defaults.items() for group in inner} == set(groups.values())
+    known = {f"{section}.{group}" for section, inner in GROUPS.items() for group in inner}
+    assert known == {*groups.values(), "evaluate.settings"}
+    assert {*MODELS, *ALGORITHMS, "data.tasks", "evaluate.policies"} == set(groups.values())
 
 
 def test_the_inputs_of_a_run_are_dependencies_in_dvc_yaml_and_must_be_given() -> None:

@@ -1,0 +1,135 @@
+"""How the runs of params.yaml name each other: unknown inputs, cycles, unmeasured models, leftovers of removed runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from posttrain.errors import PosttrainError
+from posttrain.leftovers import Leftovers
+from posttrain.params import did_you_mean
+from posttrain.sampling.annotator import SAMPLED
+from posttrain.slots import NONE, slots
+from posttrain.stage_table import STAGES, Settings, group_of
+from posttrain.tables.sources import GIVEN
+from posttrain.tasks.catalog import load_task
+from posttrain.workspace import model_path, table_path
+
+CLEAN = "`python -m posttrain clean`"
+LISTED = 3
+
+
+class Made:
+    """The tables and models that the runs of params.yaml make, and which of a run's slots name none of them."""
+
+    def __init__(self, settings: Settings, left: Leftovers, errors: list[str]) -> None:
+        self.models: dict[str, str] = {}
+        self.tables: dict[str, str] = {}
+        self.left = {path for paths in left.values() for path in paths}
+        folders: dict[str, str] = {}
+        for stage in STAGES:
+            for name, run in group_of(settings, stage.group).items():
+                where, output = f"{stage.group}.{name}", stage.output(name)
+                folder = {"model": "models", "tables": "data", "results": "results"}[stage.makes]
+                first = folders.setdefault(f"{folder}/{output}", where)
+                if first != where:
+                    errors.append(f"{where} and {first} would both make {folder}/{output}. Rename one of them.")
+                elif stage.makes == "model":
+                    self.models[output] = where
+                elif stage.makes == "tables":
+                    self.tables |= dict.fromkeys(_tables(stage.group, name, run), where)
+
+    def unknown(self, where: str, params: Any) -> Iterator[str]:
+        """A line for each slot of the run that names what no run makes."""
+        for slot, extra in slots(type(params)).items():
+            name = getattr(params, slot)
+            if name == NONE and extra["optional"]:
+                continue
+            yield from self.fault(f"{where}.{slot}", name, extra.get("kinds"), scores=slot == "reward_model")
+
+    def fault(self, where: str, name: str, kinds: list[str] | None = None, *, scores: bool = False) -> Iterator[str]:
+        """What is wrong with one name, if anything is; `kinds` are those of tables, None for a model."""
+        if kinds is None:
+            known, noun = self.models, "reward model" if scores else "model"
+            fitting = [one for one in known if one.startswith("base/") or one.startswith("reward/") == scores]
+        else:
+            known, noun = self.tables, "table"
+            fitting = [one for one in known if one.partition("/")[2] in kinds]
+        wanted = f"{' or '.join(kinds)} {noun}" if kinds else noun
+        hint = did_you_mean(name, fitting) or f"Add a run that makes a {wanted}"
+        if name not in known:
+            removed = self.left & {str(model_path(name)), str(table_path(name).parent)}
+            reason = "the run that made it was removed or renamed" if removed else f"no run makes this {noun}"
+            yield f"{where} = '{name}': {reason}. {hint}"
+        elif known[name] == where.rpartition(".")[0]:
+            yield f"{where} = '{name}': a run cannot start from itself. Name another {noun}"
+        elif name not in fitting:
+            reason = "it writes text, and scores none" if scores else "a reward model scores text, and writes none"
+            yield f"{where} = '{name}': {reason}. {hint}"
+
+    def cycles(self, typed: Mapping[str, Any]) -> Iterator[str]:
+        """A line for the first cycle of runs that need each other."""
+        makers = {**self.models, **self.tables}
+        needs = {
+            where: [
+                maker
+                for slot in slots(type(params))
+                if (maker := makers.get(getattr(params, slot))) not in (None, where)
+            ]
+            for where, params in typed.items()
+        }
+        done: set[str] = set()
+
+        def walk(where: str, path: tuple[str, ...]) -> Iterator[str]:
+            if where in path:
+                cycle = [*path[path.index(where) :], where]
+                yield f"cycle: {' needs '.join(cycle)}. Give one of them another input"
+            elif where not in done:
+                done.add(where)
+                for other in needs.get(where, ()):
+                    yield from walk(other, (*path, where))
+
+        for where in typed:
+            if found := next(walk(where, ()), None):
+                yield found
+                return
+
+
+def _tables(group: str, name: str, run: Any) -> list[str]:
+    """The tables that a run of `data` makes, as slots name them."""
+    settings = run if isinstance(run, Mapping) else {}
+    found: list[str]
+    if group == "data.tasks":
+        try:
+            generator = load_task(str(settings.get("task"))).generator
+        except PosttrainError:  # reported where the run is loaded
+            generator = None
+        found = list(generator.kinds) if generator else []
+    elif group == "data.samples":
+        wanted = settings.get("tables", SAMPLED)
+        found = [kind for kind in SAMPLED if kind in wanted] if isinstance(wanted, list | tuple) else []
+    else:
+        found = [kind for kind in GIVEN if settings.get(kind)]
+        if "pairs" in found and "feedback" not in found:
+            found.append("feedback")
+    return [f"{name}/{kind}" for kind in found]
+
+
+def notes(settings: Settings, left: Leftovers) -> list[str]:
+    """What is right and may still be a slip: models that are evaluated nowhere, and what removed runs left."""
+    evaluated = set(group_of(settings, "evaluate.policies").values())
+    models = [
+        stage.output(name)
+        for stage in STAGES
+        if stage.makes == "model" and stage.name != "reward"
+        for name in group_of(settings, stage.group)
+    ]
+    missing, runs = [one for one in models if one not in evaluated], list(left)
+    found = []
+    if missing:
+        found.append(f"note: evaluated nowhere: {', '.join(missing)}. evaluate.policies adds one with LABEL: MODEL")
+    if runs:
+        some = ", ".join(runs[:LISTED]) + (", ..." if len(runs) > LISTED else "")
+        count = f"{len(runs)} removed run{'s' * (len(runs) > 1)}"
+        found.append(f"note: {count} left outputs or entries in dvc.lock ({some}). {CLEAN} removes them")
+    return found
