@@ -1,4 +1,4 @@
-"""The code that a run can load: one digest per file, and the versions of the packages behind it, in code/STAGE/RUN.json.
+"""The code that a run can load: a digest of each file and the versions of packages, in code/STAGE/RUN.json.
 
 The stage `code` writes these files and the other stages depend on them, so that a stage is stale when code changes that
 can run in it, and not by a comment, by a row that it does not use, or by code that only measures.
@@ -18,11 +18,9 @@ from typing import Any, Final
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.outlines import Outline, Outlines
 from posttrain.stage_table import STAGES, group_of
-from posttrain.workspace import PARAMS_FILE, write_json
+from posttrain.workspace import CUSTOM, PARAMS_FILE, write_json
 
 FOLDER: Final = Path("code")
-CUSTOM: Final = Path("custom")
-"""Where a user's own modules lie."""
 LIBRARY: Final = Path(__file__).resolve().parent.parent
 MEASURING: Final = ("posttrain.measure", "posttrain.progress")
 """Modules that only measure or show progress: no result depends on them, so they are no part of a run's code."""
@@ -162,7 +160,9 @@ def differences(old: Code, new: Code) -> list[str]:
     for file in sorted(old["files"].keys() | new["files"].keys()):
         was, is_now = old["files"].get(file), new["files"].get(file)
         if was != is_now:
-            words.append(f"{file} {'changed' if was and is_now else 'is used now' if is_now else 'is not used any more'}")
+            words.append(
+                f"{file} {'changed' if was and is_now else 'is used now' if is_now else 'is not used any more'}"
+            )
     for name in sorted(old["packages"].keys() | new["packages"].keys()):
         was, is_now = old["packages"].get(name, "not used"), new["packages"].get(name, "not used")
         if was != is_now:
@@ -170,11 +170,11 @@ def differences(old: Code, new: Code) -> list[str]:
     return words
 
 
-def check_loaded(listed: Collection[str]) -> None:
-    """Raise if this process has loaded a file of the library or the user that is not listed."""
+def check_loaded(listed: Collection[str], before: Collection[str]) -> None:
+    """Raise if a file of the library or the user is not listed that this process has loaded since `before`."""
     for name, module in list(sys.modules.items()):
-        spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
-        if not file or _measures(spec.name if spec else name):
+        file = getattr(module, "__file__", None)
+        if not file or name in before or _measures(name):
             continue
         place = Path(file).resolve()
         own = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
@@ -189,7 +189,9 @@ def check_loaded(listed: Collection[str]) -> None:
             continue
         if shown not in listed:
             what = "it was imported, and no import or setting that can be found without running the code names it"
-            raise PipelineError(what=what, where=shown, fix="Import it by an import statement, or name it in params.yaml")
+            raise PipelineError(
+                what=what, where=shown, fix="Import it by an import statement, or name it in params.yaml"
+            )
 
 
 def _modules(folder: Path, root: Path) -> dict[str, Path]:
@@ -204,7 +206,9 @@ def _modules(folder: Path, root: Path) -> dict[str, Path]:
 def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
     """Every text in a run's settings, and the tasks of the prompts that it reads."""
     kind, _, run = stage.partition("@")
-    tasks = {name: one.get("task") for name, one in group_of(settings, "data.tasks").items() if isinstance(one, Mapping)}
+    tasks = {
+        name: one.get("task") for name, one in group_of(settings, "data.tasks").items() if isinstance(one, Mapping)
+    }
     if kind == "report":
         own: Any = list(tasks.values())
     elif kind == "evaluate":

@@ -1,4 +1,4 @@
-"""What one Python file holds for staleness: a digest without comments and layout, its imports, the rows of its tables."""
+"""What one Python file holds: its digest without comments and layout, its imports, and the rows of its tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TABLES: Final = frozenset(
 KEPT: Final = Path(".dvc/tmp/outlines.json")
 SKIPPED: Final = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER})
 BLOCKS: Final = frozenset({tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE})
-NAMED: Final = re.compile(r"(posttrain|stages)(\.\w+)+(:\w+)?")
+MODULE: Final = re.compile(r"(posttrain|stages)(\.\w+)+")
 """A text that names a module of the library."""
 
 Place = tuple[int, int]
@@ -92,6 +92,11 @@ class Outlines:
             known = self._known[file] = found, outline
         return known[1]
 
+    @property
+    def marks(self) -> dict[str, Mark]:
+        """The marks of the files that were asked for, as they were when they were read."""
+        return {file: found for file, (found, _) in self._known.items()}
+
     def keep(self) -> None:
         """Remember them for other processes, where the workspace is DVC's."""
         if not self._new or not KEPT.parent.is_dir():
@@ -139,7 +144,9 @@ def _tables(tree: ast.Module) -> tuple[list[ast.AST], dict[str, list[ast.AST]]]:
     for statement in tree.body:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
         if isinstance(target, ast.Name) and target.id in TABLES:
-            display = next((one for one in ast.walk(statement) if isinstance(one, ast.Dict | ast.List | ast.Tuple)), None)
+            display = next(
+                (one for one in ast.walk(statement) if isinstance(one, ast.Dict | ast.List | ast.Tuple)), None
+            )
             found = _rows(display) if display else []
             displays += [display] if display and found else []
             for name, nodes in found:
@@ -187,8 +194,8 @@ def _imports(node: ast.AST, package: str) -> list[str]:
             above = package.split(".")[: len(package.split(".")) - level + 1] if level else []
             base = ".".join([*above, *([module] if module else [])])
             return [f"{base}.{alias.name}" for alias in names]
-        case ast.Constant(value=str(text)) if NAMED.fullmatch(text):
-            return [text.partition(":")[0]]
+        case ast.Constant(value=str(text)) if MODULE.fullmatch(text):
+            return [text]
         case _:
             return []
 
@@ -198,7 +205,7 @@ def _texts(nodes: Sequence[ast.AST]) -> set[str]:
 
 
 def _defaults(nodes: Sequence[ast.AST]) -> set[str]:
-    """The rows that code names: `OneOf(TABLE, "default")`, weights by name such as `{"correct": 1.0}`, `TABLE["row"]`."""
+    """The rows that code names: `OneOf(TABLE, "row")`, `TABLE["row"]`, and weights such as `{"correct": 1.0}`."""
     found: set[str] = set()
     for node in nodes:
         match node:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from posttrain.errors import ParamsError
-from posttrain.workspace import PARAMS_FILE as PARAMS_FILE
+from posttrain.workspace import PARAMS_FILE as PARAMS_FILE  # noqa: PLC0414  had without pydantic there
 
 LARGEST = 1e12
 """Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""

@@ -38,7 +38,6 @@ def write_record(stage: str, used: Mapping[str, Any]) -> None:
     """Write down what made the results that the stage has written, the inputs that it has used among it."""
     found = {
         "stage": stage,
-        "code": code_digest(),
         **dict(sorted(_NOTED.items())),
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu_isa": cpu_isa(),

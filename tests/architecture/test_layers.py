@@ -20,11 +20,12 @@ LAYERS = (
     {"posttrain.algorithms", "posttrain.models"},  # neither knows the other
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
     {"posttrain.inputs", "posttrain.leftovers"},
+    {"posttrain.code"},
     {"posttrain.choices", "posttrain.settle", "posttrain.slots", "posttrain.stage_table"},
-    {"posttrain.measure", "posttrain.durable"},
+    {"posttrain.measure", "posttrain.durable", "posttrain.outlines"},
     {"posttrain.digests", "posttrain.user_code"},
     {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
-    {"posttrain.errors", "posttrain.rollout"},
+    {"posttrain.errors", "posttrain.rollout", "posttrain.entries"},
     {"posttrain"},
 )
 THIRD_PARTY = {
