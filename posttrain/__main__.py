@@ -26,6 +26,21 @@ def main() -> int:
     commands.add_parser("verify", help=verified, description=verified)
     synced = "check that dvc.lock names what the stages used, and have the disk keep what DVC has cached"
     commands.add_parser("sync", help=synced, description=synced)
+    commands.add_parser(
+        "status",
+        help="which stages have to run again, and why",
+        description="Which stages have to run again, and why: the files, parameters and packages that changed.",
+        epilog="It answers e.g.: online@grpo: posttrain/formulas/clip.py changed; then stale because of it: evaluate@grpo",
+    )
+    accepted = commands.add_parser(
+        "accept",
+        help="take results for those of changed code, which a person vouches for",
+        description="Take the results of stages for those of the present code, because it computes the same. DVC "
+        "commits them, and records/ keeps what was accepted and why. Refused where parameters or tables changed too.",
+        epilog="Example: python -m posttrain accept online@grpo sft --reason 'renamed a variable'",
+    )
+    accepted.add_argument("stages", nargs="+", metavar="STAGE", help="e.g. online@grpo, or online for all its runs")
+    accepted.add_argument("--reason", required=True, help="why the results stay the same")
     commands.add_parser("check", help="check params.yaml and what its runs name, without running anything")
     commands.add_parser("clean", help="remove what runs that params.yaml no longer has left: outputs and lock entries")
     shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
@@ -33,7 +48,7 @@ def main() -> int:
     algorithms = commands.add_parser("algorithms", help="every algorithm, or one with its formula and settings")
     algorithms.add_argument("name", nargs="?")
     laws = commands.add_parser("laws", help="hold the surrogates and losses of a module of your own against the laws")
-    laws.add_argument("module", help="e.g. my_losses for my_losses.py")
+    laws.add_argument("module", help="e.g. my_losses for custom/my_losses.py")
     compared = commands.add_parser("compare", help="which setting is better, on the same held-out prompts")
     compared.add_argument(
         "names",
@@ -95,6 +110,14 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.sections import check_params
 
             return check_params()
+        case "status":
+            from posttrain.status import status
+
+            return status()
+        case "accept":
+            from posttrain.accept import accept
+
+            return accept(arguments.stages, arguments.reason)
         case "clean":
             from posttrain.leftovers import remove_leftovers
 

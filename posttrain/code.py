@@ -20,6 +20,8 @@ from posttrain.outlines import Outline, Outlines
 from posttrain.stage_table import STAGES, group_of
 from posttrain.workspace import CUSTOM, PARAMS_FILE, write_json
 
+CODE: Final = "code"
+"""The stage that writes code/."""
 FOLDER: Final = Path("code")
 LIBRARY: Final = Path(__file__).resolve().parent.parent
 MEASURING: Final = ("posttrain.measure", "posttrain.progress")

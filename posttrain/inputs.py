@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from posttrain.code import Code, Library, check_loaded, code_path, differences, read_code, read_params
+from posttrain.code import CODE, Code, Library, check_loaded, code_path, differences, read_code, read_params
 from posttrain.digests import Digests, Mark, mark, recorded
 from posttrain.durable import sync
 from posttrain.errors import VERIFY, PipelineError
@@ -80,7 +80,7 @@ class Inputs:
         """Raise if a table, a model or a figure that the stage reads is not what the stage before it has written."""
         for name, entry in recorded(self.declared.folder).items():
             # The entry of a run that was removed or renamed; and code/ is compared by what it says.
-            if name not in self.declared.stages or name == "code":
+            if name not in self.declared.stages or name == CODE:
                 continue
             for out in entry.get("outs", []):
                 path, digest = out["path"], out.get("md5")

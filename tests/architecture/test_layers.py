@@ -11,7 +11,8 @@ LAYERS = (
     {"posttrain.__main__"},
     {"posttrain.sections"},  # types the runs of all stages
     {"stages"},
-    {"posttrain.stage", "posttrain.compare", "posttrain.verify"},
+    {"posttrain.accept"},
+    {"posttrain.stage", "posttrain.compare", "posttrain.verify", "posttrain.status"},
     {"posttrain.online", "posttrain.laws"},
     {"posttrain.train", "posttrain.evaluate", "posttrain.report"},
     {"posttrain.sampling"},
@@ -24,7 +25,8 @@ LAYERS = (
     {"posttrain.choices", "posttrain.settle", "posttrain.slots", "posttrain.stage_table"},
     {"posttrain.measure", "posttrain.durable", "posttrain.outlines"},
     {"posttrain.digests", "posttrain.user_code"},
-    {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
+    {"posttrain.params"},
+    {"posttrain.progress", "posttrain.workspace", "posttrain.lock"},
     {"posttrain.errors", "posttrain.rollout", "posttrain.entries"},
     {"posttrain"},
 )
