@@ -30,7 +30,7 @@ def main() -> int:
         "status",
         help="which stages have to run again, and why",
         description="Which stages have to run again, and why: the files, parameters and packages that changed.",
-        epilog="It answers e.g.: online@grpo: posttrain/formulas/clip.py changed; then stale because of it: evaluate@grpo",
+        epilog="An answer: online@grpo: posttrain/formulas/clip.py changed; then stale because of it: evaluate@grpo",
     )
     accepted = commands.add_parser(
         "accept",
@@ -75,18 +75,8 @@ def main() -> int:
 
 def _answer(arguments: argparse.Namespace) -> str:
     match arguments.command:
-        case "results":
-            from posttrain.report.results import results_json, results_table
-
-            return (results_json if arguments.form == "json" else results_table)(_not_current())
-        case "report":
-            from posttrain.report.results import write_report
-
-            return write_report(_not_current())
-        case "readme":
-            from posttrain.report.results import write_readme
-
-            return write_readme(_not_current())
+        case "results" | "report" | "readme":
+            return _reported(arguments)
         case "timings":
             from posttrain.measure.timings import timings_table
 
@@ -134,6 +124,14 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.algorithms.describe import describe
 
             return describe(arguments.name)
+
+
+def _reported(arguments: argparse.Namespace) -> str:
+    from posttrain.report.results import results_json, results_table, write_readme, write_report
+
+    if arguments.command == "results":
+        return (results_json if arguments.form == "json" else results_table)(_not_current())
+    return (write_report if arguments.command == "report" else write_readme)(_not_current())
 
 
 def _not_current() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ def dvc_repo() -> Iterator[Any]:
 
 def refresh_code(repo: Any) -> None:
     """Have DVC run the stage `code` if code, parameters or packages are other ones; DVC itself sees no packages."""
+    logging.getLogger("dvc").setLevel(logging.WARNING)  # its advice on git would stand in our output
     if not is_current() or repo.status(targets=[CODE]):
         repo.reproduce(CODE, single_item=True, force=True)
 
