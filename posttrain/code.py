@@ -40,6 +40,8 @@ PACKAGES: Final = {
 }
 """Import -> the packages that decide what it computes."""
 
+PRELOADED: Final[set[str]] = set()
+"""Modules that a process has imported before it became a stage, as those of the tests that fork do."""
 Code = dict[str, dict[str, str]]
 """`files`: path -> digest; `packages`: name -> version."""
 
@@ -172,11 +174,11 @@ def differences(old: Code, new: Code) -> list[str]:
     return words
 
 
-def check_loaded(listed: Collection[str], before: Collection[str]) -> None:
-    """Raise if a file of the library or the user is not listed that this process has loaded since `before`."""
+def check_loaded(listed: Collection[str]) -> None:
+    """Raise if this process has loaded a file of the library or the user that is not listed."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not file or name in before or _measures(name):
+        if not file or name in PRELOADED or _measures(name):
             continue
         place = Path(file).resolve()
         own = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place

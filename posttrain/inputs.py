@@ -7,7 +7,6 @@ changed meanwhile has to fail: otherwise dvc.lock would name inputs that the out
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -106,7 +105,7 @@ class _Running:
     """The code that a stage runs: what it was when the stage started."""
 
     def __init__(self, declared: Declared) -> None:
-        self._stage, self._settings, self._before = declared.name, read_params(), frozenset(sys.modules)
+        self._stage, self._settings = declared.name, read_params()
         library = Library()
         self.found: Code = library.code(self._stage, self._settings)
         self._marks = library.outlines.marks
@@ -124,7 +123,7 @@ class _Running:
 
     def check_loaded(self) -> None:
         """Raise if a file was imported that the code of this run does not list."""
-        check_loaded(self.found["files"], self._before)
+        check_loaded(self.found["files"])
 
     def confirm(self) -> None:
         """Raise if code that this run can load is another one now; comments and layout may change."""

@@ -141,14 +141,16 @@ def _tables(tree: ast.Module) -> tuple[list[ast.AST], dict[str, list[ast.AST]]]:
     """The displays of the module's tables, and the nodes of each row by its name."""
     displays: list[ast.AST] = []
     rows: dict[str, list[ast.AST]] = {}
-    for statement in tree.body:
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
-        if isinstance(target, ast.Name) and target.id in TABLES:
-            display = next(
-                (one for one in ast.walk(statement) if isinstance(one, ast.Dict | ast.List | ast.Tuple)), None
-            )
-            found = _rows(display) if display else []
-            displays += [display] if display and found else []
+    for one in tree.body:
+        target = (
+            one.targets[0] if isinstance(one, ast.Assign) else one.target if isinstance(one, ast.AnnAssign) else None
+        )
+        if not (isinstance(target, ast.Name) and target.id in TABLES and isinstance(one, ast.Assign | ast.AnnAssign)):
+            continue
+        inner = ast.walk(one.value) if one.value else iter(())
+        display = next((node for node in inner if isinstance(node, ast.Dict | ast.List | ast.Tuple)), None)
+        if display and (found := _rows(display)):
+            displays.append(display)
             for name, nodes in found:
                 rows.setdefault(name, []).extend(nodes)
     return displays, rows

@@ -37,6 +37,8 @@ def dvc_repo() -> Iterator[Any]:
 def refresh_code(repo: Any) -> None:
     """Have DVC run the stage `code` if code, parameters or packages are other ones; DVC itself sees no packages."""
     logging.getLogger("dvc").setLevel(logging.WARNING)  # its advice on git would stand in our output
+    if not any(stage.addressing == CODE for stage in repo.index.stages):
+        return
     if not is_current() or repo.status(targets=[CODE]):
         repo.reproduce(CODE, single_item=True, force=True)
 

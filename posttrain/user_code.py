@@ -47,11 +47,6 @@ def load_module(name: str, where: str) -> Any:
     return module
 
 
-def loaded_modules() -> frozenset[str]:
-    """The user's modules that this process has loaded, which its results depend on."""
-    return frozenset(_LOADED)
-
-
 def own_file(module: str) -> Path:
     """The file of a module of the user's."""
     return CUSTOM.joinpath(*module.split(".")).with_suffix(".py")
