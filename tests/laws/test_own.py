@@ -94,7 +94,9 @@ def test_a_broken_preference_loss_is_caught(loss: str, law: str, place: Path) ->
 
 
 def test_the_command_prints_the_table_and_exits_1(place: Path) -> None:
-    (place / "custom/broken.py").write_text(f"{HEAD}bad = Surrogate(Options, lambda t, _: -t.ratio * t.advantage, 'bad')\n")
+    (place / "custom/broken.py").write_text(
+        f"{HEAD}bad = Surrogate(Options, lambda t, _: -t.ratio * t.advantage, 'bad')\n"
+    )
     command = [sys.executable, "-m", "posttrain", "laws", "broken"]
     done = subprocess.run(
         command, cwd=place, env={**environment(), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
@@ -130,7 +132,9 @@ def test_what_cannot_be_held_against_the_laws_says_why(code: str, words: str, pl
     ],
 )
 def test_a_run_that_names_what_is_not_there(name: str, words: str, place: Path) -> None:
-    (place / "custom/broken.py").write_text(f"{HEAD}number = 1\nsoft = Surrogate(Options, lambda t, _: t.ratio, 'soft')\n")
+    (place / "custom/broken.py").write_text(
+        f"{HEAD}number = 1\nsoft = Surrogate(Options, lambda t, _: t.ratio, 'soft')\n"
+    )
     with pytest.raises(ParamsError) as caught:
         check(ONLINE["grpo"].model, ONLINE["grpo"].row.laid({"surrogate": name}), where="online.runs.a")
     assert "online.runs.a.surrogate: " in str(caught.value)
