@@ -24,8 +24,8 @@ CODE: Final = "code"
 """The stage that writes code/."""
 FOLDER: Final = Path("code")
 LIBRARY: Final = Path(__file__).resolve().parent.parent
-MEASURING: Final = ("posttrain.measure", "posttrain.progress")
-"""Modules that only measure or show progress: no result depends on them, so they are no part of a run's code."""
+UNCOUNTED: Final = ("posttrain.measure", "posttrain.progress", "posttrain.train.hint")
+"""Modules that no result depends on: they only measure, show progress, or word an error that ends the run."""
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),
@@ -103,7 +103,7 @@ class Library:
         queue = [start, *(one for one in own if _is_custom(self.modules.get(one)))]
         while queue:
             module = queue.pop()
-            if module in found or module not in self.modules or _measures(module):
+            if module in found or module not in self.modules or _uncounted(module):
                 continue
             file = self.modules[module]
             package = module if file.name == "__init__.py" else module.rpartition(".")[0]
@@ -178,7 +178,7 @@ def check_loaded(listed: Collection[str]) -> None:
     """Raise if this process has loaded a file of the library or the user that is not listed."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not file or name in PRELOADED or _measures(name):
+        if not file or name in PRELOADED or _uncounted(name):
             continue
         place = Path(file).resolve()
         own = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
@@ -239,8 +239,8 @@ def _prefixes(name: str) -> list[str]:
     return [".".join(parts[: end + 1]) for end in range(len(parts))]
 
 
-def _measures(module: str) -> bool:
-    return module.startswith(MEASURING)
+def _uncounted(module: str) -> bool:
+    return module.startswith(UNCOUNTED)
 
 
 def _is_custom(file: Path | None) -> bool:
