@@ -36,11 +36,20 @@ def dvc_repo() -> Iterator[Any]:
 
 def refresh_code(repo: Any) -> None:
     """Have DVC run the stage `code` if code, parameters or packages are other ones; DVC itself sees no packages."""
+    from dvc.exceptions import ReproductionError
+    from dvc.lock import LockError
+
     logging.getLogger("dvc").setLevel(logging.WARNING)  # its advice on git would stand in our output
     if not any(stage.addressing == CODE for stage in repo.index.stages):
         return
-    if not is_current() or repo.status(targets=[CODE]):
+    if is_current() and not repo.status(targets=[CODE]):
+        return
+    try:
         repo.reproduce(CODE, single_item=True, force=True)
+    except ReproductionError as error:
+        if isinstance(error.__cause__, LockError):  # another DVC is at work: those that wait for it look for this one
+            raise error.__cause__ from None
+        raise
 
 
 def status() -> str:
