@@ -53,10 +53,10 @@ def _check(name: str, reasons: Sequence[Any]) -> None:
     if not record_path(name).is_file():
         raise PipelineError(what="it never ran", where=name, fix="Run it: `dvc repro`")
     other = [
-        f"{path} {how if isinstance(how, str) else 'changed'}"
+        f"{path}: {', '.join(how)}" if isinstance(how, Mapping) else f"{path} {how}"
         for one in reasons
-        for kind, paths in (one if isinstance(one, Mapping) else {str(one): {"": ""}}).items()
-        for path, how in (paths if isinstance(paths, Mapping) else {kind: ""}).items()
+        for kind, paths in (one.items() if isinstance(one, Mapping) else [(one, {one: ""})])
+        for path, how in paths.items()
         if path != code or kind != "changed deps"
     ]
     if other:

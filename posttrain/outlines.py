@@ -6,6 +6,7 @@ import ast
 import hashlib
 import io
 import json
+import os
 import re
 import sys
 import time
@@ -124,7 +125,8 @@ def outlined(file: Path, package: str) -> Outline:
         tree = ast.parse(text)
         tokens = [one for one in tokenize.tokenize(io.BytesIO(text).readline) if one.type not in SKIPPED]
     except (SyntaxError, ValueError, tokenize.TokenError) as error:
-        line = f"{file} line {error.lineno}" if isinstance(error, SyntaxError) else str(file)
+        shown = os.path.relpath(file)
+        line = f"{shown} line {error.lineno}" if isinstance(error, SyntaxError) else shown
         raise PipelineError(what=f"this is not valid Python ({error})", where=line, fix="Fix the file") from error
     lines = text.decode("utf-8-sig").splitlines(keepends=True)
     displays, rows = _tables(tree)

@@ -51,12 +51,12 @@ EDITS = {
     ),
     "a reward that no run uses": ("rewards/learned.py", "class ", "NEW = 1\n", set()),
     "the surrogate of one run": ("algorithms/surrogates/clipped.py", "class ", "NEW = 1\n", {"online@grpo"}),
-    "the row of one run": ("algorithms/preference_rows.py", '{"loss": "dpo"}', "", {"preference@dpo"}),
+    "the row of one run": ("algorithms/policy_rows.py", "Shao 2024", "New ", {"online@grpo"}),
     "code in sampling": ("sampling/generate.py", "def ", "NEW = 1\n", SAMPLING),
     "code in training": ("train/loop.py", "def ", "NEW = 1\n", TRAINING),
     "code of the report": ("report/page.py", "def ", "NEW = 1\n", {"report"}),
     "code of the tables of a task": (
-        "tasks/two_step/problems.py",
+        "tasks/two_step/text.py",
         "def ",
         "NEW = 1\n",
         {*SAMPLING, "data_tasks@two_step", "report"},
@@ -88,7 +88,7 @@ def test_an_edit_makes_those_stale_that_can_run_it(workspace: Path, name: str) -
     path = workspace / "posttrain" / file
     old = path.read_text(encoding="utf-8")
     assert before in old
-    path.write_text(old.replace(before, text + before, 1) if text else old.replace(before, "{}", 1), encoding="utf-8")
+    path.write_text(old.replace(before, text + before, 1), encoding="utf-8")
     try:
         assert stale(workspace) == expected
     finally:
@@ -121,7 +121,9 @@ def test_a_module_of_the_users_makes_the_run_stale_that_names_it(own_workspace: 
     params.write_text(params.read_text().replace("{correct: 1.0, format: 0.2}", '{correct: 1.0, "mine:short": 0.1}'))
     dvc(own_workspace, "repro", "--single-item", "code")
     done = run(own_workspace, "python", "-m", "posttrain", "accept", "online", "--reason", "a test")
-    assert done.returncode == 1 and "not only its code changed: online.runs.grpo changed" in done.stdout, done.stdout
+    assert done.returncode == 1 and "not only its code changed: params.yaml: online.runs.grpo" in done.stdout, (
+        done.stdout
+    )
     assert dvc(own_workspace, "commit", "--force").returncode == 0
     assert stale(own_workspace) == set()
     own.write_text(OWN.replace("/ 100", "/ 50"))
@@ -135,7 +137,8 @@ def test_status_says_which_file_and_which_parameter_changed(own_workspace: Path)
     done = run(own_workspace, "python", "-m", "posttrain", "status")
     assert done.stdout == (
         "online@grpo: posttrain/algorithms/surrogates/clipped.py changed; params online.runs.grpo.kl.beta 0.02 -> 0.05"
-        "; then stale because of it: evaluate@grpo, report\n"
+        "; then stale because of it: evaluate@grpo\n"
+        "report: params.yaml modified\n"
     )
     assert done.returncode == 0
 
@@ -161,13 +164,13 @@ def test_an_accepted_refactoring_is_on_record_and_nothing_runs(own_workspace: Pa
 
 
 def test_a_stage_refuses_to_run_beside_the_code_that_is_written_down(own_workspace: Path) -> None:
-    insert("posttrain/tasks/two_step/problems.py", "def ", "NEW = 1\n")(own_workspace)
+    insert("posttrain/tasks/two_step/text.py", "def ", "NEW = 1\n")(own_workspace)
     lock = (own_workspace / "dvc.lock").read_bytes()
     done = dvc(own_workspace, "repro", "--force", "--single-item", "data_tasks@two_step")
     assert (
         done.returncode
         and (
-            "error: code/data_tasks/two_step.json: posttrain/tasks/two_step/problems.py changed after the stage `code` "
+            "error: code/data_tasks/two_step.json: posttrain/tasks/two_step/text.py changed after the stage `code` "
             "ran. Run `dvc repro`, which runs `code` first"
         )
         in done.stdout
