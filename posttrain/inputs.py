@@ -119,7 +119,9 @@ class _Running:
         if written != self.found:
             wrong = differences(written, self.found) if written else ["the file is damaged"]
             what = f"{', '.join(wrong[:MOST])} after the stage `code` ran"
-            raise PipelineError(what=what, where=str(path), fix="Run `dvc repro`, which runs `code` first")
+            seen = not written or written["files"] != self.found["files"]  # of packages DVC sees only constraints.txt
+            fix = "Run `dvc repro`, which runs `code` first" if seen else "Run `dvc repro -s -f code`, then `dvc repro`"
+            raise PipelineError(what=what, where=str(path), fix=fix)
 
     def check_loaded(self) -> None:
         """Raise if a file was imported that the code of this run does not list."""
