@@ -44,6 +44,7 @@ $(PAGE): $(READY)
 run: env ## the whole pipeline, then its table of results; one failed run does not stop the others
 	@$(BIN)/python -m posttrain check
 	@$(BIN)/python -m posttrain repair
+	@$(BIN)/dvc repro --quiet --single-item --force code
 	$(BIN)/dvc repro --keep-going; status=$$?; $(BIN)/python -m posttrain sync && \
 	  $(BIN)/python -m posttrain results || exit 1; \
 	  test $$status = 0 || $(BIN)/python -m posttrain report; exit $$status
@@ -63,7 +64,7 @@ compare: env ## which run or setting is better, on the same held-out prompts (NA
 	@$(BIN)/python -m posttrain compare $(NAMES)
 
 experiments: env ## DVC's experiments: the knobs and figures that changed
-	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain|params\.yaml)(/|$$)'
+	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain|custom|code|params\.yaml|constraints\.txt)(/|$$)'
 
 test: env ## the quick tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow" $(TESTS)

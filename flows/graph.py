@@ -15,10 +15,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from posttrain.code import CODE
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.lock import repair_lock
 from posttrain.params import Params, check, did_you_mean, read_yaml
 from posttrain.stage_table import STAGES
+from posttrain.status import refresh_code
 from posttrain.verify import repair
 
 ROOT_FILE = "dvc.yaml"
@@ -75,6 +77,9 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
     try:
         # DVC is not typed; everything that comes from it is turned into plain data in this function.
         repo: Any = Repo(str(root), _wait_for_lock=True)
+        hidden = {CODE} if ours(root) else set()
+        if hidden:
+            refresh_code(repo)
         graph: Any = repo.index.graph
         asked = _chosen(repo, targets)
         wanted = _closure(graph, asked) if targets else set(graph)
@@ -92,11 +97,12 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
         # A frozen stage does not look at its dependencies, and so nobody upstream can make it stale.
         Stage(
             name=name,
-            upstream=() if node.frozen else tuple(sorted(_name(one) for one in graph.successors(node))),
+            upstream=() if node.frozen else tuple(sorted({_name(one) for one in graph.successors(node)} - hidden)),
             needs=_needs(name, getattr(node, "meta", None)),
             reasons=tuple(_reason(entry) for entry in status.get(name, ())),
         )
         for name, node in names
+        if name not in hidden  # it is up to date: from here on it is an input
     ]
 
 

@@ -25,6 +25,7 @@ from posttrain.compare.experiments import git
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read, read_yaml
 from posttrain.stage_table import group_of
+from posttrain.workspace import CUSTOM
 
 Overrides = Mapping[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
@@ -149,6 +150,7 @@ def check_here(found: Sequence[Trial]) -> None:
     for key in dict.fromkeys(key for one in found for key in one.overrides):
         _check_run(key, here)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path(CUSTOM).symlink_to(root / CUSTOM)
         for one in found:
             laid = here
             for key, value in one.overrides.items():
@@ -170,7 +172,7 @@ def check_committed(where: str, fix: str) -> None:
     changed = [
         name
         for name in git("diff", "--name-only", "HEAD").splitlines()
-        if name not in products and not name.startswith("report/")
+        if name not in products and not name.startswith(("report/", "code/"))
     ]
     if changed:
         listed = ", ".join(changed[:5]) + (" ..." if len(changed) > 5 else "")

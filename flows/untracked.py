@@ -9,13 +9,15 @@ from typing import Any
 
 from posttrain.compare.experiments import git
 from posttrain.params import PARAMS_FILE, read_yaml
+from posttrain.user_code import is_import_path, own_file
 
 
 def untracked_inputs(overrides: Iterable[Mapping[str, Any]] = ()) -> list[str]:
     """The untracked files and folders that a value of params.yaml, or of these overrides, names, is in, or holds."""
     params = [read_yaml(PARAMS_FILE)] if Path(PARAMS_FILE).is_file() else []
-    texts = _texts([*params, *overrides])
-    named = {PurePosixPath(os.path.normpath(text)) for text in texts if _is_inside(text)}
+    texts = list(_texts([*params, *overrides]))
+    own = [str(own_file(text.partition(":")[0])) for text in texts if is_import_path(text)]
+    named = {PurePosixPath(os.path.normpath(text)) for text in [*texts, *own] if _is_inside(text)}
     listed = git("ls-files", "-z", "--others", "--directory", "--no-empty-directory").split("\0")
     left = {PurePosixPath(entry) for entry in listed if entry}
     kept = set(_kept_by_dvc())
@@ -24,10 +26,11 @@ def untracked_inputs(overrides: Iterable[Mapping[str, Any]] = ()) -> list[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a nested value."""
+    """Every text in a nested value, and the user's own rewards, which are keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
+        yield from filter(is_import_path, value)
         for inner in value.values():
             yield from _texts(inner)
     elif isinstance(value, list):

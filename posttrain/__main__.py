@@ -27,6 +27,21 @@ def main() -> int:
     commands.add_parser("verify", help=verified, description=verified)
     synced = "check that dvc.lock names what the stages used, and have the disk keep what DVC has cached"
     commands.add_parser("sync", help=synced, description=synced)
+    commands.add_parser(
+        "status",
+        help="which stages have to run again, and why",
+        description="Which stages have to run again, and why: the files, parameters and packages that changed.",
+        epilog="An answer: online@grpo: posttrain/formulas/clip.py changed; then stale because of it: evaluate@grpo",
+    )
+    accepted = commands.add_parser(
+        "accept",
+        help="take results for those of changed code, which a person vouches for",
+        description="Take the results of stages for those of the present code, because it computes the same. DVC "
+        "commits them, and records/ keeps what was accepted and why. Refused where parameters or tables changed too.",
+        epilog="Example: python -m posttrain accept online@grpo sft --reason 'renamed a variable'",
+    )
+    accepted.add_argument("stages", nargs="+", metavar="STAGE", help="e.g. online@grpo, or online for all its runs")
+    accepted.add_argument("--reason", required=True, help="why the results stay the same")
     commands.add_parser("check", help="check params.yaml and what its runs name, without running anything")
     _add_checkpoints(commands)
     upgraded = "bring a workspace of posttrain 0.1 to this version: show what changes, or write it with --yes"
@@ -44,7 +59,7 @@ def main() -> int:
     algorithms = commands.add_parser("algorithms", help="every algorithm, or one with its formula and settings")
     algorithms.add_argument("name", nargs="?")
     laws = commands.add_parser("laws", help="hold the surrogates and losses of a module of your own against the laws")
-    laws.add_argument("module", help="e.g. my_losses for my_losses.py")
+    laws.add_argument("module", help="e.g. my_losses for custom/my_losses.py")
     compared = commands.add_parser("compare", help="which setting is better, on the same held-out prompts")
     compared.add_argument(
         "names",
@@ -89,18 +104,8 @@ def _add_checkpoints(commands: Any) -> None:
 
 def _answer(arguments: argparse.Namespace) -> str:
     match arguments.command:
-        case "results":
-            from posttrain.report.results import results_json, results_table
-
-            return (results_json if arguments.form == "json" else results_table)(_not_current())
-        case "report":
-            from posttrain.report.results import write_report
-
-            return write_report(_not_current())
-        case "readme":
-            from posttrain.report.results import write_readme
-
-            return write_readme(_not_current())
+        case "results" | "report" | "readme":
+            return _reported(arguments)
         case "timings":
             from posttrain.measure.timings import timings_table
 
@@ -124,6 +129,14 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.sections import check_params
 
             return check_params()
+        case "status":
+            from posttrain.status import status
+
+            return status()
+        case "accept":
+            from posttrain.accept import accept
+
+            return accept(arguments.stages, arguments.reason)
         case "clean":
             return _cleaned(arguments.form)
         case "merge":
@@ -158,6 +171,14 @@ def _cleaned(form: str) -> str:
         return describe_leftovers()
     check_params()  # a run may start from what would be removed
     return remove_leftovers()
+
+
+def _reported(arguments: argparse.Namespace) -> str:
+    from posttrain.report.results import results_json, results_table, write_readme, write_report
+
+    if arguments.command == "results":
+        return (results_json if arguments.form == "json" else results_table)(_not_current())
+    return (write_report if arguments.command == "report" else write_readme)(_not_current())
 
 
 def _not_current() -> dict[str, str]:

@@ -14,15 +14,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+from posttrain.code import CODE, Code, Library, check_loaded, code_path, differences, read_code, read_params
 from posttrain.digests import Digests, Mark, mark, recorded
 from posttrain.durable import sync
 from posttrain.errors import VERIFY, PipelineError
 from posttrain.measure.phases import CLOCK
+from posttrain.workspace import CUSTOM
 
 GRAPH: Final = "dvc.yaml"
 PARAMS: Final = "params.yaml"
 SAVING_S: Final = 0.5
 """How long an editor may take to save a file that it has emptied."""
+MOST: Final = 4
+"""As many changes as a line can name."""
 RESUME: Final = "Restore it and run again to resume from the last checkpoint, or run again as it is to use the new one"
 
 _CODE: dict[str, Mark] = {}
@@ -33,6 +37,7 @@ _FIXED: list[Inputs] = []
 class Declared:
     """A stage as dvc.yaml declares it, interpolated by DVC itself."""
 
+    name: str
     deps: tuple[str, ...]
     params: dict[str, tuple[str, ...]]
     outs: tuple[str, ...]
@@ -55,6 +60,7 @@ class Inputs:
             if (found := self._digests.marks(path)) != marks:
                 raise _changed(_first_difference(path, marks, found), f"{stage} was starting")
         self._digests.keep()
+        self.code = _Running(declared) if str(code_path(declared.name)) in declared.deps else None
 
     def confirm(self) -> None:
         """Raise if an input is another one now; only what was written since is read again."""
@@ -66,11 +72,14 @@ class Inputs:
             if (found := self._digests.marks(file)) != marks:
                 self._confirm_params(file)
                 self._params_marks[file] = found
+        if self.code:
+            self.code.confirm()
 
     def check_recorded(self) -> None:
         """Raise if a table, a model or a figure that the stage reads is not what the stage before it has written."""
         for name, entry in recorded(self.declared.folder).items():
-            if name not in self.declared.stages:  # the entry of a run that was removed or renamed
+            # The entry of a run that was removed or renamed; and code/ is compared by what it says.
+            if name not in self.declared.stages or name == CODE:
                 continue
             for out in entry.get("outs", []):
                 path, digest = out["path"], out.get("md5")
@@ -92,6 +101,55 @@ class Inputs:
                 raise _changed(f"{file}: {_first_key(key, value, found.get(key))}", f"{self.stage} was running")
 
 
+class _Running:
+    """The code that a stage runs: what it was when the stage started."""
+
+    def __init__(self, declared: Declared) -> None:
+        self._stage, self._settings = declared.name, read_params()
+        library = Library()
+        self.found: Code = library.code(self._stage, self._settings)
+        self._marks = library.outlines.marks
+        library.outlines.keep()
+        _check_code({"": self._marks})
+
+    def check_written(self) -> None:
+        """Raise if the stage `code` has written down something else."""
+        path = code_path(self._stage)
+        written = read_code(path)
+        if written != self.found:
+            wrong = differences(written, self.found) if written else ["the file is damaged"]
+            what = f"{', '.join(wrong[:MOST])} after the stage `code` ran"
+            seen = not written or written["files"] != self.found["files"]  # of packages DVC sees only constraints.txt
+            fix = "Run `dvc repro`, which runs `code` first" if seen else "Run `dvc repro -s -f code`, then `dvc repro`"
+            raise PipelineError(what=what, where=str(path), fix=fix)
+
+    def check_loaded(self) -> None:
+        """Raise if a file was imported that the code of this run does not list."""
+        check_loaded(self.found["files"])
+
+    def confirm(self) -> None:
+        """Raise if code that this run can load is another one now; comments and layout may change."""
+        if {file: mark(Path(file)) if Path(file).is_file() else None for file in self._marks} == self._marks:
+            return
+        try:
+            wrong = self._compare()
+        except PipelineError:  # half saved
+            wrong = ["it"]
+        if wrong:
+            time.sleep(SAVING_S)
+            wrong = self._compare()
+        if wrong:
+            raise PipelineError(
+                what=f"{', '.join(wrong[:MOST])} while {self._stage} was running", where="code", fix=RESUME
+            )
+
+    def _compare(self) -> list[str]:
+        library = Library()
+        found = library.code(self._stage, self._settings)
+        self._marks = library.outlines.marks
+        return differences(self.found, found)
+
+
 class _AfterReading:
     """Compares once something was read, so that an input that is edited and restored in between is noticed too."""
 
@@ -105,7 +163,7 @@ class _AfterReading:
 def watch_code() -> None:
     """Note the library's files before they are imported."""
     package = Path(__file__).resolve().parent
-    for folder in (package, package.parent / "stages"):
+    for folder in (package, package.parent / "stages", CUSTOM.absolute()):
         _CODE.update((str(file), mark(file)) for file in folder.rglob("*.py"))
 
 
@@ -123,8 +181,17 @@ def fix(stage: str) -> None:
     inputs = Inputs(address or stage, declared)
     if address:
         inputs.check_recorded()
+        if inputs.code:
+            inputs.code.check_written()
     _FIXED.append(inputs)
     CLOCK.watchers.append(_AfterReading())
+
+
+def check_imports() -> None:
+    """Raise if the stage has imported a file that the stage `code` could not know of."""
+    for inputs in _FIXED:
+        if inputs.code:
+            inputs.code.check_loaded()
 
 
 def confirm() -> None:
@@ -134,8 +201,12 @@ def confirm() -> None:
 
 
 def used() -> dict[str, Any]:
-    """The digests and the parameters that the stage has used, in dvc.lock's form."""
-    return {"inputs": _FIXED[0].digests, "params": _FIXED[0].params} if _FIXED else {}
+    """The digests and the parameters that the stage has used, in dvc.lock's form, and the code."""
+    if not _FIXED:
+        return {}
+    inputs = _FIXED[0]
+    code = {"code": inputs.code.found} if inputs.code else {}
+    return {**code, "inputs": inputs.digests, "params": inputs.params}
 
 
 def sync_outputs() -> None:
@@ -174,6 +245,7 @@ def _declared(file: Path, name: str) -> Declared | None:
             params[source] = (*params.get(source, ()), *(keys or ()))
     outs = (out for kind in ("outs", "metrics", "plots") for out in stanza.get(kind, []))
     return Declared(
+        name=name,
         deps=tuple(dict.fromkeys(stanza.get("deps", []))),
         params=params,
         outs=tuple(out if isinstance(out, str) else next(iter(out)) for out in outs),

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from posttrain.errors import ParamsError
 from posttrain.formats import PARAMS, UPGRADE, check_format
 from posttrain.renames import SECTIONS
+from posttrain.workspace import PARAMS_FILE as PARAMS_FILE  # noqa: PLC0414  had without pydantic there
 
-PARAMS_FILE = "params.yaml"
 FORMAT = "format"
 """The key of the file's format version; without it the file has the present one."""
 LARGEST = 1e12

@@ -58,6 +58,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     inputs.fix(stage)
     with _watched(stage, arguments):
         work()
+    inputs.check_imports()
     write_record(stage, inputs.used())
     inputs.confirm()
     inputs.sync_outputs()

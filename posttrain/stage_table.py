@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from posttrain.errors import ParamsError
-from posttrain.params import PARAMS_FILE
+from posttrain.workspace import PARAMS_FILE
 
 Settings = Mapping[str, Any]
 

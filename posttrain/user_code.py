@@ -1,4 +1,4 @@
-"""A user's own ideas by import path, e.g. `my_losses:soft`: the name `soft` of my_losses.py in the workspace."""
+"""A user's own ideas by import path, e.g. `my_losses:soft`: the name `soft` of custom/my_losses.py."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from posttrain.errors import ParamsError
 from posttrain.params import did_you_mean
+from posttrain.workspace import CUSTOM
 
 PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _LOADED: set[str] = set()
@@ -24,11 +25,11 @@ def is_import_path(name: object) -> bool:
 def load_object(path: str, where: str) -> Any:
     """What `module:name` names; `where` is the parameter that asks for it."""
     module_name, _, name = path.partition(":")
-    file = Path(*module_name.split(".")).with_suffix(".py")
     where = f"{where} = '{path}' (params.yaml)"
-    if not is_import_path(path) or not file.is_file():
-        what = f"{file} is not in the workspace" if is_import_path(path) else "this is not an import path"
-        raise ParamsError(what=what, where=where, fix="Write MODULE:NAME for the name NAME in MODULE.py")
+    if not is_import_path(path):
+        fix = f"Write MODULE:NAME for the name NAME in {CUSTOM}/MODULE.py"
+        raise ParamsError(what="this is not an import path", where=where, fix=fix)
+    file = _found(module_name, where)
     module = _imported(module_name, file, where)
     if not hasattr(module, name):
         own = [one for one in vars(module) if not one.startswith("_")]
@@ -38,23 +39,32 @@ def load_object(path: str, where: str) -> Any:
 
 
 def load_module(name: str, where: str) -> Any:
-    """A module of the workspace; `where` is what asks for it."""
-    file = Path(*name.split(".")).with_suffix(".py")
-    if not is_import_path(f"{name}:x") or not file.is_file():
-        raise ParamsError(what=f"{file} is not in the workspace", where=where, fix="Name a MODULE for MODULE.py")
-    module = _imported(name, file, where)
+    """A module of the user's; `where` is what asks for it."""
+    if not is_import_path(f"{name}:x"):
+        raise ParamsError(what=f"'{name}' is not a module", where=where, fix=f"Name a MODULE for {CUSTOM}/MODULE.py")
+    module = _imported(name, _found(name, where), where)
     _LOADED.add(name)
     return module
 
 
-def loaded_modules() -> frozenset[str]:
-    """The user's modules that this process has loaded, which its results depend on."""
-    return frozenset(_LOADED)
+def own_file(module: str) -> Path:
+    """The file of a module of the user's."""
+    return CUSTOM.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def _found(module: str, where: str) -> Path:
+    file = own_file(module)
+    if not file.is_file():
+        beside = file.relative_to(CUSTOM)
+        fix = f"Move {beside} to {CUSTOM}/" if beside.is_file() else f"Write MODULE:NAME for NAME in {CUSTOM}/MODULE.py"
+        raise ParamsError(what=f"{file} not found", where=where, fix=fix)
+    return file
 
 
 def _imported(name: str, file: Path, where: str) -> Any:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    folder = str(CUSTOM.absolute())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         module = importlib.import_module(name)
     except Exception as error:  # whatever the user's file raises
@@ -68,7 +78,7 @@ def _imported(name: str, file: Path, where: str) -> Any:
 
 def place_in_workspace(error: BaseException) -> str:
     """Where in the user's own files an error was raised, for the end of a message; empty where it was elsewhere."""
-    own = {Path(f"{name.replace('.', '/')}.py").resolve() for name in _LOADED}
+    own = {own_file(name).resolve() for name in _LOADED}
     frames = traceback.extract_tb(error.__traceback__)
     found = next((one for one in reversed(frames) if Path(one.filename).resolve() in own), None)
     return f" ({Path(found.filename).name} line {found.lineno})" if found else ""

@@ -17,6 +17,9 @@ from typing import Any
 
 from posttrain.errors import PipelineError
 
+PARAMS_FILE = "params.yaml"
+CUSTOM = Path("custom")
+"""Where a user's own modules lie."""
 PATIENCE_S = 10.0
 """How long to wait for a holder: an orphan ends itself within a second, and then its place is free."""
 DONE = "done"

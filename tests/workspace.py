@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCTS = ("dvc.lock", "report/")
+PRODUCTS = ("dvc.lock", "report/", "code/")
 
 
 class Finished(subprocess.CompletedProcess[str]):

@@ -6,7 +6,6 @@ from typing import Any
 
 from posttrain.algorithms.policy_knobs import PolicyKnobs
 from posttrain.algorithms.row import Row, table
-from posttrain.algorithms.surrogates import ROWS
 
 
 def _kl(place: str, estimator: str, beta: float) -> dict[str, Any]:
@@ -130,7 +129,48 @@ POLICY_ROWS: dict[str, Row] = table(
                 "kl": _kl("reward_sequence", "k1", 0.02),
             },
         ),
-        *ROWS,
+        Row(
+            "sapo",
+            "Gao 2025, arXiv:2511.20347",
+            "-mean_i mean_t (4 / tau) sigmoid(tau (r - 1)) A, tau 1 where A > 0, else 1.05",
+            {"surrogate": "sapo"},
+        ),
+        Row(
+            "gmpo",
+            "Zhao 2025, arXiv:2507.20673",
+            "-mean_i exp(mean_t min(log r, 0.4)) A, max(log r, -0.4) where A < 0",
+            {"surrogate": "gmpo"},
+        ),
+        Row(
+            "dppo_tv",
+            "Qi 2026, arXiv:2602.04879",
+            "-mean_tokens sg(min(r, 5) M) A logp, M = 0 where moving away from the sampler and abs(pi - mu) > 0.2",
+            {"surrogate": "dppo_tv", "aggregation": "token_mean"},
+        ),
+        Row(
+            "dppo_kl",
+            "Qi 2026, arXiv:2602.04879",
+            "-mean_tokens sg(min(r, 5) M) A logp, M = 0 where moving away from the sampler and binary KL > 0.05",
+            {"surrogate": "dppo_kl", "aggregation": "token_mean"},
+        ),
+        Row(
+            "gspo_token",
+            "Zheng 2025, arXiv:2507.18071, section 4.3",
+            "-mean_i mean_t min(s_t A, clip(s_t) A), s_t = sg(s) pi / sg(pi), s = exp(mean_t(logp - old_logp))",
+            {"surrogate": "gspo_token"},
+        ),
+        Row(
+            "clip_cov",
+            "Cui 2025, arXiv:2505.22617",
+            "-mean_i mean_t min(r A, clip(r) A), 0 for a random 2e-4 of the tokens among those with cov in [1, 5]",
+            {"surrogate": "clip_cov"},
+        ),
+        Row(
+            "kl_cov",
+            "Cui 2025, arXiv:2505.22617",
+            "-mean_i mean_t [r A - beta abs(logp - old_logp) on the 2e-3 of the tokens with the largest cov]",
+            {"surrogate": "kl_cov"},
+        ),
         Row(
             "maxrl",
             "Tajwar 2026, arXiv:2602.02710",

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from posttrain import user_code
-from posttrain.workspace import write_json
+from posttrain.workspace import CUSTOM, write_json
 
 FOLDER: Final = Path("records")
 PACKAGES: Final = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "polars", "pyarrow", "pandera")
@@ -38,7 +37,6 @@ def write_record(stage: str, used: Mapping[str, Any]) -> None:
     """Write down what made the results that the stage has written, the inputs that it has used among it."""
     found = {
         "stage": stage,
-        "code": code_digest(),
         **dict(sorted(_NOTED.items())),
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu_isa": cpu_isa(),
@@ -68,8 +66,8 @@ def code_digest() -> str:
 
 def _code() -> Iterator[bytes]:
     loaded = {_name(name, module): getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-    for name in sorted(filter(_counts, loaded)):
-        if file := loaded[name]:
+    for name in sorted(loaded):
+        if (file := loaded[name]) and _counts(name, Path(file)):
             yield name.encode()
             yield Path(file).read_bytes()
 
@@ -80,8 +78,8 @@ def _name(name: str, module: ModuleType) -> str:
     return spec.name if name == "__main__" and spec else name
 
 
-def _counts(module: str) -> bool:
+def _counts(module: str, file: Path) -> bool:
     """Whether a module's code can change a run: the library but for what measures it, and the user's own files."""
-    if module in user_code.loaded_modules():
+    if file.is_relative_to(CUSTOM.absolute()):
         return True
     return module.partition(".")[0] in ("posttrain", "stages") and not module.startswith("posttrain.measure")

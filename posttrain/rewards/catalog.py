@@ -8,29 +8,23 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
+from posttrain.entries import Entries
 from posttrain.params import PARAMS_FILE, check, did_you_mean
-from posttrain.rewards.numeric import correct, well_formed
-from posttrain.rewards.reward import Context, Judge, NoOptions, Reward, Term
+from posttrain.rewards.reward import Reward, Term
 from posttrain.slots import NONE
 from posttrain.user_code import is_import_path, load_object
 
 LEARNED: Final = "model"
 """The name of the reward model's score."""
-
-
-def _learned(_: NoOptions, context: Context) -> Judge:
-    from posttrain.rewards.learned import RewardModel  # torch, where a reward model is used only
-
-    if context.reward_model is None:
-        raise ValueError("the reward `model` has no reward model")
-    return RewardModel(context.reward_model, context.device)
-
-
-REWARDS: Final[dict[str, Reward[Any]]] = {
-    "correct": correct,
-    "format": well_formed,
-    LEARNED: Reward(_learned),
-}
+REWARDS: Final[Entries[Reward[Any]]] = Entries(
+    "REWARDS",
+    {
+        "correct": "posttrain.rewards.numeric",
+        "format": "posttrain.rewards.numeric",
+        "model": "posttrain.rewards.learned",
+    },
+)
+"""Name -> the module whose own REWARDS has it."""
 
 
 def reward_named(name: str, where: str) -> Reward[Any]:

@@ -13,6 +13,7 @@ from posttrain.errors import ModelError
 from posttrain.models.device import Device
 from posttrain.models.forward import score_rows
 from posttrain.models.store import load_model
+from posttrain.rewards.reward import Context, Judge, NoOptions, Reward
 from posttrain.rollout import Rollout
 from posttrain.text.layout import micro_batches, pack
 
@@ -42,3 +43,12 @@ class RewardModel:
                 parts.append(score_rows(self._model, layout) - self._shift)
         scores: list[float] = torch.cat(parts).tolist() if parts else []
         return scores
+
+
+def _judge(_: NoOptions, context: Context) -> Judge:
+    if context.reward_model is None:
+        raise ValueError("the reward `model` has no reward model")
+    return RewardModel(context.reward_model, context.device)
+
+
+REWARDS = {"model": Reward(_judge)}

@@ -89,3 +89,6 @@ def _marked(after: str) -> re.Pattern[str]:
 def _decimal(found: re.Match[str] | None) -> Decimal | None:
     """The matched number, exactly: as float, large numbers are equal that are not."""
     return Decimal(found.group(1) + found.group(2).replace(",", "")) if found else None
+
+
+REWARDS = {"correct": correct, "format": well_formed}

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from typing import Any, Final
 
 import polars as pl
 
+from posttrain.entries import Entries
 from posttrain.errors import DataError, ParamsError
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
 from posttrain.tables.identity import with_ids
 from posttrain.tasks.task import Generator, Task
 from posttrain.user_code import is_import_path, load_object
 
-TASKS: Final = {"two_step": "posttrain.tasks.two_step.task:TASK"}
-"""Name -> module and name of each task that comes with the library."""
+TASKS: Final[Entries[Task]] = Entries("TASKS", {"two_step": "posttrain.tasks.two_step.task"})
+"""Name -> the module whose own TASKS has it."""
 PLAIN: Final = Task()
 """Prompts without a task: one turn, rewards with their defaults."""
 
@@ -28,9 +28,7 @@ def load_task(name: str) -> Task:
     if not name:
         return PLAIN
     if name in TASKS:
-        module, _, attribute = TASKS[name].partition(":")
-        built_in: Task = getattr(import_module(module), attribute)
-        return built_in
+        return TASKS[name]
     found = load_object(name, "task") if is_import_path(name) else None
     if not isinstance(found, Task):
         fix = "Give the name of a Task" if is_import_path(name) else did_you_mean(name, list(TASKS))

@@ -13,7 +13,8 @@ LAYERS = (
     {"posttrain.upgrade_params"},
     {"posttrain.sections"},  # types the runs of all stages
     {"stages"},
-    {"posttrain.stage", "posttrain.compare", "posttrain.verify", "posttrain.run_graph"},
+    {"posttrain.accept"},
+    {"posttrain.stage", "posttrain.compare", "posttrain.verify", "posttrain.run_graph", "posttrain.status"},
     {"posttrain.online", "posttrain.laws"},
     {"posttrain.train", "posttrain.evaluate", "posttrain.report"},
     {"posttrain.sampling"},
@@ -23,12 +24,14 @@ LAYERS = (
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
     {"posttrain.inputs", "posttrain.leftovers"},
     {"posttrain.lock_entries"},
+    {"posttrain.code"},
     {"posttrain.choices", "posttrain.settle", "posttrain.slots", "posttrain.stage_table"},
-    {"posttrain.measure", "posttrain.durable"},
+    {"posttrain.measure", "posttrain.durable", "posttrain.outlines"},
     {"posttrain.digests", "posttrain.user_code"},
-    {"posttrain.params", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
+    {"posttrain.params"},
     {"posttrain.formats", "posttrain.renames"},
-    {"posttrain.errors", "posttrain.rollout"},
+    {"posttrain.progress", "posttrain.workspace", "posttrain.lock"},
+    {"posttrain.errors", "posttrain.rollout", "posttrain.entries"},
     {"posttrain"},
 )
 THIRD_PARTY = {

@@ -35,6 +35,7 @@ def load() -> None:
     importlib.import_module("posttrain.models.given")
     importlib.import_module("posttrain.rewards.learned")
     importlib.import_module("pandera.polars")
+    importlib.import_module("posttrain.code").PRELOADED.update(sys.modules)
 
 
 def become(request: dict[str, Any]) -> None:

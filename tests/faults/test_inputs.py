@@ -46,6 +46,8 @@ def finished(damaged: Flips, tmp_path: Path) -> Path:
 def test_a_record_names_the_inputs_that_dvc_records(smoke_workspace: Path) -> None:
     """Our digests and DVC's, our reading of dvc.yaml and DVC's, for every stage of the pipeline."""
     for name, entry in recorded(smoke_workspace).items():
+        if name == "code":  # it makes no result
+            continue
         (path,) = [out["path"] for out in entry["outs"] if out["path"].startswith("records/")]
         record = json.loads((smoke_workspace / path).read_text())
         assert sorted(record["inputs"]) == sorted({dep["path"] for dep in entry["deps"]})

@@ -30,7 +30,8 @@ def blocks(language: str) -> list[str]:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "custom").mkdir()
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file that is written twice in a second
     for name in ("my_losses", "broken"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -39,7 +40,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_example_of_the_docs_works_as_it_stands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,), (runs,) = blocks("python"), blocks("yaml")
-    (place / "my_losses.py").write_text(code)
+    (place / "custom/my_losses.py").write_text(code)
     text = hold("my_losses")
     assert "my_losses:soft" in text and "my_losses:hinge" in text
     assert "FAILS" not in text
@@ -55,7 +56,7 @@ def test_the_example_of_the_docs_works_as_it_stands(place: Path, monkeypatch: py
 
 def error_of(law: str, code: str) -> float:
     """By how much the one thing that a module defines misses a law; 0 where it does not apply."""
-    Path("broken.py").write_text(code)
+    Path("custom/broken.py").write_text(code)
     ((path, make),) = subjects("broken").items()
     return worst(LAWS[law], make, path) or 0.0
 
@@ -93,7 +94,9 @@ def test_a_broken_preference_loss_is_caught(loss: str, law: str, place: Path) ->
 
 
 def test_the_command_prints_the_table_and_exits_1(place: Path) -> None:
-    (place / "broken.py").write_text(f"{HEAD}bad = Surrogate(Options, lambda t, _: -t.ratio * t.advantage, 'bad')\n")
+    (place / "custom/broken.py").write_text(
+        f"{HEAD}bad = Surrogate(Options, lambda t, _: -t.ratio * t.advantage, 'bad')\n"
+    )
     command = [sys.executable, "-m", "posttrain", "laws", "broken"]
     done = subprocess.run(
         command, cwd=place, env={**environment(), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
@@ -115,7 +118,7 @@ def test_the_command_prints_the_table_and_exits_1(place: Path) -> None:
     ],
 )
 def test_what_cannot_be_held_against_the_laws_says_why(code: str, words: str, place: Path) -> None:
-    (place / "broken.py").write_text(code)
+    (place / "custom/broken.py").write_text(code)
     with pytest.raises(ParamsError, match=re.escape(words)):
         hold("broken")
 
@@ -123,13 +126,15 @@ def test_what_cannot_be_held_against_the_laws_says_why(code: str, words: str, pl
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nowhere:soft", "nowhere.py is not in the workspace"),
+        ("nowhere:soft", "custom/nowhere.py not found"),
         ("broken:sof", "broken.py has no 'sof'. Did you mean 'soft'?"),
         ("broken:number", "'broken:number' is a int. It has to be a Surrogate"),
     ],
 )
 def test_a_run_that_names_what_is_not_there(name: str, words: str, place: Path) -> None:
-    (place / "broken.py").write_text(f"{HEAD}number = 1\nsoft = Surrogate(Options, lambda t, _: t.ratio, 'soft')\n")
+    (place / "custom/broken.py").write_text(
+        f"{HEAD}number = 1\nsoft = Surrogate(Options, lambda t, _: t.ratio, 'soft')\n"
+    )
     with pytest.raises(ParamsError) as caught:
         check(ONLINE["grpo"].model, ONLINE["grpo"].row.laid({"surrogate": name}), where="online.runs.a")
     assert "online.runs.a.surrogate: " in str(caught.value)

@@ -15,7 +15,7 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_knobs import PolicyKnobs
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import LOSS
-from posttrain.algorithms.surrogates import SURROGATES
+from posttrain.algorithms.surrogates import SURROGATES, sapo
 from posttrain.errors import ParamsError
 from posttrain.formulas import advantage as adv
 from posttrain.formulas.ragged import Ragged
@@ -45,7 +45,8 @@ def test_everything_built_in_has_its_oracle() -> None:
 
 
 def test_a_surrogate_without_an_oracle_is_held_against_all_other_laws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SURROGATES, "made_up", replace(SURROGATES["sapo"]))
+    monkeypatch.setitem(SURROGATES.places, "made_up", SURROGATES.places["sapo"])
+    monkeypatch.setitem(sapo.SURROGATES, "made_up", replace(SURROGATES["sapo"]))
     objective = PolicyObjective(PolicyKnobs.model_validate({"surrogate": "made_up"}), 9)
     for name, law in LAWS.items():
         error = law.check(objective, SHAPE)

@@ -51,7 +51,8 @@ DEVICE = Device(DeviceParams(threads=1))
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("episodes")
-    (folder / "own_talk.py").write_text(TASKS)
+    (folder / "custom").mkdir()
+    (folder / "custom/own_talk.py").write_text(TASKS)
     return tiny_folder(folder)
 
 

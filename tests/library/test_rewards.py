@@ -169,7 +169,7 @@ def test_an_unknown_reward_lists_the_names_and_the_nearest() -> None:
         ({"correct": {"after": "####", "befor": 1}}, "correct.befor: unknown key"),
         ({"correct": "much"}, "Give a weight, or {weight: 1.0, OPTION: ...}"),
         ({"correct": {"weight": "1"}}, "weight"),
-        ({"missing_file:f": 1.0}, "missing_file.py is not in the workspace"),
+        ({"missing_file:f": 1.0}, "custom/missing_file.py not found"),
     ],
 )
 def test_wrong_settings_of_a_reward_are_refused(setting: dict[str, Any], said: str) -> None:
@@ -225,7 +225,8 @@ def length(rollouts):
 def test_a_reward_of_the_users_own_by_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "own_rewards.py").write_text(OWN)
+    (tmp_path / "custom").mkdir()
+    (tmp_path / "custom/own_rewards.py").write_text(OWN)
     setting = {"own_rewards:uses": {"weight": 2.0, "word": "please"}, "own_rewards:length": 0.5}
     judged = RewardSum(check(Settings, {"reward": setting}, where="x").reward, Context(Device(DeviceParams()), "test"))
     one = replace(rollout_of("please"), prompt=Prompt("p", [], [], info={"polite": True}))
@@ -292,7 +293,8 @@ def test_the_examples_of_the_documentation_are_true() -> None:
 def test_the_rewards_of_the_documentation_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "my_rewards.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
+    (tmp_path / "custom").mkdir()
+    (tmp_path / "custom/my_rewards.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
     setting = YAML(typ="safe").load(re.findall(r"```yaml\n(reward:.*?)```", PAGE, re.DOTALL)[0])
     judged = RewardSum(check(Settings, setting, where="x").reward, Context(Device(DeviceParams()), "test"))
     prompt = Prompt("p", [], [], info={"keys": ["name", "age"]})

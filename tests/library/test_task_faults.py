@@ -40,7 +40,8 @@ no_json = Task(generator=Generator(Nothing, ("prompts",), tables))
 def _task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "own_faults.py").write_text(TASK)
+    (tmp_path / "custom").mkdir()
+    (tmp_path / "custom/own_faults.py").write_text(TASK)
     (tmp_path / "params.yaml").write_text('data: {tasks: {a: {task: "own_faults:no_json"}}}')
     load_task.cache_clear()
     yield

@@ -131,7 +131,8 @@ def test_prompts_of_two_tasks_have_a_score_each(folder: Path) -> None:
 
 def test_a_score_of_ones_own_need_not_be_an_outcome(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts("", "", "")
-    (folder / "own_length.py").write_text(
+    (folder / "custom").mkdir()
+    (folder / "custom/own_length.py").write_text(
         "def brief(rollouts):\n    return [-len(one.text) / 10 for one in rollouts]\n"
     )
     metrics = measured(reward={"own_length:brief": 2.0, "format": 0.0})

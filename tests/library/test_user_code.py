@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from posttrain.errors import ParamsError
-from posttrain.measure.record import code_digest
 from posttrain.user_code import is_import_path, load_object
 
 
@@ -17,28 +16,29 @@ def _workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr("posttrain.user_code._LOADED", set())
+    (tmp_path / "custom").mkdir()
 
 
-def test_an_object_of_the_workspace_is_loaded_and_counts_as_code(tmp_path: Path) -> None:
-    before = code_digest()
-    (tmp_path / "own_terms.py").write_text("def soft(x):\n    return x + 1\n")
+def test_an_object_of_the_users_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "custom/own_terms.py").write_text("def soft(x):\n    return x + 1\n")
     assert load_object("own_terms:soft", "online.runs.a.surrogate")(1) == 2
-    assert code_digest() != before
     del sys.modules["own_terms"]
 
 
 @pytest.mark.parametrize(
     ("text", "path", "said"),
     [
-        ("soft = 1", "missing:soft", "missing.py is not in the workspace"),
+        ("soft = 1", "missing:soft", "custom/missing.py not found. Write MODULE:NAME"),
         ("soft = 1", "own_a:sift", "own_a.py has no 'sift'. Did you mean 'soft'?"),
         ("soft = 1 +", "own_b:soft", "own_b.py cannot be imported (SyntaxError"),
         ("soft = 1", "../own_c:soft", "not an import path"),
-        ("soft = 1", "json:loads", "json.py is not in the workspace"),
+        ("soft = 1", "json:loads", "custom/json.py not found"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused(tmp_path: Path, text: str, path: str, said: str) -> None:
-    (tmp_path / path.partition(":")[0]).with_suffix(".py").write_text(text) if path.startswith("own_") else None
+    (tmp_path / "custom" / path.partition(":")[0]).with_suffix(".py").write_text(text) if path.startswith(
+        "own_"
+    ) else None
     with pytest.raises(ParamsError) as caught:
         load_object(path, "online.runs.a.surrogate")
     assert said in str(caught.value)
@@ -46,8 +46,14 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path, text: str, path: str, 
     sys.modules.pop(path.partition(":")[0], None) if path.startswith("own_") else None
 
 
+def test_a_module_beside_params_yaml_has_to_be_moved(tmp_path: Path) -> None:
+    (tmp_path / "own_d.py").write_text("soft = 1")
+    with pytest.raises(ParamsError, match=r"custom/own_d.py not found. Move own_d.py to custom/"):
+        load_object("own_d:soft", "online.runs.a.surrogate")
+
+
 def test_a_name_of_the_standard_library_is_not_shadowed(tmp_path: Path) -> None:
-    (tmp_path / "json.py").write_text("loads = 1")
+    (tmp_path / "custom/json.py").write_text("loads = 1")
     with pytest.raises(ParamsError, match="belongs to"):
         load_object("json:loads", "x")
 

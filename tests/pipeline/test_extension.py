@@ -69,7 +69,7 @@ def test_the_extension_gets_its_answers(experimented: Path) -> None:
     assert set(data) == {"unchanged"}
     assert {"models/sft/main/model.safetensors", "metrics/sft/main.json"} <= set(data["unchanged"])
     listed = dvc(experimented, "stage", "list").stdout.splitlines()
-    assert len(listed) == 12 and all(re.match(r"\S+ {2,}\S+", line) for line in listed), "a stage says what it is"
+    assert len(listed) == 13 and all(re.match(r"\S+ {2,}\S+", line) for line in listed), "a stage says what it is"
     assert list(answer(experimented, "params", "diff", "short", "--json")["params.yaml"]) == [
         "online.runs.grpo.rollout.rounds"
     ]

@@ -28,7 +28,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "params.yaml").write_text(block("yaml"), encoding="utf-8")
     workspace = make_workspace(folder / "clone", folder / "params.yaml")
-    (workspace / "my_guess.py").write_text(block("python"), encoding="utf-8")
+    (workspace / "custom/my_guess.py").write_text(block("python"), encoding="utf-8")
     model = shutil.move(tiny_folder(folder), workspace / "my" / "model")
     ends = {"eos_token_id": list(range(0, 270, 6))}
     (Path(model) / "generation_config.json").write_text(json.dumps(ends), encoding="utf-8")
@@ -60,12 +60,11 @@ def test_rollouts_of_several_turns_are_kept_with_their_mask(walked: tuple[Path, 
     assert marked.to_series().all()
 
 
-def test_a_change_of_the_task_is_run_as_the_page_says(walked: tuple[Path, Finished]) -> None:
+def test_a_change_of_the_task_runs_what_uses_it(walked: tuple[Path, Finished]) -> None:
     workspace, _ = walked
-    said = re.findall(r"`(dvc repro --single-item --force\s[^`]*)`", (ROOT / "docs/tasks.md").read_text())
-    task = workspace / "my_guess.py"
+    task = workspace / "custom/my_guess.py"
     task.write_text(task.read_text().replace("Guess my number.", "Guess!"), encoding="utf-8")
-    done = run(workspace, "bash", "-c", " ".join(said[0].split()))
+    done = run(workspace, "dvc", "repro", "data_tasks")
     assert done.returncode == 0, done.stdout
     prompts = pl.read_parquet(workspace / "data/guess/prompts.parquet")
     assert prompts["prompt"][0][0]["content"] == "Guess! It is from 1 to 999."

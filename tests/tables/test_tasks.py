@@ -40,7 +40,8 @@ def _workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "own_count", raising=False)
-    Path("own_count.py").write_text(OWN)
+    Path("custom").mkdir()
+    Path("custom/own_count.py").write_text(OWN)
     load_task.cache_clear()
 
 

@@ -1,18 +1,27 @@
-"""The table of surrogates: each file here holds some, with their options and the rows that are about them."""
+"""The table of surrogates: each file here holds some, with their options; a run imports the file of its own."""
 
 from __future__ import annotations
 
-from posttrain.algorithms.row import Row
-from posttrain.algorithms.surrogates import clipped, covariance, dppo, gmpo, gspo_token, sapo
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
+from posttrain.entries import Entries
 
-__all__ = ["ROWS", "SURROGATES", "Options", "Surrogate", "Tokens"]
+__all__ = ["SURROGATES", "Options", "Surrogate", "Tokens"]
 
-_IDEAS = (sapo, gmpo, dppo, gspo_token, covariance)
-
-SURROGATES: dict[str, Surrogate] = {
-    **clipped.SURROGATES,
-    **{name: one for idea in _IDEAS for name, one in idea.SURROGATES.items()},
-}
-ROWS: tuple[Row, ...] = tuple(row for idea in _IDEAS for row in idea.ROWS)
-"""Rows of policy objectives that are about one surrogate."""
+SURROGATES: Entries[Surrogate] = Entries(
+    "SURROGATES",
+    {
+        "ppo_clip": "posttrain.algorithms.surrogates.clipped",
+        "importance": "posttrain.algorithms.surrogates.clipped",
+        "cispo": "posttrain.algorithms.surrogates.clipped",
+        "reinforce": "posttrain.algorithms.surrogates.clipped",
+        "gspo": "posttrain.algorithms.surrogates.clipped",
+        "sapo": "posttrain.algorithms.surrogates.sapo",
+        "gmpo": "posttrain.algorithms.surrogates.gmpo",
+        "dppo_tv": "posttrain.algorithms.surrogates.dppo",
+        "dppo_kl": "posttrain.algorithms.surrogates.dppo",
+        "gspo_token": "posttrain.algorithms.surrogates.gspo_token",
+        "clip_cov": "posttrain.algorithms.surrogates.covariance",
+        "kl_cov": "posttrain.algorithms.surrogates.covariance",
+    },
+)
+"""Name -> the module whose own SURROGATES has it."""

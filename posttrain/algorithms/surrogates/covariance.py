@@ -9,7 +9,6 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.row import Row
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
 from posttrain.algorithms.surrogates.clipped import ClipOptions
 from posttrain.formulas import clip
@@ -108,17 +107,3 @@ SURROGATES = {
         charge="beta",
     ),
 }
-ROWS = (
-    Row(
-        "clip_cov",
-        "Cui 2025, arXiv:2505.22617",
-        "-mean_i mean_t min(r A, clip(r) A), 0 for a random 2e-4 of the tokens among those with cov in [1, 5]",
-        {"surrogate": "clip_cov"},
-    ),
-    Row(
-        "kl_cov",
-        "Cui 2025, arXiv:2505.22617",
-        "-mean_i mean_t [r A - beta abs(logp - old_logp) on the 2e-3 of the tokens with the largest cov]",
-        {"surrogate": "kl_cov"},
-    ),
-)

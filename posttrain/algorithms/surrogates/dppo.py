@@ -8,7 +8,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.row import Row
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
 
 NEARLY_CERTAIN = -1e-7
@@ -69,17 +68,3 @@ SURROGATES = {
         binary_kl, DppoKlOptions, "sg(min(r, cap) M) A logp, M = 0 where moving away and binary KL(mu || pi) > limit"
     ),
 }
-ROWS = (
-    Row(
-        "dppo_tv",
-        "Qi 2026, arXiv:2602.04879",
-        "-mean_tokens sg(min(r, 5) M) A logp, M = 0 where moving away from the sampler and abs(pi - mu) > 0.2",
-        {"surrogate": "dppo_tv", "aggregation": "token_mean"},
-    ),
-    Row(
-        "dppo_kl",
-        "Qi 2026, arXiv:2602.04879",
-        "-mean_tokens sg(min(r, 5) M) A logp, M = 0 where moving away from the sampler and binary KL > 0.05",
-        {"surrogate": "dppo_kl", "aggregation": "token_mean"},
-    ),
-)

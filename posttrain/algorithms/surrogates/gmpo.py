@@ -6,7 +6,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.row import Row
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
 from posttrain.formulas.ragged import mean_rows, spread
 
@@ -42,11 +41,3 @@ SURROGATES = {
         per_sequence=True,
     )
 }
-ROWS = (
-    Row(
-        "gmpo",
-        "Zhao 2025, arXiv:2507.20673",
-        "-mean_i exp(mean_t min(log r, 0.4)) A, max(log r, -0.4) where A < 0",
-        {"surrogate": "gmpo"},
-    ),
-)

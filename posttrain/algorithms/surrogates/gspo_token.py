@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posttrain.algorithms.row import Row
 from posttrain.algorithms.surrogates.base import Surrogate
 from posttrain.algorithms.surrogates.clipped import GspoOptions
 from posttrain.formulas import clip
@@ -27,11 +26,3 @@ SURROGATES = {
         needs_sequence=True,
     )
 }
-ROWS = (
-    Row(
-        "gspo_token",
-        "Zheng 2025, arXiv:2507.18071, section 4.3",
-        "-mean_i mean_t min(s_t A, clip(s_t) A), s_t = sg(s) pi / sg(pi), s = exp(mean_t(logp - old_logp))",
-        {"surrogate": "gspo_token"},
-    ),
-)

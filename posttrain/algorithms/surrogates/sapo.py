@@ -6,7 +6,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.row import Row
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
 
 
@@ -25,11 +24,3 @@ def sapo(tokens: Tokens, options: SapoOptions) -> Tensor:
 
 
 SURROGATES = {"sapo": Surrogate(SapoOptions, sapo, "(4 / tau) sigmoid(tau (r - 1)) A, tau by the sign of A")}
-ROWS = (
-    Row(
-        "sapo",
-        "Gao 2025, arXiv:2511.20347",
-        "-mean_i mean_t (4 / tau) sigmoid(tau (r - 1)) A, tau 1 where A > 0, else 1.05",
-        {"surrogate": "sapo"},
-    ),
-)

@@ -26,9 +26,11 @@ def _tables(params: TwoStepParams) -> dict[Any, Any]:
     return two_step(params)
 
 
-TASK = Task(
-    generator=Generator(TwoStepParams, ("corpus", "chat", "prompts"), _tables),
-    reward_options={"correct": {"after": MARK}, "format": {"after": MARK}},
-    metrics=working,
-    explain=explain_gain,
-)
+TASKS = {
+    "two_step": Task(
+        generator=Generator(TwoStepParams, ("corpus", "chat", "prompts"), _tables),
+        reward_options={"correct": {"after": MARK}, "format": {"after": MARK}},
+        metrics=working,
+        explain=explain_gain,
+    )
+}

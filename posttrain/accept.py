@@ -1,0 +1,94 @@
+"""`python -m posttrain accept STAGE --reason TEXT`: a person vouches that changed code gives the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from posttrain.code import CODE, Code, code_path, read_code
+from posttrain.digests import file_digest
+from posttrain.errors import PipelineError
+from posttrain.measure.record import record_path
+from posttrain.params import did_you_mean
+from posttrain.settle import read_record
+from posttrain.status import code_changes, dvc_repo, vouched
+from posttrain.workspace import write_json
+
+
+def accept(targets: Sequence[str], reason: str) -> str:
+    """Have DVC take the results of these stages for those of the present code; each record says so, with the reason."""
+    if not reason.strip():
+        raise PipelineError(what="the reason is empty", where="--reason", fix="Say why the results stay the same")
+    with dvc_repo() as repo:
+        names = _chosen(targets, {stage.addressing for stage in repo.index.graph} - {CODE})
+        changed = repo.status()
+        for name in names:
+            _check(name, changed.get(name, []))
+        lines = []
+        for name in names:
+            words = code_changes(name)
+            _accept(repo, name, reason)
+            lines.append(f"{name}: accepted: {', '.join(words)}")
+    return "\n".join(lines)
+
+
+def _chosen(targets: Iterable[str], known: set[str]) -> list[str]:
+    """The stages, by name or by the name of their group."""
+    names: dict[str, None] = {}
+    for target in targets:
+        found = [name for name in sorted(known) if target in (name, name.partition("@")[0])]
+        if not found:
+            fix = did_you_mean(target, sorted(known)) or "`dvc stage list` shows the stages"
+            raise PipelineError(what=f"no stage '{target}'", where="dvc.yaml", fix=fix)
+        names |= dict.fromkeys(found)
+    return list(names)
+
+
+def _check(name: str, reasons: Sequence[Any]) -> None:
+    """Refuse a stage of which anything but the code changed, or nothing."""
+    code = str(code_path(name))
+    if not reasons:
+        raise PipelineError(what="it is up to date", where=name, fix="Leave it out")
+    if not record_path(name).is_file():
+        raise PipelineError(what="it never ran", where=name, fix="Run it: `dvc repro`")
+    other = [
+        f"{path}: {', '.join(how)}" if isinstance(how, Mapping) else f"{path} {how}"
+        for one in reasons
+        for kind, paths in (one.items() if isinstance(one, Mapping) else [(one, {one: ""})])
+        for path, how in paths.items()
+        if path != code or kind != "changed deps"
+    ]
+    if other:
+        what = f"not only its code changed: {', '.join(other)}"
+        raise PipelineError(what=what, where=name, fix="Run it: `dvc repro`; only a change of code can be accepted")
+    if vouched(read_record(record_path(name))) is None or read_code(Path(code)) is None:
+        what = "its record does not say which code it was made with"
+        raise PipelineError(what=what, where=str(record_path(name)), fix="Run it: `dvc repro`")
+
+
+def _accept(repo: Any, name: str, reason: str) -> None:
+    """Add what is accepted to the record and commit; the record is as before if DVC fails."""
+    file, code = record_path(name), code_path(name)
+    before, record = file.read_bytes(), read_record(file)
+    changes = _changes(vouched(record) or {}, read_code(code) or {})
+    record["accepted"] = [*record.get("accepted", []), {"reason": reason, "changed": changes}]
+    record["inputs"][str(code)] = file_digest(code)
+    write_json(file, record)
+    try:
+        repo.commit(name, force=True)
+    except BaseException:
+        file.write_bytes(before)
+        raise
+
+
+def _changes(old: Code, new: Code) -> dict[str, dict[str, list[str | None]]]:
+    """What changed between two codes: [before, after] by name."""
+    return {
+        kind: {
+            name: [old.get(kind, {}).get(name), new[kind].get(name)]
+            for name in sorted(old.get(kind, {}).keys() | new[kind].keys())
+            if old.get(kind, {}).get(name) != new[kind].get(name)
+        }
+        for kind in new
+    }

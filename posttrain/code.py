@@ -1,0 +1,267 @@
+"""The code that a run can load: a digest of each file and the versions of packages, in code/STAGE/RUN.json.
+
+The stage `code` writes these files and the other stages depend on them, so that a stage is stale when code changes that
+can run in it, and not by a comment, by a row that it does not use, or by code that only measures.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.errors import ParamsError, PipelineError
+from posttrain.outlines import Outline, Outlines
+from posttrain.stage_table import STAGES, group_of
+from posttrain.workspace import CUSTOM, PARAMS_FILE, write_json
+
+CODE: Final = "code"
+"""The stage that writes code/."""
+FOLDER: Final = Path("code")
+LIBRARY: Final = Path(__file__).resolve().parent.parent
+UNCOUNTED: Final = ("posttrain.measure", "posttrain.progress", "posttrain.train.hint")
+"""Modules that no result depends on: they only measure, show progress, or word an error that ends the run."""
+PACKAGES: Final = {
+    "datasets": ("datasets", "pyarrow"),
+    "jinja2": ("jinja2",),
+    "numpy": ("numpy",),
+    "pandera": ("pandera", "polars"),
+    "polars": ("polars",),
+    "pyarrow": ("pyarrow",),
+    "safetensors": ("safetensors",),
+    "tokenizers": ("tokenizers",),
+    "torch": ("torch", "numpy"),
+    "transformers": ("transformers", "tokenizers", "safetensors", "torch", "numpy"),
+}
+"""Import -> the packages that decide what it computes."""
+
+PRELOADED: Final[set[str]] = set()
+"""Modules that a process has imported before it became a stage, as those of the tests that fork do."""
+Code = dict[str, dict[str, str]]
+"""`files`: path -> digest; `packages`: name -> version."""
+
+
+def code_path(stage: str) -> Path:
+    """Where the code of a run is written down: `online@grpo` -> code/online/grpo.json."""
+    return FOLDER / f"{stage.replace('@', '/')}.json"
+
+
+def run_code(stage: str) -> dict[str, str]:
+    """Path -> digest of each file that a run can load, e.g. of `online@grpo`."""
+    return Library().code(stage, read_params())["files"]
+
+
+def read_params() -> dict[str, Any]:
+    """params.yaml as plain data; its meaning is checked elsewhere."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        found = YAML(typ="safe", pure=True).load(Path(PARAMS_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ParamsError(what="file not found", where=PARAMS_FILE, fix="Run in the project's root folder") from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ParamsError(what=f"this is not valid YAML ({reason})", where=PARAMS_FILE, fix="Fix the file") from error
+    return found if isinstance(found, dict) else {}
+
+
+class Library:
+    """The modules of the library and of the user, and which of them each run can load."""
+
+    def __init__(self) -> None:
+        self.modules = {
+            **_modules(CUSTOM, CUSTOM),
+            **_modules(LIBRARY / "posttrain", LIBRARY),
+            **_modules(LIBRARY / "stages", LIBRARY),
+        }
+        self.outlines = Outlines()
+
+    def code(self, stage: str, settings: Mapping[str, Any]) -> Code:
+        """The files that one run can load and the packages behind them."""
+        names, found = set(_names(stage, settings)), dict[str, Outline]()
+        while True:  # a row that is used may name others
+            found = self._closure(f"stages.{stage.partition('@')[0]}", names)
+            parts = [part for outline in found.values() for part in outline.parts(names)]
+            more = {name for part in parts for name in part.names}
+            if more <= names:
+                break
+            names |= more
+        files = {_shown(self.modules[module]): outline.digest(names) for module, outline in found.items()}
+        imported = {name.partition(".")[0] for part in parts for name in part.imports}
+        return {"files": dict(sorted(files.items())), "packages": _versions(imported)}
+
+    def _closure(self, start: str, names: Collection[str]) -> dict[str, Outline]:
+        """The modules that are imported from here, and the user's own that are named, each with its outline."""
+        found: dict[str, Outline] = {}
+        own = [name.partition(":")[0] for name in names if ":" in name]
+        queue = [start, *(one for one in own if _is_custom(self.modules.get(one)))]
+        while queue:
+            module = queue.pop()
+            if module in found or module not in self.modules or _uncounted(module):
+                continue
+            file = self.modules[module]
+            package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+            found[module] = self.outlines.of(str(file), package)
+            for part in found[module].parts(names):
+                for name in part.imports:
+                    queue += _prefixes(name)
+            queue += _prefixes(module)
+        return found
+
+
+def write_code() -> list[Path]:
+    """Write the code of every run of params.yaml and remove that of runs that are gone; the files that changed."""
+    library, settings = Library(), read_params()
+    found = {code_path(stage): library.code(stage, settings) for stage in run_names(settings)}
+    library.outlines.keep()
+    changed = []
+    for path, code in found.items():
+        if read_code(path) != code:
+            write_json(path, code)
+            changed.append(path)
+    for path in set(FOLDER.rglob("*.json")) - found.keys():
+        path.unlink()
+        changed.append(path)
+    return changed
+
+
+def is_current() -> bool:
+    """Whether code/ holds the code and the packages as they are."""
+    library, settings = Library(), read_params()
+    stages = list(run_names(settings))
+    wanted = {code_path(stage) for stage in stages}
+    current = set(FOLDER.rglob("*.json")) == wanted and all(
+        read_code(code_path(stage)) == library.code(stage, settings) for stage in stages
+    )
+    library.outlines.keep()
+    return current
+
+
+def run_names(settings: Mapping[str, Any]) -> Iterator[str]:
+    """DVC's name of every run of params.yaml, and of the report."""
+    yield from (f"{stage.name}@{run}" for stage in STAGES for run in group_of(settings, stage.group))
+    yield "report"
+
+
+def read_code(path: Path) -> Code | None:
+    """What the stage `code` has written there; None where it is missing or damaged."""
+    try:
+        found: Code = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def differences(old: Code, new: Code) -> list[str]:
+    """What differs between two codes of a run, in words."""
+    words = []
+    for file in sorted(old["files"].keys() | new["files"].keys()):
+        was, is_now = old["files"].get(file), new["files"].get(file)
+        if was != is_now:
+            words.append(
+                f"{file} {'changed' if was and is_now else 'is used now' if is_now else 'is not used any more'}"
+            )
+    for name in sorted(old["packages"].keys() | new["packages"].keys()):
+        was, is_now = old["packages"].get(name, "not used"), new["packages"].get(name, "not used")
+        if was != is_now:
+            words.append(f"{name} {was} -> {is_now}")
+    return words
+
+
+def check_loaded(listed: Collection[str]) -> None:
+    """Raise if this process has loaded a file of the library or the user that is not listed."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or name in PRELOADED or _uncounted(name):
+            continue
+        place = Path(file).resolve()
+        own = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
+        if place.is_relative_to(LIBRARY / "posttrain") or place.is_relative_to(LIBRARY / "stages"):
+            shown = _shown(place)
+        elif own in (CUSTOM / _file(name), CUSTOM / _file(f"{name}.__init__")):
+            shown = own.as_posix()
+        elif own == _file(name):
+            fix = f"Move it to {CUSTOM}/, so that a change of it is noticed"
+            raise PipelineError(what="a run has imported this file", where=str(own), fix=fix)
+        else:
+            continue
+        if shown not in listed:
+            what = "it was imported, and no import or setting that can be found without running the code names it"
+            raise PipelineError(
+                what=what, where=shown, fix="Import it by an import statement, or name it in params.yaml"
+            )
+
+
+def _modules(folder: Path, root: Path) -> dict[str, Path]:
+    """Dotted name -> file, of each Python file in a folder."""
+    found = {}
+    for file in folder.rglob("*.py"):
+        parts = file.relative_to(root).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Every text in a run's settings, and the tasks of the prompts that it reads."""
+    kind, _, run = stage.partition("@")
+    tasks = {
+        name: one.get("task") for name, one in group_of(settings, "data.tasks").items() if isinstance(one, Mapping)
+    }
+    if kind == "report":
+        own: Any = list(tasks.values())
+    elif kind == "evaluate":
+        own = group_of(settings, "evaluate.settings")
+    else:
+        own = group_of(settings, next(one.group for one in STAGES if one.name == kind)).get(run)
+    texts = list(_texts(own))
+    yield from texts
+    yield from _texts([tasks.get(text.removesuffix("/prompts")) for text in texts if text.endswith("/prompts")])
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for pair in value.items() for one in pair for text in _texts(one))
+    elif isinstance(value, Sequence):
+        yield from (text for one in value for text in _texts(one))
+
+
+def _prefixes(name: str) -> list[str]:
+    """A dotted name and those of all that it lies in."""
+    parts = name.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _uncounted(module: str) -> bool:
+    return module.startswith(UNCOUNTED)
+
+
+def _is_custom(file: Path | None) -> bool:
+    return file is not None and not file.is_absolute()
+
+
+def _file(module: str) -> Path:
+    return Path(*module.split(".")).with_suffix(".py")
+
+
+def _shown(file: Path) -> str:
+    """A path as code/ has it: relative to the folder of the library, or of the user's own."""
+    return (file.relative_to(LIBRARY) if file.is_absolute() else file).as_posix()
+
+
+def _versions(imported: Collection[str]) -> dict[str, str]:
+    """Python's version and those of the packages that these imports use."""
+    names = {name for one in imported for name in PACKAGES.get(one, ())}
+    return {"python": platform.python_version(), **{name: _version(name) for name in sorted(names)}}
+
+
+@cache
+def _version(package: str) -> str:
+    return version(package)

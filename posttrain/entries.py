@@ -1,0 +1,29 @@
+"""A table whose rows lie in modules that are imported when a row is looked up: a run loads only what it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TypeVar
+
+E = TypeVar("E")
+
+
+class Entries(Mapping[str, E]):
+    """Rows by name: each module has those of its own in a mapping that is called like the table."""
+
+    def __init__(self, table: str, places: Mapping[str, str]) -> None:
+        self._table, self.places = table, dict(places)
+
+    def __getitem__(self, name: str) -> E:
+        rows: Mapping[str, E] = getattr(import_module(self.places[name]), self._table)
+        return rows[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)

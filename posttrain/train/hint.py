@@ -1,0 +1,26 @@
+"""Where an unknown algorithm may belong: of use to an error alone, so that it is no part of a run's code."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from posttrain.algorithms.distill_rows import DISTILL_ROWS
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
+from posttrain.params import did_you_mean
+
+
+def hint(name: str, algorithms: Collection[str]) -> str:
+    """The section that knows the algorithm, or the nearest name."""
+    families: dict[str, Mapping[str, Any]] = {
+        "preference": PREFERENCE_ROWS,
+        "online": {**POLICY_ROWS, **SAMPLED_ROWS},
+        "distill": DISTILL_ROWS,
+    }
+    for section, rows in families.items():
+        if name in rows:
+            also = f", or here '{near}'" if (near := f"online_{name}") in algorithms else ""
+            return f"It is an algorithm of {section}.runs{also}"
+    return did_you_mean(name, list(algorithms))

@@ -1,0 +1,22 @@
+"""code: what each run of params.yaml can load, as digests of files and versions of packages (posttrain/code.py)."""
+
+from __future__ import annotations
+
+import sys
+
+from posttrain.code import write_code
+from posttrain.errors import PosttrainError
+
+
+def main() -> int:
+    """Writes code/STAGE/RUN.json for every run, and code/report.json."""
+    try:
+        write_code()
+    except PosttrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
