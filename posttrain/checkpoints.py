@@ -17,7 +17,7 @@ from posttrain.params import merge, read
 from posttrain.sections import load_settings
 from posttrain.stage_table import STAGES, group_of
 from posttrain.train.checkpoint import ACCEPTED, ASKED, RUN, STATE
-from posttrain.train.maker import differences, present, read_maker
+from posttrain.train.maker import differences, maker, read_maker
 from posttrain.train.settings import RUNS_ON, decisive
 from posttrain.workspace import DONE, HELD, checkpoint_path, drop_unheld, is_held, said_age, said_size
 
@@ -76,7 +76,7 @@ class Kept:
             return "finished, waits for DVC to record it"
         if (made := read_maker(self.newest / STATE, "maker")) is None:
             return "damaged"
-        now, accepted = present(made), read_maker(self.folder / ACCEPTED)
+        now, accepted = maker(self.output), read_maker(self.folder / ACCEPTED)
         found = differences(made, now)
         if found and (accepted is None or differences(accepted, now)):
             return f"made with other code or packages: {', '.join(found[:5])}"

@@ -74,13 +74,13 @@ def read_params() -> dict[str, Any]:
 class Library:
     """The modules of the library and of the user, and which of them each run can load."""
 
-    def __init__(self) -> None:
+    def __init__(self, outlines: Outlines | None = None) -> None:
         self.modules = {
             **_modules(CUSTOM, CUSTOM),
             **_modules(LIBRARY / "posttrain", LIBRARY),
             **_modules(LIBRARY / "stages", LIBRARY),
         }
-        self.outlines = Outlines()
+        self.outlines = outlines or Outlines()
 
     def code(self, stage: str, settings: Mapping[str, Any]) -> Code:
         """The files that one run can load and the packages behind them."""
@@ -218,7 +218,8 @@ def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
     elif kind == "evaluate":
         own = group_of(settings, "evaluate.settings")
     else:
-        own = group_of(settings, next(one.group for one in STAGES if one.name == kind)).get(run)
+        group = next((one.group for one in STAGES if one.name == kind), None)  # None: a stage of another pipeline
+        own = group_of(settings, group).get(run) if group else None
     texts = list(_texts(own))
     yield from texts
     yield from _texts([tasks.get(text.removesuffix("/prompts")) for text in texts if text.endswith("/prompts")])

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.formats import PARAMS, check_format
-from posttrain.leftovers import LOCK
+from posttrain.lock import LOCK
 from posttrain.params import FORMAT, PARAMS_FILE, read_yaml
 from posttrain.sections import check_params
 from posttrain.upgrade_params import upgraded

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 
-from posttrain.measure.record import cpu_isa, versions
-from posttrain.train.run_code import code_digest, run_code
+from posttrain import code
+from posttrain.measure.record import cpu_isa
+from posttrain.outlines import Outlines
+from posttrain.stage_table import stage_of
+from posttrain.workspace import PARAMS_FILE
 
 Maker = dict[str, dict[str, str]]
+"""`files` and `packages` as in code/STAGE/RUN.json, and `cpu`."""
+_OUTLINES: Final = Outlines()
 
 
-def maker(stage: str) -> Maker:
-    """What this process would make a checkpoint with."""
-    return {"code": run_code(stage), "versions": versions(), "cpu": {"cpu_isa": cpu_isa()}}
-
-
-def present(made: Maker) -> Maker:
-    """The same files as they are in this workspace, and the packages as they are installed."""
-    code = {name: code_digest(Path(name)) for name in made["code"] if Path(name).is_file()}
-    return {"code": code, "versions": versions(), "cpu": {"cpu_isa": cpu_isa()}}
+def maker(name: str) -> Maker:
+    """What a run would make a checkpoint with now; `name` is that of its model, `online@grpo`."""
+    settings = code.read_params() if Path(PARAMS_FILE).is_file() else {}
+    stage = stage_of(settings, name.replace("@", "/")).replace("/", "@", 1)
+    library = code.Library(_OUTLINES)
+    found = library.code(stage, settings)
+    library.outlines.keep()
+    return {**found, "cpu": {"cpu_isa": cpu_isa()}}
 
 
 def is_maker(found: Any) -> TypeGuard[Maker]:
     """Whether it has the form of a maker."""
     return (
         isinstance(found, dict)
-        and found.keys() == {"code", "versions", "cpu"}
+        and found.keys() == {"files", "packages", "cpu"}
         and all(
             isinstance(part, dict) and all(isinstance(one, str) for pair in part.items() for one in pair)
             for part in found.values()
@@ -46,15 +50,6 @@ def read_maker(file: Path, key: str | None = None) -> Maker | None:
 
 
 def differences(old: Maker, new: Maker) -> list[str]:
-    """Files by name, packages with both versions.
-
-    A file that only one of them has does not count: whoever imports it has changed, or loaded it later.
-    """
-    files = [name for name, digest in new["code"].items() if old["code"].get(name, digest) != digest]
-    others = [
-        f"{name} {old[part][name]} -> {value}"
-        for part in ("versions", "cpu")
-        for name, value in new[part].items()
-        if old[part].get(name, value) != value
-    ]
-    return files + others
+    """What differs, in words: files, packages with both versions, instructions."""
+    was, now = old["cpu"]["cpu_isa"], new["cpu"]["cpu_isa"]
+    return [*code.differences(old, new), *([f"cpu_isa {was} -> {now}"] if was != now else [])]

@@ -175,7 +175,8 @@ def _kept(text: str) -> str:
 
 
 def _commit() -> str:
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return found.stdout.strip()
 
 

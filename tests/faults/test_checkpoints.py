@@ -113,7 +113,7 @@ def test_restart_removes_the_checkpoint_and_the_run_is_that_of_the_new_code(fold
 def test_other_packages_are_named_with_both_versions(folder: Path) -> None:
     for file in (folder / "checkpoints").rglob("state.json"):
         state = json.loads(file.read_text())
-        state["maker"]["versions"]["torch"] = "2.1.0"
+        state["maker"]["packages"]["torch"] = "2.1.0"
         rewritten(file, state)
     line = errors(repro(folder, RUN).output)[0]
     assert "torch 2.1.0 -> 2." in line and RESUME in line
