@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.measure.phases import phase
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import Runtime
 from posttrain.models.scratch import ScratchParams, scratch_config
 from posttrain.models.store import load_tokenizer, new_model, save_model
 from posttrain.params import load

@@ -8,8 +8,7 @@ import polars as pl
 
 from posttrain.measure.record import note
 from posttrain.models.device import Device
-from posttrain.models.ends import load_ends
-from posttrain.models.store import load_policy, load_tokenizer
+from posttrain.models.store import load_ends, load_policy, load_tokenizer
 from posttrain.params import load
 from posttrain.progress import Progress
 from posttrain.rewards.compose import RewardSum, check_readable, judged_prompts
@@ -17,7 +16,7 @@ from posttrain.rewards.reward import Context
 from posttrain.sampling.annotator import SamplesRun, annotate
 from posttrain.sampling.capacity import check_capacity
 from posttrain.sampling.generate import encode_prompts, generate_rollouts, prompts_of
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
 from posttrain.tables.columns import Kind

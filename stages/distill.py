@@ -7,9 +7,8 @@ from pathlib import Path
 
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
-from posttrain.models.ends import load_ends
-from posttrain.models.runtime import Runtime
-from posttrain.models.store import load_policy, load_tokenizer, save_model
+from posttrain.models.device import Runtime
+from posttrain.models.store import load_ends, load_policy, load_tokenizer, save_model
 from posttrain.online.rollouts import Rollouts
 from posttrain.online.runs import DISTILL, DistillRun
 from posttrain.online.watch import Watch
@@ -18,7 +17,7 @@ from posttrain.rewards.compose import RewardSum
 from posttrain.rewards.reward import Context
 from posttrain.sampling.capacity import check_capacity
 from posttrain.sampling.generate import encode_prompts, prompts_of
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
 from posttrain.slots import model_of, needed_model, table_of
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table

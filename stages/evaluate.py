@@ -12,8 +12,7 @@ from posttrain.evaluate.measure import divergence, measured, rollouts_table
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.measure.record import note
 from posttrain.models.device import Device
-from posttrain.models.ends import load_ends
-from posttrain.models.store import load_policy, load_tokenizer
+from posttrain.models.store import load_ends, load_policy, load_tokenizer
 from posttrain.params import PARAMS_FILE, did_you_mean, load
 from posttrain.progress import Progress
 from posttrain.rewards.compose import RewardSum, judged_prompts
@@ -21,7 +20,7 @@ from posttrain.rewards.reward import Context
 from posttrain.rollout import Prompt
 from posttrain.sampling.capacity import check_capacity
 from posttrain.sampling.generate import encode_prompts, generate_rollouts, prompts_of
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
 from posttrain.tables.identity import with_ids

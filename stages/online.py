@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from posttrain.models.ends import load_ends
-from posttrain.models.runtime import Runtime
-from posttrain.models.store import load_tokenizer, save_model
+from posttrain.models.device import Runtime
+from posttrain.models.store import load_ends, load_tokenizer, save_model
 from posttrain.online.rollouts import Rollouts
 from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.online.watch import Watch
@@ -12,7 +11,7 @@ from posttrain.rewards.compose import RewardSum, judged_prompts
 from posttrain.rewards.reward import Context
 from posttrain.sampling.capacity import check_capacity
 from posttrain.sampling.generate import encode_prompts, prompts_of
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table

@@ -7,7 +7,7 @@ from pydantic import Field
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
 from posttrain.errors import ParamsError
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import Runtime
 from posttrain.models.store import load_tokenizer, save_model
 from posttrain.params import PARAMS_FILE
 from posttrain.slots import model_slot, needed_model, table_slot

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
+from posttrain.models.device import Runtime
 from posttrain.models.rounding import round_weights
-from posttrain.models.runtime import Runtime
 from posttrain.models.store import load_tokenizer, save_model
 from posttrain.params import load
 from posttrain.slots import NONE, model_slot, needed_model, table_of, table_slot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import Runtime
 from posttrain.models.store import load_tokenizer, save_model
 from posttrain.params import load
 from posttrain.slots import model_slot, needed_model, table_slot

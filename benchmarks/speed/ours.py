@@ -23,14 +23,13 @@ from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.models.attention import register
-from posttrain.models.device import DeviceParams
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.forward import register
 from posttrain.online.rollouts import RolloutParams, Rollouts
 from posttrain.rewards.compose import RewardSum
 from posttrain.rewards.reward import Context, Reward, Term
 from posttrain.rollout import Prompt, TokenRow
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.batch import Batch, Source, WrappedSource

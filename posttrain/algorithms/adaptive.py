@@ -8,14 +8,14 @@ from torch import Tensor
 from posttrain.algorithms.advantages import MovingAverageOptions
 from posttrain.algorithms.objective import State
 from posttrain.algorithms.policy_knobs import KlOptions, PenaltyOptions, PolicyKnobs
-from posttrain.formulas import kl
+from posttrain.formulas.kl import forward_k3, k1
 from posttrain.formulas.ragged import Ragged
 
 MOST = 0.2
 """Most that one batch may tell about the error of beta (Ziegler 2019)."""
 
 
-def initial(knobs: PolicyKnobs) -> State:
+def initial_coefficients(knobs: PolicyKnobs) -> State:
     """The state before the first step."""
     state: State = {"beta": knobs.kl.beta if isinstance(knobs.kl, KlOptions) else 0.0}
     if isinstance(knobs.penalty, PenaltyOptions):
@@ -25,11 +25,11 @@ def initial(knobs: PolicyKnobs) -> State:
     return state
 
 
-def followed(knobs: PolicyKnobs, step: Ragged, sampled_N: Tensor, state: State) -> State:
+def updated_coefficients(knobs: PolicyKnobs, step: Ragged, sampled_N: Tensor, state: State) -> State:
     """The state for the next step."""
     state = dict(state)
     if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
-        measured = float(step.sum_rows(kl.k1(sampled_N, step.tokens["ref_logp"])).mean())
+        measured = float(step.sum_rows(k1(sampled_N, step.tokens["ref_logp"])).mean())
         state["beta"] *= proportional(measured, knobs.kl.target, len(step), knobs.kl.horizon)
     if isinstance(knobs.advantage, MovingAverageOptions):
         keep = knobs.advantage.decay
@@ -49,7 +49,7 @@ def doubled_or_halved(measured: float, target: float) -> float:
     return 2.0 if measured > 1.5 * target else 0.5 if measured < target / 1.5 else 1.0
 
 
-def repriced(knobs: PolicyKnobs, step: Ragged, sampled_N: Tensor, state: State) -> State:
+def updated_penalty(knobs: PolicyKnobs, step: Ragged, sampled_N: Tensor, state: State) -> State:
     """The state at the start of a step: the old policy's price follows how far the last batch's updates went.
 
     While a batch is reused its rows have an age, and how far the policy has moved on them is remembered; when fresh
@@ -60,13 +60,13 @@ def repriced(knobs: PolicyKnobs, step: Ragged, sampled_N: Tensor, state: State) 
         return dict(state)
     reused_N = step.spread(step.rows["age"]) > 0
     if bool(reused_N.any()):
-        moved_N = kl.forward_k3(step.tokens["anchor"], sampled_N)[reused_N]
+        moved_N = forward_k3(step.tokens["anchor"], sampled_N)[reused_N]
         return {**state, "moved": float(moved_N.mean())}
     if state["moved"] == 0:
         return dict(state)
     return {**state, "penalty": state["penalty"] * doubled_or_halved(state["moved"], target), "moved": 0.0}
 
 
-def priced(step: Ragged, name: str, state: State, like: Tensor) -> Ragged:
+def with_coefficient(step: Ragged, name: str, state: State, like: Tensor) -> Ragged:
     """The state's price on each token, for losses that see no state."""
     return step.with_tokens(**{name: torch.full_like(like, state[name])})

@@ -12,7 +12,7 @@ from torch import Tensor
 from posttrain.algorithms.objective import State
 from posttrain.choices import Options
 from posttrain.errors import ParamsError
-from posttrain.formulas import advantage as adv
+from posttrain.formulas.advantage import at_last_token, batch_centred, decoupled, gae, group_centred, group_zscore, leave_one_out, moving_average, over_mean, return_to_go, win_rate
 from posttrain.formulas.ragged import Ragged
 
 
@@ -102,13 +102,13 @@ def _grouped(compare: Callable[[Tensor, Tensor], Tensor], formula: str) -> Advan
 
 
 def _moving_average(rewards: Rewards, options: MovingAverageOptions) -> Tensor:  # noqa: ARG001
-    return adv.moving_average(rewards.compared, baseline(rewards.state, rewards.compared))
+    return moving_average(rewards.compared, baseline(rewards.state, rewards.compared))
 
 
 def _win_rate(rewards: Rewards, options: WinRateOptions) -> Tensor:
     """The judge sees the rewards alone; the price of moving comes after."""
     rows = rewards.step.rows
-    return adv.win_rate(rewards.reward_B, rows["opponent"], rows["group"], options.scale) - rewards.charge_B
+    return win_rate(rewards.reward_B, rows["opponent"], rows["group"], options.scale) - rewards.charge_B
 
 
 def _over_mean(rewards: Rewards, _: Options) -> Tensor:
@@ -116,12 +116,12 @@ def _over_mean(rewards: Rewards, _: Options) -> Tensor:
         what = f"advantage 'maxrl' divides by a group's mean reward, and a reward is {float(rewards.reward_B.min()):g}"
         fix = "Use rewards of 0 or more, or advantage group_zscore"
         raise ParamsError(what=what, where="reward", fix=fix)
-    return adv.over_mean(rewards.reward_B, rewards.step.rows["group"])
+    return over_mean(rewards.reward_B, rewards.step.rows["group"])
 
 
 def _decoupled(rewards: Rewards, _: Options) -> Tensor:
     rows = rewards.step.rows
-    return adv.decoupled(rows["reward_parts"].to(rewards.reward_B.dtype), rewards.weights, rows["group"])
+    return decoupled(rows["reward_parts"].to(rewards.reward_B.dtype), rewards.weights, rows["group"])
 
 
 def _outcome_value(rewards: Rewards, options: CriticOptions) -> dict[str, Tensor]:  # noqa: ARG001
@@ -130,20 +130,20 @@ def _outcome_value(rewards: Rewards, options: CriticOptions) -> dict[str, Tensor
 
 
 def _return_to_go(rewards: Rewards, options: ReturnOptions) -> dict[str, Tensor]:
-    return {"advantage": adv.return_to_go(_by_token(rewards), rewards.step.lengths_B, options.gamma)}
+    return {"advantage": return_to_go(_by_token(rewards), rewards.step.lengths_B, options.gamma)}
 
 
 def _gae(rewards: Rewards, options: GaeOptions) -> dict[str, Tensor]:
     reward_N = _by_token(rewards)
     value_N = rewards.step.tokens["old_value"].to(reward_N.dtype)
     lengths_B = rewards.step.lengths_B
-    advantage, returns = adv.gae(reward_N, value_N, lengths_B, gamma=options.gamma, lam=options.lam)
+    advantage, returns = gae(reward_N, value_N, lengths_B, gamma=options.gamma, lam=options.lam)
     return {"advantage": advantage, "return": returns}
 
 
 def _by_token(rewards: Rewards) -> Tensor:
     """The outcome on the last token, less the charge of each token."""
-    return adv.at_last_token(rewards.reward_B, rewards.step.lengths_B) - rewards.charge_N
+    return at_last_token(rewards.reward_B, rewards.step.lengths_B) - rewards.charge_N
 
 
 def baseline(state: State, reward_B: Tensor) -> float:
@@ -154,9 +154,9 @@ def baseline(state: State, reward_B: Tensor) -> float:
 
 
 ADVANTAGES: dict[str, Advantage] = {
-    "group_zscore": _grouped(adv.group_zscore, "(R - mean) / (std + 1e-4) in the group, 0 where its rewards agree"),
-    "group_centred": _grouped(adv.group_centred, "R - mean of the group"),
-    "leave_one_out": _grouped(adv.leave_one_out, "R - mean of the siblings"),
+    "group_zscore": _grouped(group_zscore, "(R - mean) / (std + 1e-4) in the group, 0 where its rewards agree"),
+    "group_centred": _grouped(group_centred, "R - mean of the group"),
+    "leave_one_out": _grouped(leave_one_out, "R - mean of the siblings"),
     "maxrl": Advantage(
         Options,
         _per_row(_over_mean),
@@ -172,7 +172,7 @@ ADVANTAGES: dict[str, Advantage] = {
         by_part=True,
     ),
     "batch_centred": Advantage(
-        Options, _per_row(lambda rewards, _: adv.batch_centred(rewards.compared)), "R - mean of the batch"
+        Options, _per_row(lambda rewards, _: batch_centred(rewards.compared)), "R - mean of the batch"
     ),
     "moving_average": Advantage(
         MovingAverageOptions, _per_row(_moving_average), "R - moving average of earlier batches' means"

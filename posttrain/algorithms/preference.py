@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Prepared, State, require, supplied
 from posttrain.algorithms.preference_rows import PairLoss, PreferenceKnobs, UnaryLoss
-from posttrain.formulas import kl
+from posttrain.formulas.kl import k1
 from posttrain.formulas.ragged import Ragged
 from posttrain.formulas.weight import per_item
 
@@ -120,7 +120,7 @@ class PreferenceObjective:
         if not self.knobs.reference:
             return {}
         share_B = weight_B * (0.5 if "side" in micro.rows else 1.0)
-        k1 = kl.k1(micro.tokens["logp"], micro.tokens["ref_logp"])
+        k1 = k1(micro.tokens["logp"], micro.tokens["ref_logp"])
         return {"logp_shift": (share_B * micro.mean_rows(k1)).sum()}
 
 

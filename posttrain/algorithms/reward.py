@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Prepared, State, require, supplied
-from posttrain.formulas import reward
+from posttrain.formulas.reward import bradley_terry, centring, comparisons, step_correctness
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
 
@@ -52,7 +52,7 @@ class RewardObjective:
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """1 / (prompts * pairs of the prompt) on each row; prompts without a comparison count for nothing."""
         require(step, supplied(self.needs), "reward")
-        won, _ = reward.comparisons(self._rank(step), step.items)
+        won, _ = comparisons(self._rank(step), step.items)
         if won.numel() == 0:
             raise ValueError("no item holds two answers of different rank, so there is nothing to learn from")
         pairs_B = _per_item_count(won, step.items)
@@ -63,14 +63,14 @@ class RewardObjective:
         """sum over comparisons of weight * -logsigmoid(s_c - s_r - margin)."""
         score = micro.rows["score"]
         score = score.to(torch.promote_types(score.dtype, torch.float32))
-        won, lost = reward.comparisons(self._rank(micro), micro.items)
+        won, lost = comparisons(self._rank(micro), micro.items)
         weight, better, worse = micro.rows["weight"][won].to(score.dtype), score[won], score[lost]
         margin: Tensor | float = self.knobs.margin
         if self.knobs.margins == "column":
             margin = margin + micro.rows["margin"][won].to(score.dtype)
-        total = (weight * reward.bradley_terry(better, worse, margin)).sum()
+        total = (weight * bradley_terry(better, worse, margin)).sum()
         if self.knobs.centring:
-            total = total + self.knobs.centring * (weight * reward.centring(better, worse)).sum()
+            total = total + self.knobs.centring * (weight * centring(better, worse)).sum()
         gap = better - worse
         return Loss(total, {"accuracy": (weight * (gap > 0)).sum(), "margin": (weight * gap).sum().detach()})
 
@@ -122,7 +122,7 @@ class ProcessObjective:
         score, label = micro.tokens["step_score"], micro.tokens["step_label"]
         score = score.to(torch.promote_types(score.dtype, torch.float32))
         weight = micro.tokens["weight"].to(score.dtype)
-        total = (weight * reward.step_correctness(score, label.clamp(min=0).to(score.dtype))).sum()
+        total = (weight * step_correctness(score, label.clamp(min=0).to(score.dtype))).sum()
         return Loss(total, {"accuracy": (weight * ((score > 0) == (label > 0.5))).sum()})
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Prepared, State
 from posttrain.choices import OneOf, Option, Options
-from posttrain.formulas import distill, weight
+from posttrain.formulas import distill
+from posttrain.formulas.weight import sequence_mean, token_mean
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
 
@@ -123,8 +124,8 @@ class DistillObjective:
 
 def _weighted(step: Ragged, state: State, aggregation: Aggregation) -> Prepared:
     kept_B = (step.lengths_B > 0).double()
-    rule = weight.token_mean if aggregation == "token_mean" else weight.sequence_mean
-    weight_N, share_N = rule(step.lengths_B, kept_B), weight.token_mean(step.lengths_B, kept_B)
+    rule = token_mean if aggregation == "token_mean" else sequence_mean
+    weight_N, share_N = rule(step.lengths_B, kept_B), token_mean(step.lengths_B, kept_B)
     metrics = {"length": float(step.lengths_B.float().mean())}
     return Prepared(step.with_tokens(weight=weight_N, share=share_N), dict(state), metrics)
 

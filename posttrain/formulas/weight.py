@@ -32,7 +32,7 @@ def fixed_length(lengths_B: Tensor, kept_B: Tensor, max_length: int) -> Tensor:
     return spread(kept_B / (kept_B.sum().clamp(min=1) * max_length), lengths_B)
 
 
-def kept(lengths_B: Tensor, dropped_B: Tensor | None, like: Tensor) -> Tensor:
+def kept_rows(lengths_B: Tensor, dropped_B: Tensor | None, like: Tensor) -> Tensor:
     """1.0 for rows that count and 0.0 for those dropped or empty, in `like`'s dtype."""
     counts_B = lengths_B > 0 if dropped_B is None else (lengths_B > 0) & ~dropped_B.bool()
     return counts_B.to(torch.promote_types(like.dtype, torch.float32))

@@ -1,11 +1,13 @@
-"""Which device and number format to use, decided in one place."""
+"""What a run computes with, in one place: device, number format, and which of how many processes this one is."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import psutil
 import torch
@@ -79,3 +81,22 @@ def _best() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+T = TypeVar("T")
+
+
+class Runtime(Device):
+    """The device of a training run, its place among the processes, and whether fused gradients may be used."""
+
+    def __init__(self, params: DeviceParams, *, rank: int = 0, world: int = 1, fused: bool = True) -> None:
+        """`fused`: losses may write `.grad` and read the head's weight outside a forward pass, which is faster.
+
+        Plain autograd gives the same gradient, also where weights are sharded or wrapped.
+        """
+        super().__init__(params)
+        self.rank, self.world, self.fused = rank, world, fused
+
+    def share(self, parts: Iterable[T]) -> Iterator[T]:
+        """This process's parts of a step: they are cut as for one process and dealt in turn."""
+        return islice(parts, self.rank, None, self.world)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from posttrain.models.attention import PackedAttention, Scoring
+from posttrain.models.forward import PackedAttention, Scoring
 from posttrain.text.layout import Layout
 
 Pair = tuple[Tensor, Tensor]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posttrain.algorithms.sampled_rows import AllAbove, BestAgainstWorst, Reaching, RejectionSampled, Rising
 from posttrain.choices import Options
-from posttrain.formulas import pairing
+from posttrain.formulas.pairing import above, all_against_all, best_against_worst, best_of_group, rejection_sampled, rising_threshold
 from posttrain.train.batch import Batch, Source, WrappedSource
 
 Choose = Callable[[Batch, int], Batch]
@@ -48,12 +48,12 @@ def pair_rule(select: Options, seed: int) -> Choose:
         reward_B, group_B = _judged(batch)
         match select:
             case BestAgainstWorst():
-                return paired(batch, *pairing.best_against_worst(reward_B, group_B, select.gap))
+                return paired(batch, *best_against_worst(reward_B, group_B, select.gap))
             case AllAbove():
-                return paired(batch, *pairing.all_against_all(reward_B, group_B, select.certainty, select.scale))
+                return paired(batch, *all_against_all(reward_B, group_B, select.certainty, select.scale))
             case RejectionSampled():
                 draw = torch.Generator().manual_seed(seed * 1_000_003 + step)
-                accepted = pairing.rejection_sampled(reward_B, group_B, select.keep, select.temperature, draw)
+                accepted = rejection_sampled(reward_B, group_B, select.keep, select.temperature, draw)
                 return paired(batch, *accepted)
         raise TypeError(f"no rule for {select.type}")
 
@@ -68,12 +68,12 @@ def best_rule(select: Options, steps_a_round: int) -> Choose:
         match select:
             case Rising():
                 iteration = step // (select.rounds * steps_a_round)
-                mark = pairing.rising_threshold(reward_B, iteration, tuple(select.quantiles))
+                mark = rising_threshold(reward_B, iteration, tuple(select.quantiles))
             case Reaching():
                 mark = select.threshold
             case _:
-                return _part(batch, pairing.best_of_group(reward_B, group_B))
-        return _part(batch, pairing.above(reward_B, min(mark, float(reward_B.max()))))
+                return _part(batch, best_of_group(reward_B, group_B))
+        return _part(batch, above(reward_B, min(mark, float(reward_B.max()))))
 
     return choose
 

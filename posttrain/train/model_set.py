@@ -14,10 +14,9 @@ from torch.nn import Parameter
 from posttrain.formulas.distill import Divergence, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
+from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
-from posttrain.models.head import AnyHead, head_of, module_head_of
-from posttrain.models.logp import exact_kl
-from posttrain.models.runtime import Runtime
+from posttrain.models.logp import AnyHead, exact_kl, head_of, module_head_of
 from posttrain.models.store import load_policy, load_scorer
 from posttrain.text.layout import Layout, micro_batches, pack, sent
 from posttrain.train.batch import Batch

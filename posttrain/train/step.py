@@ -11,8 +11,7 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Objective
 from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
-from posttrain.models.head import head_of
-from posttrain.models.logp import token_loss_backward
+from posttrain.models.logp import head_of, token_loss_backward
 from posttrain.text.layout import pack
 from posttrain.train.batch import Batch
 from posttrain.train.model_set import ModelSet, on_device

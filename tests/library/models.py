@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from posttrain.models.device import Device, DeviceParams
-from posttrain.models.head import Head
+from posttrain.models.logp import Head
 from posttrain.models.store import load_tokenizer, new_model, save_model
 from posttrain.rewards.compose import RewardSum
 from posttrain.rewards.reward import Context, Judge, Reward, Term
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText

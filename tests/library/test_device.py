@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from posttrain.models.device import Device, DeviceParams, repeat_every_bit
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import Device, DeviceParams, Runtime, repeat_every_bit
 from tests.library.test_fast_paths import CPU, closure, models_of, objectives
 
 

@@ -8,7 +8,7 @@ import torch
 from posttrain.formulas.random import row_keys, uniform
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.forward import packed_states, score_tokens
-from posttrain.models.head import head_of
+from posttrain.models.logp import head_of
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import Mixture, SamplingParams
 from posttrain.text.layout import pack

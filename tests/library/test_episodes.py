@@ -18,7 +18,7 @@ from posttrain.models.forward import score_tokens
 from posttrain.models.store import load_model, load_tokenizer
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.generate import generate_rollouts
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import pack

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from posttrain.models.forward import packed_states, score_tokens
-from posttrain.models.head import Head
-from posttrain.models.logp import exact_kl, plain_token_logp, token_logp
+from posttrain.models.logp import Head, exact_kl, plain_token_logp, token_logp
 from posttrain.rollout import TokenRow, token_rows
 from posttrain.text.layout import micro_batches, pack
 from tests.library.models import HEADS, plain_logps, random_head, random_rows, tiny_model

@@ -21,8 +21,7 @@ from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, BestAgainstWorst
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import TrainingError
 from posttrain.formulas.distill import forward_kl
-from posttrain.models.device import DeviceParams
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
 from posttrain.online.mixed import MixedSource, PtxSource
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
@@ -31,7 +30,7 @@ from posttrain.online.selected import pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params import check, merge
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
 from posttrain.text.chat import ChatText
 from posttrain.train import randomness
 from posttrain.train.batch import Batch, Source

@@ -20,8 +20,7 @@ from torch.overrides import TorchFunctionMode
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.models.device import DeviceParams
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.store import load_model, load_scorer
 from posttrain.rollout import token_rows
 from posttrain.train.batch import make_batch

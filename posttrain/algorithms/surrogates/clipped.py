@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, field_validator
 
 from posttrain.algorithms.surrogates.base import Options, Surrogate
-from posttrain.formulas import clip
+from posttrain.formulas.clip import beyond, cispo, importance, outside, ppo_clip, reinforce
 from posttrain.formulas.ratio import sequence_log_ratio
 
 
@@ -48,25 +48,25 @@ class GspoOptions(ClipOptions):
 SURROGATES = {
     "ppo_clip": Surrogate(
         ClipOptions,
-        lambda tokens, o: clip.ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
+        lambda tokens, o: ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
         "min(r A, clip(r, 1 - low, 1 + high) A)",
-        clipped=lambda tokens, o: clip.outside(tokens.ratio, tokens.advantage, o.low, o.high),
+        clipped=lambda tokens, o: outside(tokens.ratio, tokens.advantage, o.low, o.high),
     ),
-    "importance": Surrogate(Options, lambda tokens, _: clip.importance(tokens.ratio, tokens.advantage), "r A"),
+    "importance": Surrogate(Options, lambda tokens, _: importance(tokens.ratio, tokens.advantage), "r A"),
     "cispo": Surrogate(
         CispoOptions,
-        lambda tokens, o: clip.cispo(tokens.ratio, tokens.logp, tokens.advantage, o.low, o.high),
+        lambda tokens, o: cispo(tokens.ratio, tokens.logp, tokens.advantage, o.low, o.high),
         "sg(clip(r, 1 - low, 1 + high)) A logp",
-        clipped=lambda tokens, o: clip.beyond(tokens.ratio, o.low, o.high),
+        clipped=lambda tokens, o: beyond(tokens.ratio, o.low, o.high),
     ),
     "reinforce": Surrogate(
-        Options, lambda tokens, _: clip.reinforce(tokens.logp, tokens.advantage), "A logp", has_ratio=False
+        Options, lambda tokens, _: reinforce(tokens.logp, tokens.advantage), "A logp", has_ratio=False
     ),
     "gspo": Surrogate(
         GspoOptions,
-        lambda tokens, o: clip.ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
+        lambda tokens, o: ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
         "min(s A, clip(s, 1 - low, 1 + high) A), s = exp(mean_t log r)",
-        clipped=lambda tokens, o: clip.outside(tokens.ratio, tokens.advantage, o.low, o.high),
+        clipped=lambda tokens, o: outside(tokens.ratio, tokens.advantage, o.low, o.high),
         log_ratio=sequence_log_ratio,
         needs_sequence=True,
         per_sequence=True,

@@ -12,7 +12,7 @@ from torch import Tensor
 from posttrain.algorithms.row import Row
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
 from posttrain.algorithms.surrogates.clipped import ClipOptions
-from posttrain.formulas import clip
+from posttrain.formulas.clip import outside, ppo_clip
 from posttrain.formulas.ragged import Ragged, places
 from posttrain.formulas.random import uniform_at
 from posttrain.formulas.ratio import token_log_ratio
@@ -71,7 +71,7 @@ def left_out(step: Ragged, options: ClipCovOptions) -> dict[str, Tensor]:
     """Random tokens with a covariance within the band that the clip does not cut, at the start of the step."""
     cov_N, lengths_B = covariance(step), step.lengths_B
     ratio_N = token_log_ratio(step.tokens["anchor"], step.tokens["old_logp"], lengths_B).exp()
-    cut_N = clip.outside(ratio_N, step.tokens["advantage"], options.low, options.high)
+    cut_N = outside(ratio_N, step.tokens["advantage"], options.low, options.high)
     candidate_N = (cov_N >= options.cov_low) & (cov_N <= options.cov_high) & ~cut_N
     draw_N = uniform_at(step.spread(step.rows["sample_key"]), places(lengths_B))
     return {"dropped": _chosen(candidate_N, draw_N, most=_most(step, options.share))}
@@ -93,9 +93,9 @@ def kl_cov(tokens: Tokens, options: KlCovOptions) -> Tensor:
 SURROGATES = {
     "clip_cov": Surrogate(
         ClipCovOptions,
-        lambda tokens, o: clip.ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
+        lambda tokens, o: ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
         "min(r A, clip(r) A), 0 for a random share of the tokens with cov in [cov_low, cov_high]",
-        clipped=lambda tokens, o: clip.outside(tokens.ratio, tokens.advantage, o.low, o.high),
+        clipped=lambda tokens, o: outside(tokens.ratio, tokens.advantage, o.low, o.high),
         prepare=left_out,
         needs=NEEDS,
     ),
