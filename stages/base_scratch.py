@@ -21,8 +21,8 @@ from posttrain.text.chat import ChatText
 from posttrain.train.epochs import EpochSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.heldout import mean_loss
+from posttrain.train.loop import TrainingParams, adamw, run_training
 from posttrain.train.model_set import ModelSet
-from posttrain.train.settings import TrainingParams, adamw, run_training
 from posttrain.train.tokenize_tables import windows
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 

@@ -11,12 +11,10 @@ from posttrain.models.device import Device
 from posttrain.models.store import load_ends, load_policy, load_tokenizer
 from posttrain.params import load
 from posttrain.progress import Progress
-from posttrain.rewards.compose import RewardSum, check_readable, judged_prompts
-from posttrain.rewards.reward import Context
+from posttrain.rewards.reward import Context, RewardSum, check_readable, judged_prompts
 from posttrain.sampling.annotator import SamplesRun, annotate
-from posttrain.sampling.capacity import check_capacity
-from posttrain.sampling.generate import encode_prompts, generate_rollouts, prompts_of
 from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
 from posttrain.tables.columns import Kind

@@ -13,18 +13,16 @@ from posttrain.online.rollouts import Rollouts
 from posttrain.online.runs import DISTILL, DistillRun
 from posttrain.online.watch import Watch
 from posttrain.params import PARAMS_FILE
-from posttrain.rewards.compose import RewardSum
-from posttrain.rewards.reward import Context
-from posttrain.sampling.capacity import check_capacity
-from posttrain.sampling.generate import encode_prompts, prompts_of
+from posttrain.rewards.reward import Context, RewardSum
 from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import check_capacity, encode_prompts, prompts_of
 from posttrain.slots import model_of, needed_model, table_of
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText, Message
+from posttrain.train.loop import run_training
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.run_config import load_run
-from posttrain.train.settings import run_training
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
 

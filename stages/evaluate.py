@@ -15,15 +15,13 @@ from posttrain.models.device import Device
 from posttrain.models.store import load_ends, load_policy, load_tokenizer
 from posttrain.params import PARAMS_FILE, did_you_mean, load
 from posttrain.progress import Progress
-from posttrain.rewards.compose import RewardSum, judged_prompts
-from posttrain.rewards.reward import Context
+from posttrain.rewards.reward import Context, RewardSum, judged_prompts
 from posttrain.rollout import Prompt
-from posttrain.sampling.capacity import check_capacity
-from posttrain.sampling.generate import encode_prompts, generate_rollouts, prompts_of
 from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
-from posttrain.tables.identity import with_ids
+from posttrain.tables.columns import with_ids
 from posttrain.tables.store import read_table, write_table
 from posttrain.text.chat import ChatText
 from posttrain.workspace import rounded, table_path, write_json

@@ -7,18 +7,16 @@ from posttrain.models.store import load_ends, load_tokenizer, save_model
 from posttrain.online.rollouts import Rollouts
 from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.online.watch import Watch
-from posttrain.rewards.compose import RewardSum, judged_prompts
-from posttrain.rewards.reward import Context
-from posttrain.sampling.capacity import check_capacity
-from posttrain.sampling.generate import encode_prompts, prompts_of
+from posttrain.rewards.reward import Context, RewardSum, judged_prompts
 from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import check_capacity, encode_prompts, prompts_of
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
+from posttrain.train.loop import run_training
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import load_run
-from posttrain.train.settings import run_training
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
 SHOWN = ("reward", "length", "entropy", "kl_k3", "accuracy")

@@ -18,9 +18,9 @@ from posttrain.text.chat import ChatText
 from posttrain.train.batch import Source
 from posttrain.train.epochs import ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.estimate import most_tokens
+from posttrain.train.loop import TrainingParams, adamw, run_training
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm, load_run
-from posttrain.train.settings import TrainingParams, adamw, run_training
 from posttrain.train.tokenize_tables import comparisons, feedback
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 

@@ -26,19 +26,18 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import register
 from posttrain.online.rollouts import RolloutParams, Rollouts
-from posttrain.rewards.compose import RewardSum
-from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rewards.reward import Context, Reward, RewardSum, Term
 from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.text.stops import Stops
+from posttrain.text.chat import Stops
 from posttrain.train.batch import Batch, Source, WrappedSource
 from posttrain.train.checkpoint import Checkpoints, Saved
 from posttrain.train.epochs import Example, stack
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
-from posttrain.train.optimizer import AdamW, OptimizerParams
+from posttrain.train.step import AdamW, OptimizerParams
 
 
 class Given(Source):

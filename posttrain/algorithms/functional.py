@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, TOKEN_COLUMNS, Objective, State
+from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, TOKEN_COLUMNS, Objective, Row, State
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
-from posttrain.algorithms.row import Row
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import did_you_mean

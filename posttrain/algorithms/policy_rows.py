@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from posttrain.algorithms.objective import Row, table
 from posttrain.algorithms.policy_knobs import PolicyKnobs
-from posttrain.algorithms.row import Row, table
 from posttrain.algorithms.surrogates import ROWS
 
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Prepared, State, require, supplied
 from posttrain.algorithms.preference_rows import PairLoss, PreferenceKnobs, UnaryLoss
-from posttrain.formulas.kl import k1
-from posttrain.formulas.ragged import Ragged
-from posttrain.formulas.weight import per_item
+from posttrain.formulas.policy import k1
+from posttrain.formulas.ragged import Ragged, per_item
 
 
 @dataclass(frozen=True)
@@ -120,8 +119,8 @@ class PreferenceObjective:
         if not self.knobs.reference:
             return {}
         share_B = weight_B * (0.5 if "side" in micro.rows else 1.0)
-        k1 = k1(micro.tokens["logp"], micro.tokens["ref_logp"])
-        return {"logp_shift": (share_B * micro.mean_rows(k1)).sum()}
+        shift_N = k1(micro.tokens["logp"], micro.tokens["ref_logp"])
+        return {"logp_shift": (share_B * micro.mean_rows(shift_N)).sum()}
 
 
 def _check_pairs(step: Ragged) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Prepared, State, require, supplied
-from posttrain.formulas.reward import bradley_terry, centring, comparisons, step_correctness
+from posttrain.formulas.preference import bradley_terry, centring, comparisons, step_correctness
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
 

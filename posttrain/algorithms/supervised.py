@@ -1,4 +1,4 @@
-"""Supervised objectives: the likelihood of given tokens, or a teacher's distribution over them."""
+"""The likelihood of given tokens, divergences from a teacher, and the table of distillations."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Prepared, State
+from posttrain.algorithms.objective import Loss, Prepared, Row, State, table
 from posttrain.choices import OneOf, Option, Options
 from posttrain.formulas import distill
-from posttrain.formulas.weight import sequence_mean, token_mean
-from posttrain.formulas.ragged import Ragged
+from posttrain.formulas.ragged import Ragged, sequence_mean, token_mean
 from posttrain.params import Params
 
 Aggregation = Literal["token_mean", "sequence_mean"]
@@ -133,3 +132,49 @@ def _weighted(step: Ragged, state: State, aggregation: Aggregation) -> Prepared:
 def _summed(micro: Ragged, item_N: Tensor) -> Tensor:
     dtype = torch.promote_types(item_N.dtype, torch.float32)
     return (micro.tokens["weight"].to(dtype) * item_N.to(dtype)).sum()
+
+
+class DistillRunKnobs(DistillKnobs):
+    """A divergence and where the answers come from."""
+
+    own: float = Field(1.0, ge=0, le=1, description="share of the steps on the student's own samples (GKD's lambda)")
+    context: str | None = Field(
+        None, min_length=1, description="a system turn that the teacher sees and the student does not"
+    )
+
+    @model_validator(mode="after")
+    def _context_is_text(self) -> DistillRunKnobs:
+        if self.context is not None and not self.context.strip():
+            raise ValueError("context is blank. Give the system turn's text, or null")
+        return self
+
+
+DISTILL_ROWS: dict[str, Row] = table(
+    DistillRunKnobs,
+    (
+        Row(
+            "distill",
+            "Hinton 2015, arXiv:1503.02531",
+            "mean_tokens KL(teacher || student) on the given answers",
+            {"divergence": "forward_kl", "own": 0.0},
+        ),
+        Row(
+            "gkd",
+            "Agarwal 2023, arXiv:2306.13649",
+            "mean_tokens [beta KL(p || m) + (1 - beta) KL(q || m)], half of the steps on own samples",
+            {"divergence": "jensen_shannon", "own": 0.5},
+        ),
+        Row(
+            "reverse_kl",
+            "Gu 2023 (MiniLLM), arXiv:2306.08543",
+            "mean_tokens KL(student || teacher) on own samples",
+            {"divergence": "reverse_kl", "own": 1.0},
+        ),
+        Row(
+            "context_distill",
+            "Askell 2021, arXiv:2112.00861",
+            "mean_tokens KL(teacher given a context || student without it) on own samples",
+            {"divergence": "forward_kl", "own": 1.0},
+        ),
+    ),
+)

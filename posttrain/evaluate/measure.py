@@ -17,11 +17,10 @@ from posttrain.measure.phases import phase
 from posttrain.models.device import Device
 from posttrain.models.forward import score_tokens
 from posttrain.models.store import load_policy
-from posttrain.rewards.catalog import weights
-from posttrain.rewards.compose import RewardSum
+from posttrain.rewards.reward import RewardSum, weights
 from posttrain.rollout import Rollout
 from posttrain.tables.columns import SCORE
-from posttrain.tasks.catalog import load_task
+from posttrain.tasks.task import load_task
 from posttrain.text.layout import micro_batches, pack
 from posttrain.user_code import place_in_workspace
 

@@ -9,14 +9,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.formulas.random import row_keys
+from posttrain.formulas.ragged import row_keys
 from posttrain.online.watch import Watch, has_zero_variance
 from posttrain.params import Params
-from posttrain.rewards.compose import RewardSum
-from posttrain.rewards.shaping import soft_overlong
+from posttrain.rewards.reward import RewardSum, soft_overlong
 from posttrain.rollout import Prompt, Rollout
-from posttrain.sampling.generate import generate_rollouts
-from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams
+from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
 from posttrain.train.batch import Batch, joined, make_batch
 from posttrain.train.model_set import ModelSet

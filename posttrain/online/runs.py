@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from posttrain.algorithms.advantages import WinRateOptions
-from posttrain.algorithms.distill_rows import DISTILL_ROWS, DistillRunKnobs
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_knobs import (
@@ -22,10 +21,9 @@ from posttrain.algorithms.policy_knobs import (
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
-from posttrain.algorithms.supervised import DistillObjective, LikelihoodObjective
-from posttrain.online.mixed import MixedSource, PtxSource
+from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, DistillRunKnobs, LikelihoodObjective
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
-from posttrain.online.selected import FilteredSource, best_rule, pair_rule
+from posttrain.online.sources import FilteredSource, MixedSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params import Params
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
@@ -34,10 +32,10 @@ from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch import Source
 from posttrain.train.epochs import EpochSource
+from posttrain.train.loop import TrainingParams, adamw
 from posttrain.train.model_set import ModelSet
-from posttrain.train.optimizer import Update
 from posttrain.train.run_config import Algorithm
-from posttrain.train.settings import TrainingParams, adamw
+from posttrain.train.step import Update
 from posttrain.train.tokenize_tables import demonstrations, windows
 
 

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from posttrain.rewards.catalog import weights
-from posttrain.rewards.compose import check_readable
-from posttrain.rewards.reward import Term
+from posttrain.rewards.reward import Term, check_readable, weights
 from posttrain.rollout import Rollout
 
 PATIENCE = 64

@@ -1,18 +1,103 @@
-"""The rewards that params.yaml can name, and how their settings are read."""
+"""The rewards that params.yaml can name, and how their settings are read (docs/rewards.md).
+
+Those of the library compare the final number of a completion with the prompt's answer.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from decimal import Decimal
+from functools import lru_cache
 from inspect import isroutine
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
-from posttrain.params import PARAMS_FILE, check, did_you_mean
-from posttrain.rewards.numeric import correct, well_formed
-from posttrain.rewards.reward import Context, Judge, NoOptions, Reward, Term
+from posttrain.params import PARAMS_FILE, Params, check, did_you_mean
+from posttrain.rewards.reward import Context, Judge, NoOptions, Reward, Term, rule, weights
+from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.slots import NONE
 from posttrain.user_code import is_import_path, load_object
+
+_NUMBER = r"(-?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)\.?\s*\Z"
+"""A number that ends a text: a dollar sign, thousands set off by commas and a full stop after it are allowed."""
+_LAST = re.compile(rf"(?:\A|(?<=[\s=:])){_NUMBER}")
+_WHOLE = re.compile(rf"\s*{_NUMBER}")
+_REASONS = {
+    r"[0-9]\s*/\s*-?[0-9]": "a fraction",
+    r"\\boxed": "a \\boxed{} answer",
+    r"\A\(?[A-Za-z]\)?\Z": "a choice letter",
+    r"\A\Z": "empty",
+}
+
+
+class NumericOptions(Params):
+    """How a final number is found."""
+
+    after: str | None = Field(
+        None, min_length=1, description="the mark before the final answer, e.g. '####'; null: the number ends the text"
+    )
+
+
+def final_number(text: str, after: str | None) -> Decimal | None:
+    """The number that ends a completion, after the mark where one is asked for; None where there is none."""
+    return _decimal((_LAST if after is None else _marked(after)).search(text))
+
+
+def expected_number(answer: str, after: str | None) -> Decimal | None:
+    """The number that a prompt's answer is, or that comes after its last mark; None where it is no plain number."""
+    return _decimal(_WHOLE.match(answer if after is None else answer.rpartition(after)[2]))
+
+
+def why_no_number(answer: str, after: str | None) -> str:
+    """What an answer is that `expected_number` cannot read."""
+    written = (answer if after is None else answer.rpartition(after)[2]).strip()
+    if after is None and (mark := re.search(r"(#{2,}|[Aa]nswer( is)?:?)\s*\S{1,20}\Z", written)):
+        return f"text; set after: '{mark[1]}' if the number follows it"
+    return next((reason for pattern, reason in _REASONS.items() if re.search(pattern, written)), "not a number")
+
+
+def _unjudged(prompt: Prompt, options: NumericOptions) -> str | None:
+    found = expected_number(prompt.answer, options.after)
+    return None if found is not None else why_no_number(prompt.answer, options.after)
+
+
+def _missing(options: NumericOptions) -> Score:
+    wanted = "a number" if options.after is None else f"`{options.after} N`"
+    return Score(0.0, "unparseable", f"it does not end with {wanted}")
+
+
+@rule(NumericOptions, _unjudged)
+def correct(rollout: Rollout, options: NumericOptions) -> Score:
+    """1 where the final number is the expected one."""
+    found = final_number(rollout.text, options.after)
+    expected = expected_number(rollout.prompt.answer, options.after)
+    if found is None:
+        return _missing(options)
+    if expected is None:
+        return Score(0.0, "unparseable", "the prompt has no answer that can be read")
+    return Score(float(found == expected))
+
+
+@rule(NumericOptions, form_only=True)
+def well_formed(rollout: Rollout, options: NumericOptions) -> Score:
+    """1 where the text ends by itself with a final number, and has the mark once where one is asked for."""
+    if final_number(rollout.text, options.after) is None:
+        return _missing(options)
+    once = options.after is None or rollout.text.count(options.after) == 1
+    return Score(float(once and not rollout.truncated))
+
+
+@lru_cache
+def _marked(after: str) -> re.Pattern[str]:
+    return re.compile(rf"{re.escape(after)}\s*{_NUMBER}")
+
+
+def _decimal(found: re.Match[str] | None) -> Decimal | None:
+    """The matched number, exactly: as float, large numbers are equal that are not."""
+    return Decimal(found.group(1) + found.group(2).replace(",", "")) if found else None
+
 
 LEARNED: Final = "model"
 """The name of the reward model's score."""
@@ -77,11 +162,6 @@ Rewards = Annotated[dict[str, Term], BeforeValidator(_terms)]
 
 USUAL: Any = {"correct": 1.0, "format": 0.2}
 """What runs learn from where params.yaml says nothing."""
-
-
-def weights(terms: Mapping[str, Term]) -> dict[str, float]:
-    """The terms that count, and by how much."""
-    return {name: term.weight for name, term in terms.items() if term.weight}
 
 
 def need_a_weight(terms: Mapping[str, Term]) -> Mapping[str, Term]:

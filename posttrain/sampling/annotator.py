@@ -23,7 +23,7 @@ from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward
 from posttrain.rollout import Rollout
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.slots import model_slot, table_slot
-from posttrain.tables.identity import with_ids
+from posttrain.tables.columns import with_ids
 from posttrain.text.chat import DATE, TemplateDate
 
 SURE = 700.0

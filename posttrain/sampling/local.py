@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.formulas.random import row_keys, uniform
+from posttrain.formulas.ragged import row_keys, uniform
 from posttrain.models.decode import backend_of
 from posttrain.models.device import Device
-from posttrain.sampling.capacity import context_of
-from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams
-from posttrain.text.stops import Stops, StopStrings
+from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams, context_of
+from posttrain.text.chat import Stops, StopStrings
 
 
 class LocalSampler:

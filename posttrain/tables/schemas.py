@@ -8,8 +8,7 @@ from typing import Final
 import polars as pl
 
 from posttrain.tables.checks import pa
-from posttrain.tables.columns import COLUMNS, CONTENT, ROLES, SPLITS, TEXT_LIMIT, TURNS, Kind
-from posttrain.tables.identity import content_ids
+from posttrain.tables.columns import COLUMNS, CONTENT, ROLES, SPLITS, TEXT_LIMIT, TURNS, Kind, content_ids
 
 _CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
 _LOGP_TOLERANCE: Final = 1e-4

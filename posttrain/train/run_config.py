@@ -40,10 +40,10 @@ def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
 
 def _hint(name: str, algorithms: Mapping[str, Algorithm]) -> str:
     """The section that knows the algorithm, or the nearest name."""
-    from posttrain.algorithms.distill_rows import DISTILL_ROWS
     from posttrain.algorithms.policy_rows import POLICY_ROWS
     from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
     from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
+    from posttrain.algorithms.supervised import DISTILL_ROWS
 
     families: dict[str, Mapping[str, Any]] = {
         "preference": PREFERENCE_ROWS,

@@ -1,17 +1,21 @@
-"""One optimizer step as the update rules see it."""
+"""One optimizer step: the gradient of its loss, and the ordinary update rule, AdamW with a schedule and clipping."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from pydantic import Field, field_validator
+from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Loss, Objective
 from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
 from posttrain.models.logp import head_of, token_loss_backward
+from posttrain.params import Params
 from posttrain.text.layout import pack
 from posttrain.train.batch import Batch
 from posttrain.train.model_set import ModelSet, on_device
@@ -81,3 +85,102 @@ class StepClosure:
 
 def _detached(loss: Loss) -> dict[str, Tensor]:
     return {"loss": loss.total.detach(), **{name: share.detach() for name, share in loss.metrics.items()}}
+
+
+class OptimizerParams(Params):
+    """How a gradient becomes a step."""
+
+    lr: float = Field(1e-4, gt=0, lt=1, description="peak learning rate")
+    schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = Field(
+        "cosine", description="of the rate"
+    )
+    warmup: float = Field(0.05, ge=0, lt=1, description="share of the steps over which the rate rises")
+    decay: float = Field(0.3, ge=0, le=1, description="warmup_stable_decay: share of the steps over which it falls")
+    betas: list[float] = Field([0.9, 0.95], min_length=2, max_length=2, description="AdamW's averages")
+    weight_decay: float = Field(0.0, ge=0, description="on matrices only")
+    clip: float = Field(1.0, gt=0, description="largest gradient norm")
+    critic_lr: float | None = Field(None, gt=0, lt=1, description="the critic's peak rate; null for the same")
+
+    @field_validator("betas", mode="after")
+    @classmethod
+    def _averages(cls, betas: list[float]) -> list[float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"{betas} are shares of the past that an average keeps. Use numbers from 0 to below 1")
+        return betas
+
+
+class Update(Protocol):
+    """Turns the gradient of a step into new weights."""
+
+    def step(self, closure: StepClosure, progress: float) -> dict[str, float]: ...
+
+    def state_dict(self) -> dict[str, Tensor]: ...
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None: ...
+
+
+def rate(params: OptimizerParams, progress: float, steps: int) -> float:
+    """The share of the peak rate at `progress` (0 at the first step, 1 after the last)."""
+    warmup = max(params.warmup, 1.0 / max(steps, 1)) if params.warmup else 0.0
+    if progress + 1.0 / max(steps, 1) <= warmup:
+        return (progress + 1.0 / max(steps, 1)) / warmup
+    rest = (progress - warmup) / max(1 - warmup, 1e-9)
+    match params.schedule:
+        case "linear":
+            return 1 - rest
+        case "cosine":
+            return 0.5 * (1 + math.cos(math.pi * rest))
+        case "warmup_stable_decay":
+            return min(1.0, (1 - progress) / params.decay) if params.decay else 1.0
+        case _:
+            return 1.0
+
+
+class AdamW:
+    """Clip the gradient's norm, then AdamW (Loshchilov 2019) on each module's parameters."""
+
+    def __init__(self, modules: Iterable[tuple[nn.Module, float]], params: OptimizerParams, steps: int) -> None:
+        self._params, self._steps = params, steps
+        groups: list[dict[str, Any]] = []
+        for module, peak in modules:
+            matrices = [p for p in module.parameters() if p.requires_grad and p.dim() > 1]
+            others = [p for p in module.parameters() if p.requires_grad and p.dim() <= 1]
+            groups.append({"params": matrices, "peak": peak, "weight_decay": params.weight_decay})
+            groups.append({"params": others, "peak": peak, "weight_decay": 0.0})
+        groups = [group for group in groups if group["params"]]
+        beta1, beta2 = params.betas
+        self._optimizer = torch.optim.AdamW(groups, lr=params.lr, betas=(beta1, beta2), fused=True)
+        self._parameters = [p for group in groups for p in group["params"]]
+
+    def step(self, closure: Callable[[], dict[str, float]], progress: float) -> dict[str, float]:
+        """One step at the schedule's rate."""
+        share = rate(self._params, progress, self._steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = group["peak"] * share
+        metrics = closure()
+        norm = nn.utils.clip_grad_norm_(self._parameters, self._params.clip)
+        metrics["grad_norm"] = float(norm)
+        if math.isfinite(metrics["grad_norm"]):
+            self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        metrics["lr"] = self._params.lr * share
+        return metrics
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The averages and counters of every parameter."""
+        state = self._optimizer.state_dict()["state"]
+        return {f"{i}.{name}": part for i, parts in state.items() for name, part in parts.items()}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take up the averages and counters saved by `tensors`."""
+        state = self._optimizer.state_dict()
+        for name, part in tensors.items():
+            index, kind = name.split(".", 1)
+            state["state"].setdefault(int(index), {})[kind] = part
+        for index, parts in state["state"].items():
+            shape = self._parameters[index].shape
+            shapes = {"step": torch.Size(), "exp_avg": shape, "exp_avg_sq": shape}
+            sound = all(part.is_floating_point() and bool(part.isfinite().all()) for part in parts.values())
+            if {kind: part.shape for kind, part in parts.items()} != shapes or not sound:
+                raise ValueError(f"the averages of parameter {index} are not whole")
+        self._optimizer.load_state_dict(state)

@@ -5,8 +5,18 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from posttrain.formulas.advantage import at_last_token, batch_centred, gae, group_centred, group_zscore, leave_one_out, moving_average, return_to_go, whiten
-from posttrain.rewards.shaping import soft_overlong
+from posttrain.algorithms.advantages import (
+    at_last_token,
+    batch_centred,
+    gae,
+    group_centred,
+    group_zscore,
+    leave_one_out,
+    moving_average,
+    return_to_go,
+    whiten,
+)
+from posttrain.rewards.reward import soft_overlong
 
 
 def t(*numbers: float) -> Tensor:

@@ -7,7 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.formulas.pairing import _accepted, above, all_against_all, best_against_worst, best_of_group, rejection_sampled, rising_threshold
+from posttrain.online.sources import (
+    _accepted,
+    above,
+    all_against_all,
+    best_against_worst,
+    best_of_group,
+    rejection_sampled,
+    rising_threshold,
+)
 from posttrain.sampling.local import mixture_logits
 
 REWARD = torch.tensor([1.0, 3.0, 2.0, 5.0, 5.0, 4.0])

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from posttrain.formulas import preference as f
-from posttrain.formulas.reward import bradley_terry, centring, comparisons, demonstration_bias, step_correctness
+from posttrain.formulas.preference import bradley_terry, centring, comparisons, demonstration_bias, step_correctness
 
 
 def t(*numbers: float) -> Tensor:

@@ -6,11 +6,21 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from posttrain.formulas.weight import fixed_length, kept_rows, per_item, sequence_mean, sequence_sum, token_mean
-from posttrain.formulas.ratio import sequence_log_ratio, token_log_ratio, truncated_importance
-from posttrain.formulas.value import clipped_value
-from posttrain.formulas.kl import forward_k3, k1, k2, k3
-from posttrain.formulas.clip import beyond, cispo, outside, ppo_clip
+from posttrain.formulas.policy import (
+    beyond,
+    cispo,
+    clipped_value,
+    forward_k3,
+    k1,
+    k2,
+    k3,
+    outside,
+    ppo_clip,
+    sequence_log_ratio,
+    token_log_ratio,
+    truncated_importance,
+)
+from posttrain.formulas.ragged import fixed_length, kept_rows, per_item, sequence_mean, sequence_sum, token_mean
 
 
 def t(*numbers: float) -> Tensor:

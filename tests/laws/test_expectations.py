@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.formulas.kl import ESTIMATORS, forward_k3, k1, k2, k3
+from posttrain.formulas.policy import ESTIMATORS, forward_k3, k1, k2, k3
 from posttrain.formulas.ragged import Ragged
 
 VOCABULARY = 3
@@ -126,11 +126,11 @@ def test_as_a_loss_k1_has_no_gradient_and_k2_has_the_kls(seed: int) -> None:
     chance = log.exp().detach()
     exact = slope((log.exp() * (log - ref)).sum(), logits)
     assert float(slope(expectation(chance, k1(logits.log_softmax(-1), ref)), logits).abs().max()) < 1e-12
-    k2 = slope(expectation(chance, k2(logits.log_softmax(-1), ref)), logits)
-    assert float((k2 - exact).abs().max()) < 1e-12
-    k3 = slope(expectation(chance, k3(logits.log_softmax(-1), ref)), logits)
+    by_k2 = slope(expectation(chance, k2(logits.log_softmax(-1), ref)), logits)
+    assert float((by_k2 - exact).abs().max()) < 1e-12
+    by_k3 = slope(expectation(chance, k3(logits.log_softmax(-1), ref)), logits)
     forward = slope((ref.exp() * (ref - logits.log_softmax(-1))).sum(), logits)
-    assert float((k3 - forward).abs().max()) < 1e-12, "k3's gradient is that of KL(reference || policy)"
+    assert float((by_k3 - forward).abs().max()) < 1e-12, "k3's gradient is that of KL(reference || policy)"
 
 
 def test_the_gradient_of_rloo_is_unbiased() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from posttrain.algorithms.adaptive import doubled_or_halved, proportional
-from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy import PolicyObjective, doubled_or_halved, proportional
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS

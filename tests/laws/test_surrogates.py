@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from posttrain.algorithms.advantages import ADVANTAGES
+from posttrain.algorithms.advantages import ADVANTAGES, decoupled, group_zscore, over_mean
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_knobs import PolicyKnobs
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import LOSS
 from posttrain.algorithms.surrogates import SURROGATES
 from posttrain.errors import ParamsError
-from posttrain.formulas.advantage import decoupled, group_zscore, over_mean
 from posttrain.formulas.ragged import Ragged
 from posttrain.laws.cases import Case, Shape, build, run, with_gradient
 from tests.laws import oracle

@@ -13,14 +13,12 @@ import torch
 from posttrain.models.device import Device, DeviceParams
 from posttrain.models.logp import Head
 from posttrain.models.store import load_tokenizer, new_model, save_model
-from posttrain.rewards.compose import RewardSum
-from posttrain.rewards.reward import Context, Judge, Reward, Term
+from posttrain.rewards.reward import Context, Judge, Reward, RewardSum, Term
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams
 from posttrain.text.bpe import BpeParams, train_tokenizer
-from posttrain.text.chat import ChatText
-from posttrain.text.stops import Stops
+from posttrain.text.chat import ChatText, Stops
 
 TEXTS = [f"{a}+{b}={a + b} so the answer is #### {a + b}" for a in range(20) for b in range(20)]
 

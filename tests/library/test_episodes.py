@@ -17,9 +17,8 @@ from posttrain.models.device import Device, DeviceParams
 from posttrain.models.forward import score_tokens
 from posttrain.models.store import load_model, load_tokenizer
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.sampling.generate import generate_rollouts
 from posttrain.sampling.local import LocalSampler
-from posttrain.sampling.sampler import SamplingParams
+from posttrain.sampling.sampler import SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import pack
 from posttrain.train.batch import Batch, make_batch

@@ -86,7 +86,7 @@ from posttrain.train.batch import make_batch
 from posttrain.train.estimate import training_bytes
 from posttrain.train.step import StepClosure
 from posttrain.train.model_set import ModelSet
-from posttrain.train.optimizer import AdamW, OptimizerParams
+from posttrain.train.step import AdamW, OptimizerParams
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

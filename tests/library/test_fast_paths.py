@@ -20,7 +20,7 @@ from posttrain.models.logp import plain_token_logp, token_loss_backward
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.text.stops import Stops
+from posttrain.text.chat import Stops
 from posttrain.train.batch import make_batch
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.step import StepClosure

@@ -13,9 +13,8 @@ from posttrain.errors import DataError
 from posttrain.evaluate.measure import measured
 from posttrain.models.device import Device, DeviceParams
 from posttrain.params import read_yaml
-from posttrain.rewards.compose import RewardSum
-from posttrain.rewards.reward import Context, Reward, Term
-from posttrain.tasks.catalog import load_task, task_tables
+from posttrain.rewards.reward import Context, Reward, RewardSum, Term
+from posttrain.tasks.task import load_task, task_tables
 from tests.library.models import rollout_of
 
 TASK = """

@@ -23,10 +23,9 @@ from posttrain.errors import TrainingError
 from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
-from posttrain.online.mixed import MixedSource, PtxSource
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
-from posttrain.online.selected import pair_rule
+from posttrain.online.sources import MixedSource, PtxSource, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params import check, merge
 from posttrain.rollout import Prompt, Rollout, TokenRow
@@ -39,8 +38,7 @@ from posttrain.train.epochs import EpochSource, Example
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
-from posttrain.train.optimizer import AdamW, OptimizerParams, Update
-from posttrain.train.step import StepClosure
+from posttrain.train.step import AdamW, OptimizerParams, StepClosure, Update
 from posttrain.train.tokenize_tables import rankings
 from stages.distill import with_system_prompt
 from stages.preference import preference_source

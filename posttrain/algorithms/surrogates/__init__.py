@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from posttrain.algorithms.row import Row
-from posttrain.algorithms.surrogates import clipped, covariance, dppo, gmpo, gspo_token, sapo
+from posttrain.algorithms.objective import Row
+from posttrain.algorithms.surrogates import base, covariance, dppo, gmpo, gspo_token, sapo
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
 
 __all__ = ["RENAMED", "ROWS", "SURROGATES", "Options", "Surrogate", "Tokens"]
@@ -11,7 +11,7 @@ __all__ = ["RENAMED", "ROWS", "SURROGATES", "Options", "Surrogate", "Tokens"]
 _IDEAS = (sapo, gmpo, dppo, gspo_token, covariance)
 
 SURROGATES: dict[str, Surrogate] = {
-    **clipped.SURROGATES,
+    **base.SURROGATES,
     **{name: one for idea in _IDEAS for name, one in idea.SURROGATES.items()},
 }
 ROWS: tuple[Row, ...] = tuple(row for idea in _IDEAS for row in idea.ROWS)

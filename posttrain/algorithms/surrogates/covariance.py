@@ -9,13 +9,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.row import Row
-from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
-from posttrain.algorithms.surrogates.clipped import ClipOptions
-from posttrain.formulas.clip import outside, ppo_clip
-from posttrain.formulas.ragged import Ragged, places
-from posttrain.formulas.random import uniform_at
-from posttrain.formulas.ratio import token_log_ratio
+from posttrain.algorithms.objective import Row
+from posttrain.algorithms.surrogates.base import ClipOptions, Options, Surrogate, Tokens
+from posttrain.formulas.policy import outside, ppo_clip, token_log_ratio
+from posttrain.formulas.ragged import Ragged, places, uniform_at
 
 NEEDS = frozenset({"anchor", "sample_key"})
 

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.row import Row
+from posttrain.algorithms.objective import Row
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
 
 NEARLY_CERTAIN = -1e-7

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posttrain.algorithms.row import Row
-from posttrain.algorithms.surrogates.base import Surrogate
-from posttrain.algorithms.surrogates.clipped import GspoOptions
-from posttrain.formulas.clip import outside, ppo_clip
-from posttrain.formulas.ratio import CAP, sequence_log_ratio
+from posttrain.algorithms.objective import Row
+from posttrain.algorithms.surrogates.base import GspoOptions, Surrogate
+from posttrain.formulas.policy import CAP, outside, ppo_clip, sequence_log_ratio
 
 
 def log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.row import Row
+from posttrain.algorithms.objective import Row
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
 
 
