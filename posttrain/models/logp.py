@@ -10,7 +10,7 @@ does not grow with the number of tokens times the vocabulary.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,10 +131,6 @@ TILE_TOKENS = 64
 tile."""
 
 
-TokenLoss = Callable[[slice, Tensor, Tensor], Tensor]
-"""(which tokens, their log-probs, their entropies) -> the sum of their losses."""
-
-
 @dataclass(frozen=True)
 class _Tile:
     """The distributions of some tokens."""
@@ -229,26 +225,45 @@ def token_logp(hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: 
     return logp_M, entropy_M
 
 
-@torch.no_grad()
-def token_loss_backward(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: float, loss: TokenLoss) -> Tensor:
-    """Add the loss's gradient to the head's `.grad` and give back that by the hidden states [M, D].
+@dataclass(frozen=True)
+class LossTile:
+    """Some tokens of a loss that is a sum over tokens, while their distributions are at hand."""
 
-    For losses that are sums over tokens: each tile's gradient is formed while its distributions are at hand, with three
-    products with the head's matrix where a separate backward needs four.
+    part: slice
+    """Which of the scored tokens."""
+    logp: Tensor
+    """A leaf, as `entropy`: a loss is formed of them and handed to `backward`."""
+    entropy: Tensor
+    _tile: _Tile
+    _hidden: Tensor
+    _head: Head
+    _grad_head: _Gradient
+    _temperature: float
+
+    @torch.no_grad()
+    def backward(self, loss: Tensor) -> Tensor:
+        """Add the loss's gradient to the head's `.grad`; gives that by the tokens' hidden states."""
+        slopes: Sequence[Tensor | None] = torch.autograd.grad(loss, (self.logp, self.entropy), allow_unused=True)
+        by_logp = torch.zeros_like(self.entropy) if slopes[0] is None else slopes[0]
+        slope = self._tile.slope_(by_logp, slopes[1], self.entropy.detach())
+        slope = self._head.through_(slope, self._tile.logits, self._temperature)
+        return _spread(slope, self._hidden, self._head, self._grad_head)
+
+
+def loss_tiles(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: float = 1.0) -> Iterator[LossTile]:
+    """The scored tokens of a loss that is a sum over tokens, tile by tile; each tile takes the loss of its tokens.
+
+    A tile's gradient is formed while its distributions are at hand, with three products with the head's matrix where a
+    separate backward needs four.
     """
     _check(hidden_MD, head, target_M)
     grad_head = _Gradient(_own_gradient(head.weight_VD), _own_gradient(head.bias_V))
-    grad_hidden_MD = torch.empty_like(hidden_MD)
     for part in _tiles(target_M, head.weight_VD.shape[0]):
-        tile = _tile(hidden_MD[part], head, target_M[part], temperature)
-        with torch.enable_grad():
-            logp, entropy = tile.logp().requires_grad_(), tile.entropy().requires_grad_()
-            total = loss(part, logp, entropy)
-            slopes: Sequence[Tensor | None] = torch.autograd.grad(total, (logp, entropy), allow_unused=True)
-        by_logp = torch.zeros_like(entropy) if slopes[0] is None else slopes[0]
-        slope = head.through_(tile.slope_(by_logp, slopes[1], entropy.detach()), tile.logits, temperature)
-        grad_hidden_MD[part] = _spread(slope, hidden_MD[part], head, grad_head)
-    return grad_hidden_MD
+        hidden = hidden_MD[part]
+        with torch.no_grad():
+            tile = _tile(hidden, head, target_M[part], temperature)
+            leaves = tile.logp().requires_grad_(), tile.entropy().requires_grad_()
+        yield LossTile(part, *leaves, tile, hidden, head, grad_head, temperature)
 
 
 def _own_gradient(parameter: Tensor | None) -> Tensor | None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Loss, Objective
 from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
-from posttrain.models.logp import head_of, token_loss_backward
+from posttrain.models.logp import head_of, loss_tiles
 from posttrain.params import Params
 from posttrain.text.layout import pack
 from posttrain.train.batch import Batch
@@ -59,24 +59,23 @@ class StepClosure:
     def _fused_backward(self, micro: Batch) -> dict[str, Tensor]:
         """The same for a loss that is a sum over tokens, without autograd through the head.
 
-        The loss is asked tile by tile while the head's distributions are at hand, so that they are made once.
+        The loss is formed tile by tile while the head's distributions are at hand, so that they are made once.
         """
         models = self.models
         layout = pack(micro.rows).to(models.runtime.torch)
         columns = on_device(micro.columns, models.runtime.torch)
         totals: dict[str, Tensor] = {}
-
-        def loss(part: slice, logp: Tensor, entropy: Tensor) -> Tensor:
-            found = self.objective.loss(columns.tokens_in(part).with_tokens(logp=logp, entropy=entropy))
-            for name, share in _detached(found).items():
-                totals[name] = totals[name] + share if name in totals else share
-            return found.total
-
         with models.runtime.autocast():
             embedded_ND = embedded_leaf(models.policy, layout)
             states_ND = packed_states(models.policy, layout, embedded_ND)
             hidden_MD = states_ND.detach().index_select(0, layout.source_M)
-            grad_MD = token_loss_backward(hidden_MD, head_of(models.policy), layout.target_M, models.temperature, loss)
+            grad_MD = torch.empty_like(hidden_MD)
+            for tile in loss_tiles(hidden_MD, head_of(models.policy), layout.target_M, models.temperature):
+                part = columns.tokens_in(tile.part).with_tokens(logp=tile.logp, entropy=tile.entropy)
+                loss = self.objective.loss(part)
+                grad_MD[tile.part] = tile.backward(loss.total)
+                for name, share in _detached(loss).items():
+                    totals[name] = totals[name] + share if name in totals else share
         states_ND.backward(torch.zeros_like(states_ND).index_add_(0, layout.source_M, grad_MD))  # type: ignore[no-untyped-call]
         if embedded_ND is not None:
             add_embedding_gradient(models.policy, layout, embedded_ND)

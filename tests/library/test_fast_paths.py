@@ -16,7 +16,7 @@ from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, Like
 from posttrain.formulas.distill import reverse_kl
 from posttrain.models.decode import fits
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.logp import plain_token_logp, token_loss_backward
+from posttrain.models.logp import loss_tiles, plain_token_logp
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
@@ -51,7 +51,8 @@ def test_a_gradient_formed_with_its_forward_is_that_of_plain_autograd(
     by_hidden, *by_head = torch.autograd.grad(plain, (hidden, *parts))
     for part in parts:
         part.grad = torch.ones_like(part)
-    found = token_loss_backward(hidden.detach(), head, target, temperature, loss)
+    tiles = loss_tiles(hidden.detach(), head, target, temperature)
+    found = torch.cat([tile.backward(loss(tile.part, tile.logp, tile.entropy)) for tile in tiles])
     torch.testing.assert_close(found, by_hidden, rtol=1e-9, atol=1e-10)
     for part, expected in zip(parts, by_head, strict=True):
         assert part.grad is not None
