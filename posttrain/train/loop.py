@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -18,18 +18,21 @@ from posttrain.measure.record import note
 from posttrain.measure.timings import kept, resumed
 from posttrain.models.device import DeviceParams
 from posttrain.models.rounding import SaveDtype
+from posttrain.models.store import save_model
 from posttrain.params import Params
 from posttrain.progress import Progress
 from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
 from posttrain.train.batch import Source
 from posttrain.train.checkpoint import Checkpoints, Saved, fingerprint
-from posttrain.train.estimate import check_memory, checkpoint_bytes, told_out_of_memory
+from posttrain.train.epochs import EpochSource, Example
+from posttrain.train.estimate import check_memory, checkpoint_bytes, most_tokens, told_out_of_memory
+from posttrain.train.heldout import mean_loss
 from posttrain.train.limits import LimitParams, within
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure, Update
-from posttrain.workspace import plot_path
+from posttrain.workspace import metrics_path, model_path, plot_path, rounded, write_json
 
 
 class TrainingParams(Params):
@@ -83,6 +86,31 @@ def run_training(
         log = train(run)
     checkpoints.finish(plot)
     return log
+
+
+def train_likelihood(
+    name: str,
+    params: TrainingParams,
+    inputs: list[Path],
+    objective: Objective,
+    models: ModelSet,
+    examples: Sequence[Example],
+    heldout: Sequence[Example],
+    *,
+    batch: int,
+    epochs: float,
+    start: Path,
+) -> None:
+    """Learn given rows; writes the model, with the tokenizer of `start`, and its metrics."""
+    source = EpochSource(examples, batch, epochs, params.seed)
+    update, tokens = adamw(models.trained, params, source.steps), most_tokens(examples, batch)
+    log = run_training(name, params, inputs, objective, source, models, update, ("loss",), step_tokens=tokens)
+
+    save_model(models.policy, model_path(name), start, params.save_dtype)
+    losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}
+    learned = sum(len(row.rest) for example in examples for row in example.rows)
+    write_json(metrics_path(name), {"steps": source.steps, "rows": len(examples), "tokens": learned, **rounded(losses)})
+    print(f"{name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(name)}")
 
 
 @dataclass(frozen=True)
