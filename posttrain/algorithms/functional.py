@@ -154,7 +154,7 @@ def objective_loss(
     with torch.enable_grad():
         step, made = _ragged({**columns, main: leaf}, mask, lengths, item)
         prepared = objective.prepare(step, objective.initial_state() if state is None else state)
-        loss = objective.loss(_with_gradient(prepared.step, made))
+        loss = objective.loss(with_gradient(prepared.step, made))
         (gradient,) = torch.autograd.grad(loss.total, [leaf], retain_graph=True, materialize_grads=True)
     metrics = dict(prepared.metrics) | {name: float(value.detach()) for name, value in loss.metrics.items()}
     return Result(loss.total, gradient, metrics, prepared.state)
@@ -184,7 +184,7 @@ def _ragged(
     return Ragged(lengths, rows, tokens, item), made
 
 
-def _with_gradient(step: Ragged, made: Mapping[str, Tensor]) -> Ragged:
+def with_gradient(step: Ragged, made: Mapping[str, Tensor]) -> Ragged:
     """The gradient columns of the rows that `prepare` kept."""
     row, token = step.rows["row"], step.tokens["token"]
     step = step.with_rows(**{name: column[row] for name, column in made.items() if name in ROW_COLUMNS})

@@ -34,7 +34,7 @@ def mean_rows(values_N: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def spread(values_B: Tensor, lengths_B: Tensor, count: int | None = None) -> Tensor:
-    """Each row's value on each of its tokens: [B] -> [N]; a GPU is waited for unless N is told."""
+    """Each row's value on each of its tokens: [B] -> [N]; without `count` a GPU is waited for."""
     return torch.repeat_interleave(values_B, lengths_B, output_size=count)
 
 

@@ -39,7 +39,7 @@ class _Layer:
 
 
 class DecoderStep:
-    """The hidden state after one more token of each row; made anew whenever the weights have changed."""
+    """The hidden state after one more token of each row; made again whenever the weights have changed."""
 
     def __init__(self, model: Any, longest: int) -> None:
         """`longest`: positions are below it."""
@@ -134,7 +134,7 @@ def _side_by_side(*parts: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def in_use(weight: Tensor) -> Tensor:
-    """The weight in the precision that autocast, where it is on, would give it in every product anew."""
+    """The weight in the precision that autocast, where it is on, casts it to in every product."""
     kind = weight.device.type
     return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
 

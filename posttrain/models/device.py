@@ -41,7 +41,7 @@ class Device:
         torch.set_num_threads(params.threads)
         name = params.device if params.device != "auto" else _best()
         if not {"cuda": torch.cuda, "mps": torch.backends.mps, "cpu": torch.cpu}[name].is_available():
-            raise ModelError(what="there is no such device here", where=f"device = {name}", fix="Use auto or cpu")
+            raise ModelError(what="device not found", where=f"device = {name}", fix="Use auto or cpu")
         if name == "cuda" and params.deterministic:
             repeat_every_bit()
         self.torch = torch.device(name)
@@ -57,15 +57,15 @@ class Device:
 
 
 def repeat_every_bit() -> None:
-    """Have torch use deterministic kernels from here on, and warn where it has none."""
+    """Use deterministic kernels from now on; torch warns where it has none."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # What is made empty is filled before it is read; filling it twice would only cost time.
+    # Empty tensors are filled before they are read; torch would fill them a second time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def free_bytes(device: torch.device) -> float:
-    """The memory that this process may still take: the device's, or the machine's within the container's limit."""
+    """Free memory in bytes: the device's, or the machine's within the container's limit."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     free = float(psutil.virtual_memory().available)
@@ -73,7 +73,7 @@ def free_bytes(device: torch.device) -> float:
         group = Path("/sys/fs/cgroup")
         limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
         parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        free = min(free, float(limit - used + int(parts["inactive_file"])))  # a cache that gives way
+        free = min(free, float(limit - used + int(parts["inactive_file"])))  # of it, cache that can be freed
     return free
 
 

@@ -1,7 +1,7 @@
 """A model of the class that its config names, filled by transformers' own conversion; faults of the files are named.
 
 Scalar heads are a family's `...ForSequenceClassification`, also where transformers has none. On disk both are the same:
-the backbone's tensors under the family's own prefix, `score.weight` [1, hidden] beside them and `num_labels` 1 in
+the backbone's tensors under the family's own prefix, `score.weight` [1, hidden] and `num_labels` 1 in
 config.json.
 """
 

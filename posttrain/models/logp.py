@@ -125,7 +125,7 @@ def _scale_and_cap(config: Any) -> tuple[float, float | None]:
 TILE_BYTES = 16 * 2**20
 """A CPU's cache is small."""
 GPU_TILE_BYTES = 512 * 2**20
-"""A GPU reads the head's matrix anew for each tile, so they are as large as memory may well spare."""
+"""A GPU reads the head's matrix once for each tile, so its tiles are large."""
 TILE_TOKENS = 64
 """No fewer tokens than this share a tile, however large the vocabulary: the weight's gradient is gone through once a
 tile."""

@@ -42,8 +42,8 @@ def load_tokenizer(path: str | Path) -> Any:
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
         tokenizer("0")  # some settings are not looked at before
-    except BaseException as error:  # tokenizers raises Exception itself, and its panics are no Exception
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+    except BaseException as error:  # tokenizers raises plain Exception, and its PanicException is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         what = f"the tokenizer cannot be read ({' '.join(str(error).split())[:300]})"
         raise ModelError(what=what, where=str(folder), fix="Save it again") from error

@@ -93,7 +93,7 @@ class Rollouts:
         return self._params.minibatches * self._params.epochs
 
     def batch(self, step: int) -> Batch:
-        """The groups of one minibatch, sampled anew when a round begins, and groups of earlier rounds."""
+        """The groups of one minibatch, sampled when a round begins, and groups of earlier rounds."""
         number, place = divmod(step, self._per_round)
         if number not in self._rounds:
             self._rounds[number] = self._sample_round(number)

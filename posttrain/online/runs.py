@@ -1,4 +1,4 @@
-"""What runs of `online.runs` and `distill.runs` can be told, and the objective and source that follow from it."""
+"""The settings of `online.runs` and `distill.runs`, and the objective, source and training that follow from them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from posttrain.workspace import metrics_path, model_path, rounded, write_json
 
 
 class OnlineParams(TrainingParams):
-    """What every run that samples can be told."""
+    """The settings of every run that samples."""
 
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "kl_k3", "loss")
     """Metrics in the line of progress."""
@@ -78,11 +78,11 @@ class OnlineParams(TrainingParams):
         return Shaping()
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
-        """What of the samples is learned from, and what is learned from beside them."""
+        """The samples that are learned from, with given data where the algorithm uses it."""
         return samples
 
     def tables(self) -> list[Path]:
-        """Tables that are read beside the prompts."""
+        """Tables that are read in addition to the prompts."""
         return []
 
     @property
@@ -159,7 +159,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         return Shaping(self.resample, self.overlong)
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:
-        """The samples, with pretraining text beside them where ptx asks for it."""
+        """The samples, with pretraining text added where ptx asks for it."""
         corpus = table_of(self.corpus)
         if corpus is None:
             return samples
@@ -184,7 +184,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         return Trpo(models.policy, self.update, critic)
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """The samples, and the pretraining text beside them."""
+        """The samples and the pretraining text."""
         text = self.text.rows * (self.text.window + 1) if self.ptx else 0
         return super().step_tokens(longest_prompt) + text
 

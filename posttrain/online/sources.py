@@ -1,4 +1,4 @@
-"""Sources over the policy's own samples: a choice of them (algorithms/sampled_rows.py), or given data beside them."""
+"""Sources over the policy's own samples: a selection of them (algorithms/sampled_rows.py), or given data added."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def best_rule(select: Options, steps_a_round: int) -> Choose:
 def paired(batch: Batch, chosen: Tensor, rejected: Tensor) -> Batch:
     """Chosen and rejected rows side by side, a pair an item.
 
-    Where no pair is telling the first row stands against itself, whose gradient is 0: the step then teaches nothing.
+    Without any pair the first row is paired with itself, so the step has zero gradient.
     """
     if not chosen.numel():
         chosen = rejected = torch.zeros(1, dtype=torch.long)
@@ -191,7 +191,7 @@ def _joined(numbers: list[Tensor]) -> Tensor:
 
 
 class PtxSource(WrappedSource):
-    """Samples, and rows of pretraining text beside them (PPO-ptx): marked in the column `pretrain`, other columns 0."""
+    """Samples plus rows of pretraining text (PPO-ptx), marked in the column `pretrain`; their other columns are 0."""
 
     def __init__(self, inner: Source, windows: Sequence[Example], rows: int, seed: int) -> None:
         super().__init__(inner)

@@ -87,7 +87,7 @@ class Decoder:
         mixture: Mixture | None,
         advance: Callable[[int], None] | None,
     ) -> None:
-        """`keys`: the random stream of each request; None: the likeliest tokens. `advance`: told of finished rows."""
+        """`keys`: the random stream of each request; None: the likeliest tokens. `advance`: see `Sampler.generate`."""
         known: dict[int, tuple[int, ...]] = {}
         self._prompts = [known.setdefault(id(one.ids), tuple(one.ids)) for one in requests]
         self._params, self._keys, self._buffer, self._advance = params, keys, buffer, advance

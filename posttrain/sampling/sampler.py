@@ -103,7 +103,7 @@ class Sampler(Protocol):
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """A completion of each request; `advance` is told how many more are finished."""
+        """A completion of each request; `advance` is called with how many more are finished."""
         ...
 
 

@@ -146,7 +146,7 @@ def from_rows(rows: Iterable[Mapping[str, Any]], kind: Kind) -> pl.DataFrame:
         what, fix = f"a row has the keys {', '.join(odd)}", f"Give every row the keys {', '.join(schema)}"
         raise TableError(what=what, where=f"from_rows(rows, '{kind}')", fix=fix)
     try:
-        # column by column, because a frame made of rows turns a number into text without a word
+        # column by column, because a frame made of rows silently turns a number into text
         columns = [pl.Series(name, [row[name] for row in table], dtype=dtype) for name, dtype in schema.items()]
     except (TypeError, OverflowError, pl.exceptions.PolarsError) as error:
         raise TableError(

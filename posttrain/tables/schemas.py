@@ -48,7 +48,7 @@ def _id_rules(kind: Kind) -> list[pa.Check]:
         return pl.LazyFrame({"id": frame["id"] == content_ids(frame, CONTENT[kind])})
 
     requirement = f"must be the hash of {' + '.join(CONTENT[kind])}"
-    error = f"{requirement}; make the ids anew with with_ids()"
+    error = f"{requirement}; make the ids again with with_ids()"
     hashed = pa.Check(matches, name=requirement, error=error, n_failure_cases=1)
     return [_rule("must be unique", "keep one row per id", pl.col("id").is_unique()), hashed]
 
@@ -128,8 +128,8 @@ def _rejected_rules() -> list[pa.Check]:
 
 
 def _margin_rules() -> list[pa.Check]:
-    told = pl.col("margin")
-    return [_rule("must be finite and not below 0", "0 stands for unknown", told.is_finite() & (told >= 0))]
+    margin = pl.col("margin")
+    return [_rule("must be finite and not below 0", "0 stands for unknown", margin.is_finite() & (margin >= 0))]
 
 
 def _sample_rules() -> list[pa.Check]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from posttrain.durable import sync
 from posttrain.errors import VERIFY, TableError
 from posttrain.measure.phases import phase
 from posttrain.tables.columns import Kind
@@ -107,7 +108,7 @@ def rejected_path(path: Place) -> Path:
 
 def _check_container(file: Path) -> None:
     if not file.is_file():
-        what = "this is a folder, not a table" if file.is_dir() else "there is no such table"
+        what = "this is a folder, not a table" if file.is_dir() else "table not found"
         raise TableError(what=what, where=str(file), fix="Run the stage that makes it: dvc repro")
     try:
         with file.open("rb") as stream:
@@ -236,10 +237,9 @@ def write_parquet(frame: pl.DataFrame, path: Place) -> None:
                 compression_level=3,
                 write_page_checksum=True,
             )
-            stream.flush()
-            os.fsync(stream.fileno())
+        sync(partial)
         partial.replace(file)
-        _sync_folder(file.parent)
+        sync(file)
     except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
         raise TableError(
             what=f"the table cannot be written ({error})",
@@ -255,11 +255,3 @@ def _decode_names(field: pa.Field) -> None:
     _ = field.name
     for nth in range(field.type.num_fields):
         _decode_names(field.type.field(nth))
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

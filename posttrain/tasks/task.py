@@ -43,13 +43,13 @@ class Task:
 
     generator: Generator | None = None
     reply: Callable[[Rollout], Sequence[Message] | None] = one_turn
-    """What the policy is told after a completion; None ends the episode."""
+    """The turns that answer a completion; None ends the episode."""
     turns: int = 8
     """Most completions of an episode."""
     reward_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """reward -> options that differ from its defaults for this task's answers; params.yaml may set others."""
     metrics: Callable[[Sequence[Rollout], Sequence[float]], dict[str, float]] = lambda rollouts, outcomes: {}  # noqa: ARG005
-    """Figures of an evaluation beside the rewards, from rollouts and whether each was right."""
+    """Figures of an evaluation in addition to the rewards, from rollouts and whether each was right."""
     explain: Callable[[str, Figures, Figures], str] | None = None
     """(label, figures of the reference, figures of a policy) -> a line for the report about what a gain consists of."""
 

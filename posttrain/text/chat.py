@@ -44,7 +44,7 @@ class ChatText:
     """A tokenizer and its chat template."""
 
     def __init__(self, tokenizer: Any, where: str = "tokenizer", ends: Sequence[int] = (), today: str = DATE) -> None:
-        """`ends`: tokens that end a completion beside the tokenizer's own (models/ends.py: `load_ends`)."""
+        """`ends`: tokens that end a completion besides the tokenizer's own (models/store.py: `load_ends`)."""
         self.tokenizer = tokenizer
         self._where = where
         self._specials = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
@@ -151,7 +151,7 @@ class ChatText:
     def _encoded(self, text: str | list[str], **how: bool) -> Any:
         try:
             return self.tokenizer(text, add_special_tokens=False, return_attention_mask=False, **how)["input_ids"]
-        except BaseException as error:  # a panic of the tokenizers library is no Exception
+        except BaseException as error:  # a panic of tokenizers is no Exception, and its class cannot be imported
             if type(error).__name__ != "PanicException":
                 raise
             what = f"the tokenizer fails on a text ({' '.join(str(error).split())[:200]})"

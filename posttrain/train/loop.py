@@ -1,4 +1,4 @@
-"""A training run: what it can be told, and the loop, which knows an algorithm only by its objective."""
+"""A training run: its settings, and the loop, which knows an algorithm only by its objective."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from posttrain.train import randomness
 from posttrain.train.batch import Source
 from posttrain.train.checkpoint import Checkpoints, Saved, fingerprint
 from posttrain.train.epochs import EpochSource, Example
-from posttrain.train.estimate import check_memory, checkpoint_bytes, most_tokens, told_out_of_memory
+from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory, most_tokens
 from posttrain.train.heldout import mean_loss
 from posttrain.train.limits import LimitParams, within
 from posttrain.train.metrics import MetricsLog
@@ -82,7 +82,7 @@ def run_training(
     run = Run(name, objective, source, models, update, checkpoints, plot, params.checkpoint_every, watch, params.limits)
     randomness.seed(params.seed)
     note(seed=params.seed)
-    with told_out_of_memory(models, step_tokens, name):
+    with explained_out_of_memory(models, step_tokens, name):
         log = train(run)
     checkpoints.finish(plot)
     return log

@@ -128,7 +128,7 @@ def test_no_parquet(content: bytes, told: str, tmp_path: Path) -> None:
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match=r"nothing.parquet: there is no such table. Run the stage that makes it"):
+    with pytest.raises(TableError, match=r"nothing.parquet: table not found. Run the stage that makes it"):
         read_table(tmp_path / "nothing.parquet", "corpus")
     with pytest.raises(TableError, match="this is a folder, not a table"):
         read_table(tmp_path, "corpus")
