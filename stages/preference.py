@@ -15,8 +15,7 @@ from posttrain.stage import run_named_stage
 from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.train.batch import Source
-from posttrain.train.epochs import ChunkedSource, EpochSource, Example, KtoSource
+from posttrain.train.epochs import ChunkedSource, EpochSource, Example, KtoSource, Source
 from posttrain.train.estimate import most_tokens
 from posttrain.train.loop import TrainingParams, adamw, run_training
 from posttrain.train.model_set import ModelSet

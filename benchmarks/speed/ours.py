@@ -31,13 +31,12 @@ from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import Stops
-from posttrain.train.batch import Batch, Source, WrappedSource
 from posttrain.train.checkpoint import Checkpoints, Saved
-from posttrain.train.epochs import Example, stack
+from posttrain.train.epochs import Example, Source, WrappedSource, stack
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import AdamW, OptimizerParams
+from posttrain.train.step import AdamW, Batch, OptimizerParams
 
 
 class Given(Source):

@@ -16,8 +16,8 @@ from posttrain.rewards.reward import RewardSum, soft_overlong
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
-from posttrain.train.batch import Batch, joined, make_batch
 from posttrain.train.model_set import ModelSet
+from posttrain.train.step import Batch, joined, make_batch
 
 
 class ReplayParams(Params):

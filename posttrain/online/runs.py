@@ -37,8 +37,7 @@ from posttrain.sampling.sampler import check_capacity
 from posttrain.slots import NONE, model_of, model_slot, table_of, table_slot
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.train.batch import Source
-from posttrain.train.epochs import EpochSource
+from posttrain.train.epochs import EpochSource, Source
 from posttrain.train.loop import TrainingParams, adamw, run_training
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from posttrain.algorithms.sampled_rows import AllAbove, BestAgainstWorst, Reaching, RejectionSampled, Rising
 from posttrain.choices import Options
-from posttrain.train.batch import Batch, Source, WrappedSource, joined, make_batch
-from posttrain.train.epochs import EpochSource, Example
+from posttrain.train.epochs import EpochSource, Example, Source, WrappedSource
+from posttrain.train.step import Batch, joined, make_batch
 
 Choose = Callable[[Batch, int], Batch]
 """(whole groups, optimizer step) -> the rows to train on."""

@@ -23,9 +23,8 @@ from posttrain.params import Params
 from posttrain.progress import Progress
 from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
-from posttrain.train.batch import Source
 from posttrain.train.checkpoint import Checkpoints, Saved, fingerprint
-from posttrain.train.epochs import EpochSource, Example
+from posttrain.train.epochs import EpochSource, Example, Source
 from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory, most_tokens
 from posttrain.train.heldout import mean_loss
 from posttrain.train.limits import LimitParams, within

@@ -1,11 +1,11 @@
-"""One optimizer step: the gradient of its loss, and the ordinary update rule, AdamW with a schedule and clipping."""
+"""One optimizer step: its rows and columns, the gradient of its loss, and the ordinary update rule, AdamW."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -13,12 +13,96 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Loss, Objective
+from posttrain.formulas.ragged import Ragged
 from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
 from posttrain.models.logp import head_of, loss_tiles
 from posttrain.params import Params
+from posttrain.rollout import TokenRow
 from posttrain.text.layout import pack
-from posttrain.train.batch import Batch
 from posttrain.train.model_set import ModelSet, on_device
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of tokens and their columns; `columns.rows['row']` numbers them."""
+
+    rows: Sequence[TokenRow]
+    columns: Ragged
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def part(self, rows: Sequence[int]) -> Batch:
+        """Some rows, in the order given, renumbered."""
+        columns = self.columns.select(torch.tensor(rows, dtype=torch.long))
+        columns = columns.with_rows(row=torch.arange(len(rows)))
+        return Batch([self.rows[i] for i in rows], columns)
+
+    def with_prepared(self, step: Ragged) -> Batch:
+        """The rows that `prepare` has left, in its order, with the columns that it made."""
+        kept = step.rows["row"].tolist()
+        return Batch([self.rows[i] for i in kept], step.with_rows(row=torch.arange(len(kept))))
+
+    def with_columns(self, columns: Ragged) -> Batch:
+        """The same rows with other columns."""
+        return replace(self, columns=columns)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The whole batch as named tensors, for a checkpoint."""
+        columns = self.columns
+        saved = {"lengths": columns.lengths_B, "items": columns.items}
+        saved |= {f"row.{name}": part for name, part in columns.rows.items()}
+        saved |= {f"token.{name}": part for name, part in columns.tokens.items()}
+        for name in ("prompt", "rest"):
+            side = [getattr(row, name) for row in self.rows]
+            saved[f"{name}.ids"] = torch.tensor([i for ids in side for i in ids], dtype=torch.long)
+            saved[f"{name}.lengths"] = torch.tensor([len(ids) for ids in side], dtype=torch.long)
+        saved["masked"] = torch.tensor([row.mask is not None for row in self.rows])
+        saved["mask"] = torch.tensor([one for row in self.rows for one in row.mask or ()], dtype=torch.bool)
+        return saved
+
+    @staticmethod
+    def from_tensors(saved: dict[str, Tensor]) -> Batch:
+        """The batch that `tensors` saved."""
+        prompts, rests = (
+            [part.tolist() for part in torch.split(saved[f"{name}.ids"], saved[f"{name}.lengths"].tolist())]
+            for name in ("prompt", "rest")
+        )
+        masked, mask = saved["masked"], saved["mask"]
+        sizes = (saved["rest.lengths"] * masked).tolist()
+        parts = zip(torch.split(mask, sizes), masked.tolist(), strict=True)
+        masks = [part.tolist() if has else None for part, has in parts]
+        columns = Ragged(
+            lengths_B=saved["lengths"],
+            rows={name[4:]: part for name, part in saved.items() if name.startswith("row.")},
+            tokens={name[6:]: part for name, part in saved.items() if name.startswith("token.")},
+            item_B=saved["items"],
+        )
+        return Batch([TokenRow(*one) for one in zip(prompts, rests, masks, strict=True)], columns)
+
+
+def make_batch(
+    rows: Sequence[TokenRow],
+    row_columns: dict[str, Tensor] | None = None,
+    token_columns: dict[str, Tensor] | None = None,
+    items: Tensor | None = None,
+) -> Batch:
+    """A batch from rows and known columns."""
+    lengths = torch.tensor([len(row.trained) for row in rows], dtype=torch.long)
+    numbered = {**(row_columns or {}), "row": torch.arange(len(rows))}
+    return Batch(rows, Ragged(lengths, numbered, token_columns or {}, items))
+
+
+def joined(parts: Sequence[Batch]) -> Batch:
+    """Batches of the same columns as one; rows that belong together must lie in one part."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0].columns
+    return make_batch(
+        [row for part in parts for row in part.rows],
+        {name: torch.cat([part.columns.rows[name] for part in parts]) for name in first.rows if name != "row"},
+        {name: torch.cat([part.columns.tokens[name] for part in parts]) for name in first.tokens},
+    )
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,8 @@ from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import pack
-from posttrain.train.batch import make_batch
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import StepClosure
+from posttrain.train.step import StepClosure, make_batch
 from tests.library.models import sample
 
 SHAPE = {

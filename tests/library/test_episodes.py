@@ -21,7 +21,7 @@ from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import pack
-from posttrain.train.batch import Batch, make_batch
+from posttrain.train.step import Batch, make_batch
 from tests.library.models import tiny_folder
 
 TASKS = """

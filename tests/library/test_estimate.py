@@ -82,7 +82,7 @@ from posttrain.models.device import DeviceParams
 from posttrain.models.device import Runtime
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
-from posttrain.train.batch import make_batch
+from posttrain.train.step import make_batch
 from posttrain.train.estimate import training_bytes
 from posttrain.train.step import StepClosure
 from posttrain.train.model_set import ModelSet

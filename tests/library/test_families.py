@@ -17,9 +17,8 @@ from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import Stops
 from posttrain.text.layout import pack
-from posttrain.train.batch import make_batch
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import StepClosure
+from posttrain.train.step import StepClosure, make_batch
 from tests.library.families import EVERY, FAMILIES, IN_ROWS, MARK, PAGE, SHAPE, SINGLE, row, table
 from tests.library.models import greedy, plain_logps, random_rows, sample
 from tests.library.naive import assert_same, naive

@@ -32,13 +32,12 @@ from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.text.chat import ChatText
 from posttrain.train import randomness
-from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint
-from posttrain.train.epochs import EpochSource, Example
+from posttrain.train.epochs import EpochSource, Example, Source
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
-from posttrain.train.step import AdamW, OptimizerParams, StepClosure, Update
+from posttrain.train.step import AdamW, Batch, OptimizerParams, StepClosure, Update
 from posttrain.train.tokenize_tables import rankings
 from stages.distill import with_system_prompt
 from stages.preference import preference_source
