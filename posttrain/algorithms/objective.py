@@ -89,9 +89,11 @@ class Objective(Protocol):
     @property
     def by_token(self) -> bool:
         """Whether the loss is a sum over tokens of their own columns, `logp` and `entropy` alone with gradient."""
-        ...
+        return False
 
-    def initial_state(self) -> State: ...
+    def initial_state(self) -> State:
+        """The state before the first step."""
+        return {}
 
     def prepare(self, step: Ragged, state: State) -> Prepared: ...
 

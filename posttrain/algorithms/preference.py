@@ -8,14 +8,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Prepared, State, require, supplied
+from posttrain.algorithms.objective import Loss, Objective, Prepared, State, require, supplied
 from posttrain.algorithms.preference_rows import PairLoss, PreferenceKnobs, UnaryLoss
 from posttrain.formulas.policy import k1
 from posttrain.formulas.ragged import Ragged, per_item
 
 
 @dataclass(frozen=True)
-class PreferenceObjective:
+class PreferenceObjective(Objective):
     """A row's settings as prepare and loss."""
 
     knobs: PreferenceKnobs
@@ -34,10 +34,6 @@ class PreferenceObjective:
     def mismatched(self) -> bool:
         """Whether rows of label 0 (a prompt with another prompt's answer) are needed to estimate the KL."""
         return isinstance(self.item, UnaryLoss) and self.item.shift == "mismatched"
-
-    @property
-    def by_token(self) -> bool:
-        return False
 
     def initial_state(self) -> State:
         running = isinstance(self.item, UnaryLoss) and not self.mismatched

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Prepared, State, require, supplied
+from posttrain.algorithms.objective import Loss, Objective, Prepared, State, require, supplied
 from posttrain.formulas.preference import bradley_terry, centring, comparisons, step_correctness
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
@@ -27,10 +27,10 @@ class RewardKnobs(Params):
 
 
 @dataclass(frozen=True)
-class RewardObjective:
+class RewardObjective(Objective):
     """-logsigmoid(s_c - s_r - margin), mean over the pairs of a prompt, then over prompts (Ouyang 2022).
 
-    Scores are free up to a constant; `formulas.reward.demonstration_bias` gives the one to store in the head's bias so
+    Scores are free up to a constant; `demonstration_bias` gives the one to store in the head's bias so
     that demonstrations average 0.
     """
 
@@ -40,13 +40,6 @@ class RewardObjective:
     def needs(self) -> frozenset[str]:
         wanted = {"score", "side" if self.knobs.compare == "pairs" else "rank"}
         return frozenset(wanted | ({"margin"} if self.knobs.margins == "column" else set()))
-
-    @property
-    def by_token(self) -> bool:
-        return False
-
-    def initial_state(self) -> State:
-        return {}
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
@@ -87,7 +80,7 @@ class ProcessKnobs(Params):
 
 
 @dataclass(frozen=True)
-class ProcessObjective:
+class ProcessObjective(Objective):
     """-(y log sigmoid(s) + (1 - y) log sigmoid(-s)) at each step's last token (Lightman 2023)."""
 
     knobs: ProcessKnobs
@@ -95,13 +88,6 @@ class ProcessObjective:
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"step_score", "step_label"})
-
-    @property
-    def by_token(self) -> bool:
-        return False
-
-    def initial_state(self) -> State:
-        return {}
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Prepared, Row, State, table
+from posttrain.algorithms.objective import Loss, Objective, Prepared, Row, State, table
 from posttrain.choices import OneOf, Option, Options
 from posttrain.formulas import distill
 from posttrain.formulas.ragged import Ragged, sequence_mean, token_mean
@@ -26,7 +26,7 @@ class LikelihoodKnobs(Params):
 
 
 @dataclass(frozen=True)
-class LikelihoodObjective:
+class LikelihoodObjective(Objective):
     """-mean log p(token): pretraining and SFT."""
 
     knobs: LikelihoodKnobs
@@ -38,9 +38,6 @@ class LikelihoodObjective:
     @property
     def by_token(self) -> bool:
         return True
-
-    def initial_state(self) -> State:
-        return {}
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
@@ -90,7 +87,7 @@ class DistillKnobs(Params):
 
 
 @dataclass(frozen=True)
-class DistillObjective:
+class DistillObjective(Objective):
     """mean of the divergence from a teacher on given or own samples (GKD, Agarwal 2023).
 
     Context distillation (Askell 2021) is the same with a teacher that sees another prompt.
@@ -101,13 +98,6 @@ class DistillObjective:
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"teacher_kl"})
-
-    @property
-    def by_token(self) -> bool:
-        return False
-
-    def initial_state(self) -> State:
-        return {}
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
