@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from posttrain.measure.record import note
-from posttrain.models.device import Device
+from posttrain.models.device import Runtime
 from posttrain.models.store import load_ends, load_policy, load_tokenizer
 from posttrain.params import load
 from posttrain.progress import Progress
@@ -27,7 +27,7 @@ def main(run: str) -> None:
     """Samples a policy, lets the annotator compare the samples, writes data/RUN/{pairs,feedback}.parquet."""
     where = f"data.samples.{run}"
     params = load(SamplesRun, where)
-    device = Device(params.device)
+    device = Runtime(params.device)
     note(seed=params.seed)
 
     model_folder, table = needed_model(params.policy, f"{where}.policy"), table_path(params.data)

@@ -11,7 +11,7 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.measure import divergence, measured, rollouts_table
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.measure.record import note
-from posttrain.models.device import Device
+from posttrain.models.device import Runtime
 from posttrain.models.store import load_ends, load_policy, load_tokenizer
 from posttrain.params import PARAMS_FILE, did_you_mean, load
 from posttrain.progress import Progress
@@ -35,7 +35,7 @@ def main(label: str) -> None:
     if label not in policies:
         fix = did_you_mean(label, list(policies))
         raise ParamsError(what=f"evaluate.policies has no '{label}'", where=PARAMS_FILE, fix=fix)
-    device = Device(params.device)
+    device = Runtime(params.device)
     note(seed=params.seed)
 
     model_folder = needed_model(policies[label], f"evaluate.policies.{label}")

@@ -34,10 +34,18 @@ class DeviceParams(Params):
     threads: int = Field(1, ge=1, le=256, description="CPU threads; results are repeatable per number of threads")
 
 
-class Device:
-    """The chosen device, with the context in which forward passes run."""
+T = TypeVar("T")
 
-    def __init__(self, params: DeviceParams) -> None:
+
+class Runtime:
+    """The chosen device, its place among the processes of a run, and whether fused gradients may be used."""
+
+    def __init__(self, params: DeviceParams, *, rank: int = 0, world: int = 1, fused: bool = True) -> None:
+        """`fused`: losses may write `.grad` and read the head's weight outside a forward pass, which is faster.
+
+        Plain autograd gives the same gradient, also where weights are sharded or wrapped.
+        """
+        self.rank, self.world, self.fused = rank, world, fused
         torch.set_num_threads(params.threads)
         name = params.device if params.device != "auto" else _best()
         if not {"cuda": torch.cuda, "mps": torch.backends.mps, "cpu": torch.cpu}[name].is_available():
@@ -54,6 +62,10 @@ class Device:
     def autocast(self) -> AbstractContextManager[object]:
         """bf16 matrix products with float32 weights, or nothing."""
         return torch.autocast(self.torch.type, torch.bfloat16) if self.bf16 else nullcontext()
+
+    def share(self, parts: Iterable[T]) -> Iterator[T]:
+        """This process's parts of a step: they are cut as for one process and dealt in turn."""
+        return islice(parts, self.rank, None, self.world)
 
 
 def repeat_every_bit() -> None:
@@ -81,22 +93,3 @@ def _best() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-T = TypeVar("T")
-
-
-class Runtime(Device):
-    """The device of a training run, its place among the processes, and whether fused gradients may be used."""
-
-    def __init__(self, params: DeviceParams, *, rank: int = 0, world: int = 1, fused: bool = True) -> None:
-        """`fused`: losses may write `.grad` and read the head's weight outside a forward pass, which is faster.
-
-        Plain autograd gives the same gradient, also where weights are sharded or wrapped.
-        """
-        super().__init__(params)
-        self.rank, self.world, self.fused = rank, world, fused
-
-    def share(self, parts: Iterable[T]) -> Iterator[T]:
-        """This process's parts of a step: they are cut as for one process and dealt in turn."""
-        return islice(parts, self.rank, None, self.world)

@@ -20,7 +20,7 @@ from posttrain.tasks.task import load_task
 from posttrain.user_code import place_in_workspace
 
 if TYPE_CHECKING:
-    from posttrain.models.device import Device
+    from posttrain.models.device import Runtime
 
 
 class NoOptions(Params):
@@ -36,7 +36,7 @@ Judge = Callable[[Sequence[Rollout]], Sequence[Score | float]]
 class Context:
     """What a reward may need besides its options."""
 
-    device: Device
+    device: Runtime
     where: str
     """The section of params.yaml that names the reward."""
     reward_model: Path | None = None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posttrain.formulas.ragged import row_keys, uniform
 from posttrain.models.decode import backend_of
-from posttrain.models.device import Device
+from posttrain.models.device import Runtime
 from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams, context_of
 from posttrain.text.chat import Stops, StopStrings
 
@@ -25,7 +25,7 @@ class LocalSampler:
 
     can: frozenset[Capability] = frozenset({"greedy", "mixture", "top_p", "top_k", "stop_strings"})
 
-    def __init__(self, model: Any, stops: Stops, device: Device, version: str = "") -> None:
+    def __init__(self, model: Any, stops: Stops, device: Runtime, version: str = "") -> None:
         self._model, self._stops, self._device, self.version = model, stops, device, version
 
     @property
@@ -83,7 +83,7 @@ class Decoder:
         keys: Tensor | None,
         buffer: CompletionBuffer,
         stops: Sequence[int],
-        device: Device,
+        device: Runtime,
         mixture: Mixture | None,
         advance: Callable[[int], None] | None,
     ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.logp import Head
 from posttrain.models.store import load_tokenizer, new_model, save_model
 from posttrain.rewards.reward import Context, Judge, Reward, RewardSum, Term
@@ -102,7 +102,7 @@ def sample(
     params: SamplingParams,
     seed: int,
     stop: Stops,
-    device: Device,
+    device: Runtime,
     mixture: Mixture | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Samples:
@@ -115,7 +115,7 @@ def sample(
 
 
 def greedy(
-    model: Any, prompts: Sequence[Sequence[int]], *, params: SamplingParams, stop: Stops, device: Device
+    model: Any, prompts: Sequence[Sequence[int]], *, params: SamplingParams, stop: Stops, device: Runtime
 ) -> Samples:
     """The likeliest completion of each prompt by the local sampler."""
     requests = [Request(ids, str(i)) for i, ids in enumerate(prompts)]
@@ -129,7 +129,7 @@ def _columns(found: Sequence[Completion]) -> Samples:
 def function_reward(judge: Judge) -> RewardSum:
     """A sum of one reward that is a plain function."""
     term = Term(reward=Reward(lambda options, context: judge))
-    return RewardSum({"few": term}, Context(Device(DeviceParams()), "test"))
+    return RewardSum({"few": term}, Context(Runtime(DeviceParams()), "test"))
 
 
 def rollout_of(text: str, answer: str = "", *, truncated: bool = False, task: str = "") -> Rollout:

@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from posttrain.models.decode import CachedDecoder
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.kv_cache import FIRST, KVBuffer
 from posttrain.sampling.local import sample_next, top_k_top_p_mask
 from posttrain.sampling.sampler import Mixture, SamplingParams
@@ -17,7 +17,7 @@ from posttrain.text.chat import Stops, StopStrings
 from tests.library.models import Samples, greedy, random_rows, sample, tiny_model
 from tests.library.naive import assert_same, naive
 
-DEVICE = Device(DeviceParams(device="cpu", threads=1))
+DEVICE = Runtime(DeviceParams(device="cpu", threads=1))
 PROMPTS = [*random_rows(5, seed=1)[0], [7]]  # some of them are shared by neighbours
 NAMES = [str(i) for i in range(len(PROMPTS))]
 ENDS = Stops((2, 11, 50), lambda ids: "".join(f"<{token}>" for token in ids))
