@@ -17,8 +17,8 @@ from posttrain.params import merge, read
 from posttrain.sections import load_settings
 from posttrain.stage_table import STAGES, group_of
 from posttrain.train.checkpoint import ACCEPTED, ASKED, RUN, STATE
+from posttrain.train.loop import RUNS_ON, decisive
 from posttrain.train.maker import differences, maker, read_maker
-from posttrain.train.settings import RUNS_ON, decisive
 from posttrain.workspace import DONE, HELD, checkpoint_path, drop_unheld, is_held, said_age, said_size
 
 LIST = "`python -m posttrain checkpoints` lists them"

@@ -84,7 +84,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     file = Path(path)
     if not file.is_file():
-        raise ParamsError(what="there is no such file", where=str(file), fix="Run from the project's root folder")
+        raise ParamsError(what="file not found", where=str(file), fix="Run from the project's root folder")
     try:
         data = YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
     except (YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:

@@ -12,7 +12,7 @@ from posttrain.sampling.annotator import SAMPLED
 from posttrain.slots import NONE, slots
 from posttrain.stage_table import STAGES, Settings, group_of
 from posttrain.tables.sources import GIVEN
-from posttrain.tasks.catalog import load_task
+from posttrain.tasks.task import load_task
 from posttrain.workspace import model_path, table_path
 
 CLEAN = "`python -m posttrain clean`"

@@ -25,7 +25,7 @@ from posttrain.slots import NONE, PART
 from posttrain.stage_table import STAGES, Settings, group_of
 from posttrain.tables.sources import GIVEN, FilesRun
 from posttrain.tables.sources import HubRun as HubTables
-from posttrain.tasks.catalog import TASKS, load_task, task_run
+from posttrain.tasks.task import TASKS, load_task, task_run
 from posttrain.train.run_config import Algorithm, load_run
 from posttrain.user_code import PATH as IMPORT_PATH
 from stages.base_folders import FolderRun

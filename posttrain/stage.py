@@ -82,7 +82,7 @@ def _parser(work: Callable[..., None]) -> argparse.ArgumentParser:
         description=module.__doc__,
         epilog="Parameters come from params.yaml; set POSTTRAIN_TRACEBACK=1 to see where an error was raised.",
     )
-    told = "write a trace and a table of where time and memory go into profiles/; POSTTRAIN_PROFILE=1 does the same"
+    told = "write a trace and a table of where the time goes into profiles/; POSTTRAIN_PROFILE=1 does the same"
     parser.add_argument("--profile", action="store_true", help=f"{told} under dvc repro. Results stay the same")
     return parser
 

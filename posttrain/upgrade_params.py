@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from ruamel.yaml.comments import CommentedMap
 
-from posttrain.algorithms.distill_rows import DISTILL_ROWS
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
+from posttrain.algorithms.supervised import DISTILL_ROWS
 from posttrain.formats import PARAMS
 from posttrain.params import FORMAT, GROUPS
 from posttrain.renames import DISTILL, POLICY, PREFERENCE, SAMPLED, SECTIONS, Rename

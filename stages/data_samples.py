@@ -7,17 +7,14 @@ from pathlib import Path
 import polars as pl
 
 from posttrain.measure.record import note
-from posttrain.models.device import Device
-from posttrain.models.ends import load_ends
-from posttrain.models.store import load_policy, load_tokenizer
+from posttrain.models.device import Runtime
+from posttrain.models.store import load_ends, load_policy, load_tokenizer
 from posttrain.params import load
 from posttrain.progress import Progress
-from posttrain.rewards.compose import RewardSum, check_readable, judged_prompts
-from posttrain.rewards.reward import Context
+from posttrain.rewards.reward import Context, RewardSum, check_readable, judged_prompts
 from posttrain.sampling.annotator import SamplesRun, sampled_tables
-from posttrain.sampling.capacity import check_capacity
-from posttrain.sampling.generate import encode_prompts, generate_rollouts, prompts_of
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables
@@ -29,7 +26,7 @@ def main(run: str) -> None:
     """Samples a policy, writes what the run asks for of data/RUN/{pairs,feedback,chat}.parquet."""
     where = f"data.samples.{run}"
     params = load(SamplesRun, where)
-    device = Device(params.device)
+    device = Runtime(params.device)
     note(seed=params.seed)
 
     model_folder, table = needed_model(params.policy, f"{where}.policy"), table_path(params.data)

@@ -7,26 +7,18 @@ from pathlib import Path
 
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
-from posttrain.models.ends import load_ends
-from posttrain.models.runtime import Runtime
-from posttrain.models.store import load_policy, load_tokenizer, save_model
-from posttrain.online.rollouts import Rollouts
-from posttrain.online.runs import DISTILL, DistillRun
-from posttrain.online.watch import Watch
+from posttrain.models.device import Runtime
+from posttrain.models.store import load_ends, load_policy, load_tokenizer
+from posttrain.online.runs import DISTILL, DistillRun, train_on_samples
 from posttrain.params import PARAMS_FILE
-from posttrain.rewards.compose import RewardSum
-from posttrain.rewards.reward import Context
-from posttrain.sampling.capacity import check_capacity
-from posttrain.sampling.generate import encode_prompts, prompts_of
-from posttrain.sampling.local.sampler import LocalSampler
-from posttrain.slots import model_of, needed_model, table_of
+from posttrain.sampling.sampler import encode_prompts, prompts_of
+from posttrain.slots import needed_model, table_of
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText, Message
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.run_config import load_run
-from posttrain.train.settings import run_training
-from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
+from posttrain.workspace import table_path
 
 
 def main(run: str) -> None:
@@ -35,7 +27,7 @@ def main(run: str) -> None:
     params: DistillRun = load_run(section, DISTILL)
     start = needed_model(params.start, f"{section}.start")
     teacher = needed_model(params.teacher, f"{section}.teacher")
-    table, reward_model = table_path(params.data), model_of(params.reward_model, f"{section}.reward_model")
+    table = table_path(params.data)
 
     text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
     _check_tokenizer(text, teacher, params, section)
@@ -56,38 +48,7 @@ def main(run: str) -> None:
         ),
     )
 
-    drawn = params.rollout.prompts * params.rollout.group_size
-    check_capacity(models.policy, [one.ids for one in prompts], drawn, params.rollout.sampling, f"{section}.rollout")
-    rollouts = Rollouts(
-        prompts,
-        LocalSampler(models.policy, text.stops, runtime),
-        RewardSum(params.reward, Context(runtime, section, reward_model)),
-        models,
-        objective.needs,
-        params.rollout,
-        text=text,
-        seed=params.seed,
-        watch=Watch(section, {}, compares=False),  # the rewards are not learned from
-    )
-
-    source = params.source(rollouts, text)
-    log = run_training(
-        name,
-        params,
-        [start, table, teacher, *params.tables(), *([reward_model] if reward_model else [])],
-        objective,
-        source,
-        models,
-        params.update_rule(models, source.steps),
-        ("reward", "length", "teacher_kl", "loss"),
-        step_tokens=params.step_tokens(max(len(one.ids) for one in prompts)),
-    )
-
-    save_model(models.policy, model_path(name), start, params.save_dtype)
-    shown: dict[str, float] = {
-        key: log.tail(key, 10) for key in ("reward", "length", "teacher_kl") if key in log.rows[-1]
-    }
-    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
+    train_on_samples(name, section, params, objective, models, text, prompts, [start, table, teacher])
 
 
 def _check_tokenizer(text: ChatText, teacher: Path, params: DistillRun, section: str) -> None:

@@ -11,20 +11,17 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.measure import divergence, measured, rollouts_table
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.measure.record import note
-from posttrain.models.device import Device
-from posttrain.models.ends import load_ends
-from posttrain.models.store import load_policy, load_tokenizer
+from posttrain.models.device import Runtime
+from posttrain.models.store import load_ends, load_policy, load_tokenizer
 from posttrain.params import PARAMS_FILE, did_you_mean, load
 from posttrain.progress import Progress
-from posttrain.rewards.compose import RewardSum, judged_prompts
-from posttrain.rewards.reward import Context
+from posttrain.rewards.reward import Context, RewardSum, judged_prompts
 from posttrain.rollout import Prompt
-from posttrain.sampling.capacity import check_capacity
-from posttrain.sampling.generate import encode_prompts, generate_rollouts, prompts_of
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
-from posttrain.tables.identity import with_ids
+from posttrain.tables.columns import with_ids
 from posttrain.tables.store import read_table, write_table
 from posttrain.text.chat import ChatText
 from posttrain.workspace import rounded, table_path, write_json
@@ -38,7 +35,7 @@ def main(label: str) -> None:
     if label not in policies:
         fix = did_you_mean(label, list(policies))
         raise ParamsError(what=f"evaluate.policies has no '{label}'", where=PARAMS_FILE, fix=fix)
-    device = Device(params.device)
+    device = Runtime(params.device)
     note(seed=params.seed)
 
     model_folder = needed_model(policies[label], f"evaluate.policies.{label}")

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from posttrain.models.ends import load_ends
-from posttrain.models.runtime import Runtime
-from posttrain.models.store import load_tokenizer, save_model
-from posttrain.online.rollouts import Rollouts
-from posttrain.online.runs import ONLINE, OnlineParams
-from posttrain.online.watch import Watch
-from posttrain.rewards.compose import RewardSum, judged_prompts
-from posttrain.rewards.reward import Context
-from posttrain.sampling.capacity import check_capacity
-from posttrain.sampling.generate import encode_prompts, prompts_of
-from posttrain.sampling.local.sampler import LocalSampler
-from posttrain.slots import model_of, needed_model
+from posttrain.models.device import Runtime
+from posttrain.models.store import load_ends, load_tokenizer
+from posttrain.online.runs import ONLINE, OnlineParams, train_on_samples
+from posttrain.rewards.reward import judged_prompts
+from posttrain.sampling.sampler import encode_prompts, prompts_of
+from posttrain.slots import needed_model
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import load_run
-from posttrain.train.settings import run_training
-from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
-
-SHOWN = ("reward", "length", "entropy", "kl_k3", "accuracy")
+from posttrain.workspace import table_path
 
 
 def main(run: str) -> None:
@@ -30,52 +21,20 @@ def main(run: str) -> None:
     name, section = f"online@{run}", f"online.runs.{run}"
     params: OnlineParams = load_run(section, ONLINE)
     start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
-    reward_model = model_of(params.reward_model, f"{section}.reward_model")
 
     text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
     rows = read_table(table, "prompts").filter(split="train").iter_rows(named=True)
     prompts = judged_prompts(params.reward, encode_prompts(text, prompts_of(rows)), str(table))
 
-    objective, shaping = params.objective(), params.shaping()
-    needs = objective.needs | ({"ref_logp"} if shaping.mixture else set())
-    temperature = params.rollout.sampling.temperature
+    objective = params.objective()
     models = ModelSet.load(
-        Runtime(params.device), start, needs, micro_tokens=params.micro_tokens, temperature=temperature
+        Runtime(params.device),
+        start,
+        objective.needs | ({"ref_logp"} if params.shaping().mixture else set()),
+        micro_tokens=params.micro_tokens,
+        temperature=params.rollout.sampling.temperature,
     )
-
-    drawn = params.rollout.prompts * params.rollout.group_size
-    check_capacity(models.policy, [one.ids for one in prompts], drawn, params.rollout.sampling, f"{section}.rollout")
-    watch = Watch(section, params.reward, compares=params.compares_groups)
-    rollouts = Rollouts(
-        prompts,
-        LocalSampler(models.policy, text.stops, models.runtime),
-        RewardSum(params.reward, Context(models.runtime, section, reward_model)),
-        models,
-        objective.needs,
-        params.rollout,
-        text=text,
-        seed=params.seed,
-        shaping=shaping,
-        watch=watch,
-    )
-
-    source = params.source(rollouts, text)
-    log = run_training(
-        name,
-        params,
-        [start, table, *params.tables(), *([reward_model] if reward_model else [])],
-        objective,
-        source,
-        models,
-        params.update_rule(models, source.steps),
-        ("reward", "length", "kl_k3", "loss"),
-        step_tokens=params.step_tokens(max(len(one.ids) for one in prompts)),
-    )
-    watch.close()
-
-    save_model(models.policy, model_path(name), start, params.save_dtype)
-    shown: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}
-    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
+    train_on_samples(name, section, params, objective, models, text, prompts, [start, table])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pydantic import Field
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
 from posttrain.errors import ParamsError
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import Runtime
 from posttrain.models.store import load_tokenizer, save_model
 from posttrain.params import PARAMS_FILE
 from posttrain.slots import model_slot, needed_model, table_slot
@@ -15,12 +15,11 @@ from posttrain.stage import run_named_stage
 from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.train.batch import Source
-from posttrain.train.epochs import ChunkedSource, EpochSource, Example, KtoSource
+from posttrain.train.epochs import ChunkedSource, EpochSource, Example, KtoSource, Source
 from posttrain.train.estimate import most_tokens
+from posttrain.train.loop import TrainingParams, adamw, run_training
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm, load_run
-from posttrain.train.settings import TrainingParams, adamw, run_training
 from posttrain.train.tokenize_tables import comparisons, feedback
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
+from posttrain.models.device import Runtime
 from posttrain.models.rounding import round_weights
-from posttrain.models.runtime import Runtime
 from posttrain.models.store import load_tokenizer, save_model
 from posttrain.params import load
 from posttrain.slots import NONE, model_slot, needed_model, table_of, table_slot
@@ -18,8 +18,8 @@ from posttrain.text.chat import ChatText
 from posttrain.train.epochs import EpochSource, Example
 from posttrain.train.estimate import most_tokens
 from posttrain.train.heldout import answer_scores
+from posttrain.train.loop import TrainingParams, adamw, run_training
 from posttrain.train.model_set import ModelSet
-from posttrain.train.settings import TrainingParams, adamw, run_training
 from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 

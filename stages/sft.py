@@ -5,20 +5,17 @@ from __future__ import annotations
 from pydantic import Field
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.models.runtime import Runtime
-from posttrain.models.store import load_tokenizer, save_model
+from posttrain.models.device import Runtime
+from posttrain.models.store import load_tokenizer
 from posttrain.params import load
 from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.train.epochs import EpochSource
-from posttrain.train.estimate import most_tokens
-from posttrain.train.heldout import mean_loss
+from posttrain.train.loop import TrainingParams, train_likelihood
 from posttrain.train.model_set import ModelSet
-from posttrain.train.settings import TrainingParams, adamw, run_training
 from posttrain.train.tokenize_tables import demonstrations
-from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
+from posttrain.workspace import table_path
 
 
 class SftRun(TrainingParams):
@@ -48,24 +45,18 @@ def main(run: str) -> None:
     objective = LikelihoodObjective(params.objective)
     models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
 
-    source = EpochSource(examples, params.batch, params.epochs, params.seed)
-    log = run_training(
+    train_likelihood(
         name,
         params,
         [start, chat],
         objective,
-        source,
         models,
-        adamw(models.trained, params, source.steps),
-        ("loss",),
-        step_tokens=most_tokens(examples, params.batch),
+        examples,
+        heldout,
+        batch=params.batch,
+        epochs=params.epochs,
+        start=start,
     )
-
-    save_model(models.policy, model_path(name), start, params.save_dtype)
-    tokens = sum(len(row.rest) for example in examples for row in example.rows)
-    losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}
-    write_json(metrics_path(name), {"steps": source.steps, "rows": len(examples), "tokens": tokens, **rounded(losses)})
-    print(f"{name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(name)}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from torch.nn.functional import silu
 from benchmarks.speed.bound import EPS, Adam, Llama, Packed, logps, token_step
 from benchmarks.speed.case import STOP, Case, language_model, prompts, reward, tokenizer
 from benchmarks.speed.meter import Meter, Report
-from posttrain.formulas.random import row_keys, uniform
+from posttrain.formulas.ragged import row_keys, uniform
 
 Advantage = Callable[[Tensor], Tensor]
 

@@ -23,23 +23,20 @@ from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.models.attention import register
-from posttrain.models.device import DeviceParams
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.forward import register
 from posttrain.online.rollouts import RolloutParams, Rollouts
-from posttrain.rewards.compose import RewardSum
-from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rewards.reward import Context, Reward, RewardSum, Term
 from posttrain.rollout import Prompt, TokenRow
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.text.stops import Stops
-from posttrain.train.batch import Batch, Source, WrappedSource
+from posttrain.text.chat import Stops
 from posttrain.train.checkpoint import Checkpoints, Saved
-from posttrain.train.epochs import Example, stack
+from posttrain.train.epochs import Example, Source, WrappedSource, stack
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
-from posttrain.train.optimizer import AdamW, OptimizerParams
+from posttrain.train.step import AdamW, Batch, OptimizerParams
 
 
 class Given(Source):

@@ -8,7 +8,7 @@ from benchmarks.speed import bound_loops, ours, theirs
 from benchmarks.speed.case import Case, batches, language_model, padding
 from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import Runtime
 from posttrain.train.model_set import ModelSet
 
 

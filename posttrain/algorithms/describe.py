@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.algorithms.distill_rows import DISTILL_ROWS
+from posttrain.algorithms.objective import Row, flat
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.reward import ProcessKnobs, RewardKnobs
-from posttrain.algorithms.row import Row, flat
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
-from posttrain.algorithms.supervised import DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, LikelihoodKnobs, LikelihoodObjective
 from posttrain.choices import OneOf, choices_of
 from posttrain.errors import ParamsError
 from posttrain.params import Params, did_you_mean

@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, TOKEN_COLUMNS, Objective, State
+from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, TOKEN_COLUMNS, Objective, Row, State
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
-from posttrain.algorithms.row import Row
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import did_you_mean
@@ -155,7 +154,7 @@ def objective_loss(
     with torch.enable_grad():
         step, made = _ragged({**columns, main: leaf}, mask, lengths, item)
         prepared = objective.prepare(step, objective.initial_state() if state is None else state)
-        loss = objective.loss(_with_gradient(prepared.step, made))
+        loss = objective.loss(with_gradient(prepared.step, made))
         (gradient,) = torch.autograd.grad(loss.total, [leaf], retain_graph=True, materialize_grads=True)
     metrics = dict(prepared.metrics) | {name: float(value.detach()) for name, value in loss.metrics.items()}
     return Result(loss.total, gradient, metrics, prepared.state)
@@ -185,7 +184,7 @@ def _ragged(
     return Ragged(lengths, rows, tokens, item), made
 
 
-def _with_gradient(step: Ragged, made: Mapping[str, Tensor]) -> Ragged:
+def with_gradient(step: Ragged, made: Mapping[str, Tensor]) -> Ragged:
     """The gradient columns of the rows that `prepare` kept."""
     row, token = step.rows["row"], step.tokens["token"]
     step = step.with_rows(**{name: column[row] for name, column in made.items() if name in ROW_COLUMNS})

@@ -33,13 +33,15 @@ The columns that an objective needs beyond its own rows are named in `needs`, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from torch import Tensor
 
+from posttrain.choices import lay
 from posttrain.formulas.ragged import Ragged
+from posttrain.params import Params
 
 State = dict[str, float]
 """What an objective carries from one optimizer step to the next; the checkpoint keeps it."""
@@ -87,9 +89,11 @@ class Objective(Protocol):
     @property
     def by_token(self) -> bool:
         """Whether the loss is a sum over tokens of their own columns, `logp` and `entropy` alone with gradient."""
-        ...
+        return False
 
-    def initial_state(self) -> State: ...
+    def initial_state(self) -> State:
+        """The state before the first step."""
+        return {}
 
     def prepare(self, step: Ragged, state: State) -> Prepared: ...
 
@@ -106,3 +110,36 @@ def require(step: Ragged, columns: frozenset[str] | set[str], name: str) -> None
     missing = sorted(columns - set(step.rows) - set(step.tokens))
     if missing:
         raise KeyError(f"objective '{name}' needs the columns {missing}; there are {[*step.rows, *step.tokens]}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm; the table that it stands in binds it to the model that types its settings."""
+
+    name: str
+    paper: str
+    formula: str
+    values: Mapping[str, Any]
+    model: type[Params] = Params
+
+    def laid(self, over: Mapping[str, Any]) -> dict[str, Any]:
+        """The row's settings as plain data with some replaced, before they are typed."""
+        return lay(self.model, self.values, over)
+
+    def settings(self, **over: Any) -> Any:
+        """The row's settings with some replaced."""
+        return self.model.model_validate(self.laid(over))
+
+
+def table(model: type[Params], rows: Iterable[Row]) -> dict[str, Row]:
+    """Rows by name, bound to the model of their settings."""
+    return {row.name: replace(row, model=model) for row in rows}
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of each leaf."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,4 +1,4 @@
-"""Policy objectives: a row's settings as prepare and loss."""
+"""Policy objectives: a row's settings as prepare and loss, with the coefficients that follow a target."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from posttrain.algorithms import adaptive
-from posttrain.algorithms.advantages import Advantage, CriticOptions, Rewards
+from posttrain.algorithms.advantages import (
+    Advantage,
+    CriticOptions,
+    MovingAverageOptions,
+    Rewards,
+    group_spread,
+    whiten,
+)
 from posttrain.algorithms.objective import GRADIENT_COLUMNS, Loss, Prepared, State, require, supplied
 from posttrain.algorithms.policy_knobs import KlOptions, PenaltyOptions, PolicyKnobs, SequenceKlOptions
 from posttrain.algorithms.surrogates import Surrogate, Tokens
-from posttrain.formulas import advantage as adv
-from posttrain.formulas import kl, value, weight
-from posttrain.formulas.ragged import Ragged
-from posttrain.formulas.ratio import truncated_importance
+from posttrain.formulas.policy import ESTIMATORS, clipped_value, forward_k3, k1, truncated_importance
+from posttrain.formulas.ragged import Ragged, fixed_length, kept_rows, sequence_mean, sequence_sum, token_mean
 
 AGGREGATE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "sequence_sum": weight.sequence_sum,
-    "sequence_mean": weight.sequence_mean,
-    "token_mean": weight.token_mean,
+    "sequence_sum": sequence_sum,
+    "sequence_mean": sequence_mean,
+    "token_mean": token_mean,
 }
 
 
@@ -66,7 +70,7 @@ class PolicyObjective:
         return not self.surrogate.needs_sequence and self.needs & GRADIENT_COLUMNS <= {"entropy"}
 
     def initial_state(self) -> State:
-        return adaptive.initial(self.knobs)
+        return initial_coefficients(self.knobs)
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
@@ -89,7 +93,7 @@ class PolicyObjective:
         if knobs.correction is not None:
             item = item * truncated_importance(tokens["recomputed_logp"], tokens["old_logp"], knobs.correction)
         if isinstance(knobs.kl, KlOptions) and knobs.kl.type == "loss":
-            item = item + tokens["beta"] * kl.ESTIMATORS[knobs.kl.estimator](logp, tokens["ref_logp"])
+            item = item + tokens["beta"] * ESTIMATORS[knobs.kl.estimator](logp, tokens["ref_logp"])
         if knobs.penalty.type != "none":
             item = item + tokens["penalty"] * self._moved(micro)
         if knobs.entropy:
@@ -99,7 +103,7 @@ class PolicyObjective:
         metrics["policy_loss"] = total.detach()
         if isinstance(knobs.advantage, CriticOptions):
             edge = knobs.advantage.value_clip
-            critic = value.clipped_value(tokens["value"], tokens["old_value"], tokens["return"], edge)
+            critic = clipped_value(tokens["value"], tokens["old_value"], tokens["return"], edge)
             metrics["value_loss"] = (weight_N * critic).sum().detach()
             total = total + knobs.advantage.value_coef * (weight_N * critic).sum()
         if knobs.ptx:
@@ -114,21 +118,19 @@ class PolicyObjective:
         if "opponent" in self.needs:
             opponent_B = step.rows["opponent"].bool()
             dropped_B = opponent_B if dropped_B is None else dropped_B | opponent_B
-        kept_B = weight.kept(step.lengths_B, dropped_B, sampled_N)
-        step = step.with_tokens(
-            weight=self._weight(step.lengths_B, kept_B), share=weight.token_mean(step.lengths_B, kept_B)
-        )
-        state = adaptive.repriced(knobs, step, sampled_N, state)
+        kept_B = kept_rows(step.lengths_B, dropped_B, sampled_N)
+        step = step.with_tokens(weight=self._weight(step.lengths_B, kept_B), share=token_mean(step.lengths_B, kept_B))
+        state = updated_penalty(knobs, step, sampled_N, state)
         step = self._advantage(step, state)
         if knobs.whiten:
-            step = step.with_tokens(advantage=adv.whiten(step.tokens["advantage"], step.tokens["weight"]))
+            step = step.with_tokens(advantage=whiten(step.tokens["advantage"], step.tokens["weight"]))
         if self.surrogate.prepare is not None:
             step = step.with_tokens(**self.surrogate.prepare(step, knobs.surrogate))
         if knobs.kl.type == "loss":
-            step = adaptive.priced(step, "beta", state, step.tokens["weight"])
+            step = with_coefficient(step, "beta", state, step.tokens["weight"])
         if knobs.penalty.type != "none":
-            step = adaptive.priced(step, "penalty", state, step.tokens["weight"])
-        return Prepared(step, adaptive.followed(knobs, step, sampled_N, state), self._seen(step, state))
+            step = with_coefficient(step, "penalty", state, step.tokens["weight"])
+        return Prepared(step, updated_coefficients(knobs, step, sampled_N, state), self._seen(step, state))
 
     def _sampled(self, step: Ragged) -> Tensor:
         """The sampling policy's log-probs, by the trainer's own numbers where they were asked for."""
@@ -136,7 +138,7 @@ class PolicyObjective:
 
     def _weight(self, lengths_B: Tensor, kept_B: Tensor) -> Tensor:
         if self.knobs.aggregation == "fixed_length":
-            return weight.fixed_length(lengths_B, kept_B, self.max_length)
+            return fixed_length(lengths_B, kept_B, self.max_length)
         return AGGREGATE[self.knobs.aggregation](lengths_B, kept_B)
 
     def _advantage(self, step: Ragged, state: State) -> Ragged:
@@ -144,7 +146,7 @@ class PolicyObjective:
         charge, dtype = self.knobs.kl, step.tokens["weight"].dtype
         charge_N = torch.zeros_like(step.tokens["weight"])
         if isinstance(charge, KlOptions) and charge.type != "loss":
-            estimate = kl.ESTIMATORS[charge.estimator]
+            estimate = ESTIMATORS[charge.estimator]
             charge_N = state["beta"] * estimate(self._sampled(step).to(dtype), step.tokens["ref_logp"].to(dtype))
         mean = isinstance(charge, SequenceKlOptions) and charge.reduce == "mean"
         charge_B = step.mean_rows(charge_N) if mean else step.sum_rows(charge_N)
@@ -168,7 +170,7 @@ class PolicyObjective:
     def _moved(self, micro: Ragged) -> Tensor:
         if self.knobs.penalty.type == "exact":
             return micro.tokens["kl_old"]
-        return kl.forward_k3(micro.tokens["logp"], self._sampled(micro))
+        return forward_k3(micro.tokens["logp"], self._sampled(micro))
 
     @torch.no_grad()
     def _watched(self, micro: Ragged, seen: Tokens) -> dict[str, Tensor]:
@@ -180,7 +182,7 @@ class PolicyObjective:
         if "dropped" in tokens:
             found["dropped"] = (share * tokens["dropped"]).sum()
         if "ref_logp" in self.needs:
-            for name, estimate in kl.ESTIMATORS.items():
+            for name, estimate in ESTIMATORS.items():
                 found[f"kl_{name}"] = (share * estimate(tokens["logp"], tokens["ref_logp"])).sum()
         if self.knobs.penalty.type != "none":
             found["kl_old"] = (share * self._moved(micro)).sum()
@@ -195,9 +197,70 @@ class PolicyObjective:
             "truncated": float(step.rows["truncated"].float().mean()),
         }
         if "group" in step.rows:
-            seen["groups_agreeing"] = float((adv.group_spread(reward_B, step.rows["group"]) == 0).float().mean())
+            seen["groups_agreeing"] = float((group_spread(reward_B, step.rows["group"]) == 0).float().mean())
         if self.knobs.kl.type != "none":
             seen["beta"] = state["beta"]
         if self.knobs.penalty.type != "none":
             seen["penalty"] = state["penalty"]
         return seen
+
+
+MOST = 0.2
+"""Most that one batch may tell about the error of beta (Ziegler 2019)."""
+
+
+def initial_coefficients(knobs: PolicyKnobs) -> State:
+    """The state before the first step."""
+    state: State = {"beta": knobs.kl.beta if isinstance(knobs.kl, KlOptions) else 0.0}
+    if isinstance(knobs.penalty, PenaltyOptions):
+        state |= {"penalty": knobs.penalty.beta, "moved": 0.0}
+    if isinstance(knobs.advantage, MovingAverageOptions):
+        state |= {"baseline": 0.0, "baseline_weight": 0.0}
+    return state
+
+
+def updated_coefficients(knobs: PolicyKnobs, step: Ragged, sampled_N: Tensor, state: State) -> State:
+    """The state for the next step."""
+    state = dict(state)
+    if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
+        measured = float(step.sum_rows(k1(sampled_N, step.tokens["ref_logp"])).mean())
+        state["beta"] *= proportional(measured, knobs.kl.target, len(step), knobs.kl.horizon)
+    if isinstance(knobs.advantage, MovingAverageOptions):
+        keep = knobs.advantage.decay
+        state["baseline"] = keep * state["baseline"] + (1 - keep) * float(step.rows["compared"].mean())
+        state["baseline_weight"] = keep * state["baseline_weight"] + (1 - keep)
+    return state
+
+
+def proportional(measured: float, target: float, samples: int, horizon: int) -> float:
+    """1 + clip(KL / target - 1, -0.2, 0.2) * samples / horizon (Ziegler 2019): the factor on beta."""
+    error = min(max(measured / target - 1, -MOST), MOST)
+    return 1 + error * samples / horizon
+
+
+def doubled_or_halved(measured: float, target: float) -> float:
+    """2 above 1.5 target, 1 / 2 below target / 1.5, else 1 (Schulman 2017): the factor on beta."""
+    return 2.0 if measured > 1.5 * target else 0.5 if measured < target / 1.5 else 1.0
+
+
+def updated_penalty(knobs: PolicyKnobs, step: Ragged, sampled_N: Tensor, state: State) -> State:
+    """The state at the start of a step: the old policy's price follows how far the last batch's updates went.
+
+    While a batch is reused its rows have an age, and how far the policy has moved on them is remembered; when fresh
+    rows come the price is set once, by the last thing remembered.
+    """
+    target = knobs.penalty.target if isinstance(knobs.penalty, PenaltyOptions) else None
+    if target is None:
+        return dict(state)
+    reused_N = step.spread(step.rows["age"]) > 0
+    if bool(reused_N.any()):
+        moved_N = forward_k3(step.tokens["anchor"], sampled_N)[reused_N]
+        return {**state, "moved": float(moved_N.mean())}
+    if state["moved"] == 0:
+        return dict(state)
+    return {**state, "penalty": state["penalty"] * doubled_or_halved(state["moved"], target), "moved": 0.0}
+
+
+def with_coefficient(step: Ragged, name: str, state: State, like: Tensor) -> Ragged:
+    """The state's price on each token, for losses that see no state."""
+    return step.with_tokens(**{name: torch.full_like(like, state[name])})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from posttrain.algorithms.objective import Row, table
 from posttrain.algorithms.policy_knobs import PolicyKnobs
-from posttrain.algorithms.row import Row, table
 
 
 def _kl(place: str, estimator: str, beta: float) -> dict[str, Any]:

@@ -8,15 +8,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Prepared, State, require, supplied
+from posttrain.algorithms.objective import Loss, Objective, Prepared, State, require, supplied
 from posttrain.algorithms.preference_rows import PairLoss, PreferenceKnobs, UnaryLoss
-from posttrain.formulas import kl
-from posttrain.formulas.ragged import Ragged
-from posttrain.formulas.weight import per_item
+from posttrain.formulas.policy import k1
+from posttrain.formulas.ragged import Ragged, per_item
 
 
 @dataclass(frozen=True)
-class PreferenceObjective:
+class PreferenceObjective(Objective):
     """A row's settings as prepare and loss."""
 
     knobs: PreferenceKnobs
@@ -35,10 +34,6 @@ class PreferenceObjective:
     def mismatched(self) -> bool:
         """Whether rows of label 0 (a prompt with another prompt's answer) are needed to estimate the KL."""
         return isinstance(self.item, UnaryLoss) and self.item.shift == "mismatched"
-
-    @property
-    def by_token(self) -> bool:
-        return False
 
     def initial_state(self) -> State:
         running = isinstance(self.item, UnaryLoss) and not self.mismatched
@@ -120,8 +115,8 @@ class PreferenceObjective:
         if not self.knobs.reference:
             return {}
         share_B = weight_B * (0.5 if "side" in micro.rows else 1.0)
-        k1 = kl.k1(micro.tokens["logp"], micro.tokens["ref_logp"])
-        return {"logp_shift": (share_B * micro.mean_rows(k1)).sum()}
+        shift_N = k1(micro.tokens["logp"], micro.tokens["ref_logp"])
+        return {"logp_shift": (share_B * micro.mean_rows(shift_N)).sum()}
 
 
 def _check_pairs(step: Ragged) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.row import Row, table
+from posttrain.algorithms.objective import Row, table
 from posttrain.choices import OneOf, Options
 from posttrain.formulas import preference as f
 from posttrain.params import Params

@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Prepared, State, require, supplied
-from posttrain.formulas import reward
+from posttrain.algorithms.objective import Loss, Objective, Prepared, State, require, supplied
+from posttrain.formulas.preference import bradley_terry, centring, comparisons, step_correctness
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
 
@@ -27,10 +27,10 @@ class RewardKnobs(Params):
 
 
 @dataclass(frozen=True)
-class RewardObjective:
+class RewardObjective(Objective):
     """-logsigmoid(s_c - s_r - margin), mean over the pairs of a prompt, then over prompts (Ouyang 2022).
 
-    Scores are free up to a constant; `formulas.reward.demonstration_bias` gives the one to store in the head's bias so
+    Scores are free up to a constant; `demonstration_bias` gives the one to store in the head's bias so
     that demonstrations average 0.
     """
 
@@ -41,18 +41,11 @@ class RewardObjective:
         wanted = {"score", "side" if self.knobs.compare == "pairs" else "rank"}
         return frozenset(wanted | ({"margin"} if self.knobs.margins == "column" else set()))
 
-    @property
-    def by_token(self) -> bool:
-        return False
-
-    def initial_state(self) -> State:
-        return {}
-
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """1 / (prompts * pairs of the prompt) on each row; prompts without a comparison count for nothing."""
         require(step, supplied(self.needs), "reward")
-        won, _ = reward.comparisons(self._rank(step), step.items)
+        won, _ = comparisons(self._rank(step), step.items)
         if won.numel() == 0:
             raise ValueError("no item holds two answers of different rank, so there is nothing to learn from")
         pairs_B = _per_item_count(won, step.items)
@@ -63,14 +56,14 @@ class RewardObjective:
         """sum over comparisons of weight * -logsigmoid(s_c - s_r - margin)."""
         score = micro.rows["score"]
         score = score.to(torch.promote_types(score.dtype, torch.float32))
-        won, lost = reward.comparisons(self._rank(micro), micro.items)
+        won, lost = comparisons(self._rank(micro), micro.items)
         weight, better, worse = micro.rows["weight"][won].to(score.dtype), score[won], score[lost]
         margin: Tensor | float = self.knobs.margin
         if self.knobs.margins == "column":
             margin = margin + micro.rows["margin"][won].to(score.dtype)
-        total = (weight * reward.bradley_terry(better, worse, margin)).sum()
+        total = (weight * bradley_terry(better, worse, margin)).sum()
         if self.knobs.centring:
-            total = total + self.knobs.centring * (weight * reward.centring(better, worse)).sum()
+            total = total + self.knobs.centring * (weight * centring(better, worse)).sum()
         gap = better - worse
         return Loss(total, {"accuracy": (weight * (gap > 0)).sum(), "margin": (weight * gap).sum().detach()})
 
@@ -87,7 +80,7 @@ class ProcessKnobs(Params):
 
 
 @dataclass(frozen=True)
-class ProcessObjective:
+class ProcessObjective(Objective):
     """-(y log sigmoid(s) + (1 - y) log sigmoid(-s)) at each step's last token (Lightman 2023)."""
 
     knobs: ProcessKnobs
@@ -95,13 +88,6 @@ class ProcessObjective:
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"step_score", "step_label"})
-
-    @property
-    def by_token(self) -> bool:
-        return False
-
-    def initial_state(self) -> State:
-        return {}
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
@@ -122,7 +108,7 @@ class ProcessObjective:
         score, label = micro.tokens["step_score"], micro.tokens["step_label"]
         score = score.to(torch.promote_types(score.dtype, torch.float32))
         weight = micro.tokens["weight"].to(score.dtype)
-        total = (weight * reward.step_correctness(score, label.clamp(min=0).to(score.dtype))).sum()
+        total = (weight * step_correctness(score, label.clamp(min=0).to(score.dtype))).sum()
         return Loss(total, {"accuracy": (weight * ((score > 0) == (label > 0.5))).sum()})
 
 

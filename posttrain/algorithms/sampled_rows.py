@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from posttrain.algorithms.objective import Row
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
-from posttrain.algorithms.row import Row
 from posttrain.algorithms.supervised import LikelihoodKnobs
 from posttrain.choices import OneOf, Option, Options
 from posttrain.renames import SAMPLED, inside

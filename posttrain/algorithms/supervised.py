@@ -1,4 +1,4 @@
-"""Supervised objectives: the likelihood of given tokens, or a teacher's distribution over them."""
+"""The likelihood of given tokens, divergences from a teacher, and the table of distillations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Prepared, State
+from posttrain.algorithms.objective import Loss, Objective, Prepared, Row, State, table
 from posttrain.choices import OneOf, Option, Options
-from posttrain.formulas import distill, weight
-from posttrain.formulas.ragged import Ragged
+from posttrain.formulas import distill
+from posttrain.formulas.ragged import Ragged, sequence_mean, token_mean
 from posttrain.params import Params
 from posttrain.renames import DISTILL, keys
 
@@ -27,7 +27,7 @@ class LikelihoodKnobs(Params):
 
 
 @dataclass(frozen=True)
-class LikelihoodObjective:
+class LikelihoodObjective(Objective):
     """-mean log p(token): pretraining and SFT."""
 
     knobs: LikelihoodKnobs
@@ -39,9 +39,6 @@ class LikelihoodObjective:
     @property
     def by_token(self) -> bool:
         return True
-
-    def initial_state(self) -> State:
-        return {}
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
@@ -91,7 +88,7 @@ class DistillKnobs(Params):
 
 
 @dataclass(frozen=True)
-class DistillObjective:
+class DistillObjective(Objective):
     """mean of the divergence from a teacher on given or own samples (GKD, Agarwal 2023).
 
     Context distillation (Askell 2021) is the same with a teacher that sees another prompt.
@@ -102,13 +99,6 @@ class DistillObjective:
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"teacher_kl"})
-
-    @property
-    def by_token(self) -> bool:
-        return False
-
-    def initial_state(self) -> State:
-        return {}
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
@@ -124,8 +114,8 @@ class DistillObjective:
 
 def _weighted(step: Ragged, state: State, aggregation: Aggregation) -> Prepared:
     kept_B = (step.lengths_B > 0).double()
-    rule = weight.token_mean if aggregation == "token_mean" else weight.sequence_mean
-    weight_N, share_N = rule(step.lengths_B, kept_B), weight.token_mean(step.lengths_B, kept_B)
+    rule = token_mean if aggregation == "token_mean" else sequence_mean
+    weight_N, share_N = rule(step.lengths_B, kept_B), token_mean(step.lengths_B, kept_B)
     metrics = {"length": float(step.lengths_B.float().mean())}
     return Prepared(step.with_tokens(weight=weight_N, share=share_N), dict(state), metrics)
 
@@ -133,3 +123,49 @@ def _weighted(step: Ragged, state: State, aggregation: Aggregation) -> Prepared:
 def _summed(micro: Ragged, item_N: Tensor) -> Tensor:
     dtype = torch.promote_types(item_N.dtype, torch.float32)
     return (micro.tokens["weight"].to(dtype) * item_N.to(dtype)).sum()
+
+
+class DistillRunKnobs(DistillKnobs):
+    """A divergence and where the answers come from."""
+
+    own: float = Field(1.0, ge=0, le=1, description="share of the steps on the student's own samples (GKD's lambda)")
+    context: str | None = Field(
+        None, min_length=1, description="a system turn that the teacher sees and the student does not"
+    )
+
+    @model_validator(mode="after")
+    def _context_is_text(self) -> DistillRunKnobs:
+        if self.context is not None and not self.context.strip():
+            raise ValueError("context is blank. Give the system turn's text, or null")
+        return self
+
+
+DISTILL_ROWS: dict[str, Row] = table(
+    DistillRunKnobs,
+    (
+        Row(
+            "distill",
+            "Hinton 2015, arXiv:1503.02531",
+            "mean_tokens KL(teacher || student) on the given answers",
+            {"divergence": "forward_kl", "own": 0.0},
+        ),
+        Row(
+            "gkd",
+            "Agarwal 2023, arXiv:2306.13649",
+            "mean_tokens [beta KL(p || m) + (1 - beta) KL(q || m)], half of the steps on own samples",
+            {"divergence": "jensen_shannon", "own": 0.5},
+        ),
+        Row(
+            "reverse_kl",
+            "Gu 2023 (MiniLLM), arXiv:2306.08543",
+            "mean_tokens KL(student || teacher) on own samples",
+            {"divergence": "reverse_kl", "own": 1.0},
+        ),
+        Row(
+            "context_distill",
+            "Askell 2021, arXiv:2112.00861",
+            "mean_tokens KL(teacher given a context || student without it) on own samples",
+            {"divergence": "forward_kl", "own": 1.0},
+        ),
+    ),
+)

@@ -14,14 +14,13 @@ import torch
 from posttrain.errors import DataError
 from posttrain.evaluate.intervals import Floats, interval, pass_at_k
 from posttrain.measure.phases import phase
-from posttrain.models.device import Device
+from posttrain.models.device import Runtime
 from posttrain.models.forward import score_tokens
 from posttrain.models.store import load_policy
-from posttrain.rewards.catalog import weights
-from posttrain.rewards.compose import RewardSum
+from posttrain.rewards.reward import RewardSum, weights
 from posttrain.rollout import Rollout
 from posttrain.tables.columns import SCORE
-from posttrain.tasks.catalog import load_task
+from posttrain.tasks.task import load_task
 from posttrain.text.layout import micro_batches, pack
 from posttrain.user_code import place_in_workspace
 
@@ -84,7 +83,7 @@ def _figures(name: str, rollouts: Sequence[Rollout], outcomes: Sequence[float]) 
 @phase("score")
 @torch.no_grad()
 def divergence(
-    model: Any, reference: Path, rollouts: Sequence[Rollout], temperature: float, device: Device
+    model: Any, reference: Path, rollouts: Sequence[Rollout], temperature: float, device: Runtime
 ) -> dict[str, float]:
     """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3."""
     other = load_policy(reference).to(device.torch)

@@ -1,12 +1,19 @@
-"""Rows of unequal length as flat columns, and the three operations that everything else is made of.
+"""Rows of unequal length as flat columns: sums and means of rows, weights of tokens, random numbers of positions.
 
 A batch of B rows with N tokens in all is `lengths_B` and flat columns: tokens [N] in row order, rows [B]. There is no
 padding, so no result can depend on it. Padded tensors come in through `from_padded`.
+
+Aggregation is a weight per token, computed once per optimizer step, before it is cut into micro-batches or spread over
+processes: the loss is sum(weight * item) whichever way it is summed. A random number belongs to a row and a position,
+not to a moment, so a sample never depends on its neighbours and there is no state to save:
+
+    u = mix(key_row + t * golden) / 2^53        mix: SplitMix64's finaliser (Steele 2014)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -27,7 +34,7 @@ def mean_rows(values_N: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def spread(values_B: Tensor, lengths_B: Tensor, count: int | None = None) -> Tensor:
-    """Each row's value on each of its tokens: [B] -> [N]; a GPU is waited for unless N is told."""
+    """Each row's value on each of its tokens: [B] -> [N]; without `count` a GPU is waited for."""
     return torch.repeat_interleave(values_B, lengths_B, output_size=count)
 
 
@@ -151,3 +158,70 @@ class Ragged:
     def spread(self, values_B: Tensor) -> Tensor:
         """Each row's value on each of its tokens."""
         return spread(values_B, self.lengths_B, next((column.numel() for column in self.tokens.values()), None))
+
+
+def sequence_sum(lengths_B: Tensor, kept_B: Tensor) -> Tensor:
+    """1 / B: sum over a sequence's tokens, then the mean over sequences."""
+    return spread(kept_B / kept_B.sum().clamp(min=1), lengths_B)
+
+
+def sequence_mean(lengths_B: Tensor, kept_B: Tensor) -> Tensor:
+    """1 / (B |o_i|): mean over a sequence's tokens, then over sequences."""
+    return spread(kept_B / (lengths_B.clamp(min=1) * kept_B.sum().clamp(min=1)), lengths_B)
+
+
+def token_mean(lengths_B: Tensor, kept_B: Tensor) -> Tensor:
+    """1 / sum_i |o_i|: mean over all tokens of the step."""
+    return spread(kept_B / (lengths_B * kept_B).sum().clamp(min=1), lengths_B)
+
+
+def fixed_length(lengths_B: Tensor, kept_B: Tensor, max_length: int) -> Tensor:
+    """1 / (B L_max): the sum over a constant (Dr. GRPO, Liu 2025)."""
+    return spread(kept_B / (kept_B.sum().clamp(min=1) * max_length), lengths_B)
+
+
+def kept_rows(lengths_B: Tensor, dropped_B: Tensor | None, like: Tensor) -> Tensor:
+    """1.0 for rows that count and 0.0 for those dropped or empty, in `like`'s dtype."""
+    counts_B = lengths_B > 0 if dropped_B is None else (lengths_B > 0) & ~dropped_B.bool()
+    return counts_B.to(torch.promote_types(like.dtype, torch.float32))
+
+
+def per_item(item_B: Tensor) -> Tensor:
+    """1 / items on each row, in double precision: the mean over items, whichever rows an item has."""
+    count = max(torch.unique(item_B).numel(), 1)
+    return torch.full(item_B.shape, 1 / count, dtype=torch.float64, device=item_B.device)
+
+
+_GOLDEN = -7046029254386353131
+_FIRST = -4658895280553007687
+_SECOND = -7723592293110705685
+_LOW_63 = 2**63 - 1
+
+
+def row_keys(seed: int, names: Sequence[str]) -> Tensor:
+    """One 64-bit key for each named row [R], the same on every machine."""
+    digests = [hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest() for name in names]
+    return torch.tensor([int.from_bytes(digest, "little", signed=True) for digest in digests], dtype=torch.long)
+
+
+def uniform(keys_R: Tensor, count: int, first_R: Tensor | None = None) -> Tensor:
+    """A number in [0, 1) for each row at each of `count` positions from the row's first on, which is 0 [R, count]."""
+    place_RT = torch.arange(count, device=keys_R.device) + (0 if first_R is None else first_R[:, None])
+    return uniform_at(keys_R[:, None], place_RT)
+
+
+def uniform_at(keys: Tensor, places: Tensor) -> Tensor:
+    """A number in [0, 1) for each pair of a row's key and a position."""
+    mixed = _mix(keys + ((places + 1) * _GOLDEN & _LOW_63))
+    return _shift(mixed, 11).to(torch.float64) * 2.0**-53
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _FIRST
+    x = (x ^ _shift(x, 27)) * _SECOND
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """A logical shift to the right; torch's own keeps the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

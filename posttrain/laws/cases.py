@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, Objective, State
+from posttrain.algorithms.functional import with_gradient
+from posttrain.algorithms.objective import GRADIENT_COLUMNS, Objective, State
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.formulas.ragged import Ragged
 
@@ -98,16 +99,6 @@ def run(case: Case, cut: Cut | None = None, cut_again: Cut | None = None) -> Out
     return Outcome(
         total.detach(), dict(zip(leaves, gradients, strict=True)), {**prepared.metrics, **metrics}, prepared.state
     )
-
-
-def with_gradient(step: Ragged, leaves: dict[str, Tensor]) -> Ragged:
-    """The gradient columns of the rows that are left."""
-    for name, leaf in leaves.items():
-        if name in ROW_COLUMNS:
-            step = step.with_rows(**{name: leaf[step.rows["row"]]})
-        else:
-            step = step.with_tokens(**{name: leaf[step.tokens["token"]]})
-    return step
 
 
 def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:

@@ -1,11 +1,13 @@
-"""Which device and number format to use, decided in one place."""
+"""What a run computes with, in one place: device, number format, and which of how many processes this one is."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import psutil
 import torch
@@ -32,14 +34,22 @@ class DeviceParams(Params):
     threads: int = Field(1, ge=1, le=256, description="CPU threads; results are repeatable per number of threads")
 
 
-class Device:
-    """The chosen device, with the context in which forward passes run."""
+T = TypeVar("T")
 
-    def __init__(self, params: DeviceParams) -> None:
+
+class Runtime:
+    """The chosen device, its place among the processes of a run, and whether fused gradients may be used."""
+
+    def __init__(self, params: DeviceParams, *, rank: int = 0, world: int = 1, fused: bool = True) -> None:
+        """`fused`: losses may write `.grad` and read the head's weight outside a forward pass, which is faster.
+
+        Plain autograd gives the same gradient, also where weights are sharded or wrapped.
+        """
+        self.rank, self.world, self.fused = rank, world, fused
         torch.set_num_threads(params.threads)
         name = params.device if params.device != "auto" else _best()
         if not {"cuda": torch.cuda, "mps": torch.backends.mps, "cpu": torch.cpu}[name].is_available():
-            raise ModelError(what="there is no such device here", where=f"device = {name}", fix="Use auto or cpu")
+            raise ModelError(what="device not found", where=f"device = {name}", fix="Use auto or cpu")
         if name == "cuda" and params.deterministic:
             repeat_every_bit()
         self.torch = torch.device(name)
@@ -53,17 +63,21 @@ class Device:
         """bf16 matrix products with float32 weights, or nothing."""
         return torch.autocast(self.torch.type, torch.bfloat16) if self.bf16 else nullcontext()
 
+    def share(self, parts: Iterable[T]) -> Iterator[T]:
+        """This process's parts of a step: they are cut as for one process and dealt in turn."""
+        return islice(parts, self.rank, None, self.world)
+
 
 def repeat_every_bit() -> None:
-    """Have torch use deterministic kernels from here on, and warn where it has none."""
+    """Use deterministic kernels from now on; torch warns where it has none."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # What is made empty is filled before it is read; filling it twice would only cost time.
+    # Empty tensors are filled before they are read; torch would fill them a second time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def free_bytes(device: torch.device) -> float:
-    """The memory that this process may still take: the device's, or the machine's within the container's limit."""
+    """Free memory in bytes: the device's, or the machine's within the container's limit."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     free = float(psutil.virtual_memory().available)
@@ -71,7 +85,7 @@ def free_bytes(device: torch.device) -> float:
         group = Path("/sys/fs/cgroup")
         limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
         parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        free = min(free, float(limit - used + int(parts["inactive_file"])))  # a cache that gives way
+        free = min(free, float(limit - used + int(parts["inactive_file"])))  # of it, cache that can be freed
     return free
 
 

@@ -8,9 +8,8 @@ import tempfile
 from pathlib import Path
 
 from posttrain.errors import ModelError
-from posttrain.models.ends import load_ends
 from posttrain.models.rounding import SaveDtype
-from posttrain.models.store import GENERATION, LICENCES, load_policy, save_model
+from posttrain.models.store import GENERATION, LICENCES, load_ends, load_policy, save_model
 from posttrain.models.tokenizer import complete_tokenizer
 
 CARD = "README.md"

@@ -1,6 +1,6 @@
 """Attention of decoding rows to the keys and values that they have seen, each prompt's kept once for all its rows.
 
-Scores of a step are those against the prompt, one matrix product for all rows of that prompt, beside those against the
+Scores of a step are those against the prompt, one matrix product for all rows of that prompt, next to those against the
 row's own tokens; one softmax runs over both. All rows write a step's keys into one column, so a row that joined later
 has nothing in the columns before; the columns grow with the longest completion, and where a layer has a sliding window
 they become a ring of the window's size.
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from posttrain.models.attention import PackedAttention, Scoring
+from posttrain.models.forward import PackedAttention, Scoring
 from posttrain.text.layout import Layout
 
 Pair = tuple[Tensor, Tensor]

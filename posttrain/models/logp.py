@@ -1,34 +1,134 @@
-"""Log-probs and entropies of given tokens from hidden states, without ever holding all logits.
+"""From hidden states to logits, log-probs and entropies of given tokens, without ever holding all logits.
 
-    logp_m = z_m[target_m] - logsumexp(z_m),   H_m = logsumexp(z_m) - sum_v p_mv z_mv,   z = head(h) / temperature
+    z = cap tanh(scale (h W^T + b) / cap) / temperature        most families have the matrix alone
+    logp_m = z_m[target_m] - logsumexp(z_m),   H_m = logsumexp(z_m) - sum_v p_mv z_mv
 
-Both passes go through the vocabulary in tiles of scored tokens; the backward makes the logits anew, so the memory
+Both passes go through the vocabulary in tiles of scored tokens; the backward computes the logits again, so the memory
 does not grow with the number of tokens times the vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from posttrain.models.head import AnyHead, Head, ModuleHead
+from posttrain.errors import ModelError
+
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+"""What configs call a soft cap of the logits."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """z = cap tanh(scale (h W^T + b) / cap); most families have the matrix alone."""
+
+    weight_VD: Tensor
+    bias_V: Tensor | None = None
+    scale: float = 1.0
+    cap: float | None = None
+
+    @property
+    def vocabulary(self) -> int:
+        """V."""
+        return self.weight_VD.shape[0]
+
+    def logits(self, hidden_MD: Tensor, temperature: float = 1.0) -> Tensor:
+        """z / temperature [M, V], in float32 at least."""
+        logits = _wide(hidden_MD @ self.weight_VD.to(hidden_MD.dtype).T)
+        if self.bias_V is not None:
+            logits = logits + self.bias_V
+        return _bent(logits, self.scale, self.cap, temperature)
+
+    def through_(self, slope_MV: Tensor, logits_MV: Tensor, temperature: float) -> Tensor:
+        """From the gradient by z / temperature to that by h W^T + b, in place."""
+        if self.cap is not None:
+            slope_MV.mul_(1 - (logits_MV * (temperature / self.cap)).square())
+        if self.scale != 1.0:
+            slope_MV.mul_(self.scale)
+        return slope_MV if temperature == 1.0 else slope_MV.div_(temperature)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Head:
+        """The same head with other tensors: detached, copied, in another precision."""
+        return replace(
+            self, weight_VD=change(self.weight_VD), bias_V=None if self.bias_V is None else change(self.bias_V)
+        )
+
+    def copied(self) -> Head:
+        """The head as it is now, whatever becomes of the model."""
+        return self.mapped(lambda part: part.detach().clone())
+
+
+@dataclass(frozen=True)
+class ModuleHead:
+    """The same logits by the head's own forward pass, which may be wrapped by an adapter or by sharding."""
+
+    module: nn.Module
+    vocabulary: int
+    scale: float = 1.0
+    cap: float | None = None
+
+    def logits(self, hidden_MD: Tensor, temperature: float = 1.0) -> Tensor:
+        """z / temperature [M, V], in float32 at least."""
+        return _bent(_wide(self.module(hidden_MD)), self.scale, self.cap, temperature)
+
+    def copied(self) -> ModuleHead:
+        """The head as it is now, whatever becomes of the model."""
+        return replace(self, module=copy.deepcopy(self.module).requires_grad_(requires_grad=False))
+
+
+AnyHead = Head | ModuleHead
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _bent(logits: Tensor, scale: float, cap: float | None, temperature: float) -> Tensor:
+    """What some families do to the product."""
+    if scale != 1.0:
+        logits = logits * scale
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    return logits if temperature == 1.0 else logits / temperature
+
+
+def head_of(model: Any) -> Head:
+    """The head of a causal language model; the check at load finds one that does more than is known here."""
+    linear = model.get_output_embeddings()
+    if not isinstance(linear, nn.Linear):
+        raise ModelError(
+            what=f"its head is not a matrix ({type(linear).__name__})",
+            where=type(model).__name__,
+            fix="Use a causal language model whose logits are hidden states times a matrix",
+        )
+    return Head(linear.weight, linear.bias, *_scale_and_cap(model.config.get_text_config()))
+
+
+def module_head_of(model: Any) -> ModuleHead:
+    """The head of a causal language model, as a module to call."""
+    config = model.config.get_text_config()
+    return ModuleHead(model.get_output_embeddings(), config.vocab_size, *_scale_and_cap(config))
+
+
+def _scale_and_cap(config: Any) -> tuple[float, float | None]:
+    multiplied, divided = (getattr(config, name, None) or 1.0 for name in ("logit_scale", "logits_scaling"))
+    caps = [float(cap) for cap in (getattr(config, name, None) for name in CAPS) if cap]
+    return float(multiplied) / float(divided), caps[0] if caps else None
+
 
 TILE_BYTES = 16 * 2**20
 """A CPU's cache is small."""
 GPU_TILE_BYTES = 512 * 2**20
-"""A GPU reads the head's matrix anew for each tile, so they are as large as memory may well spare."""
+"""A GPU reads the head's matrix once for each tile, so its tiles are large."""
 TILE_TOKENS = 64
 """No fewer tokens than this share a tile, however large the vocabulary: the weight's gradient is gone through once a
 tile."""
-
-
-TokenLoss = Callable[[slice, Tensor, Tensor], Tensor]
-"""(which tokens, their log-probs, their entropies) -> the sum of their losses."""
 
 
 @dataclass(frozen=True)
@@ -125,26 +225,45 @@ def token_logp(hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: 
     return logp_M, entropy_M
 
 
-@torch.no_grad()
-def token_loss_backward(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: float, loss: TokenLoss) -> Tensor:
-    """Add the loss's gradient to the head's `.grad` and give back that by the hidden states [M, D].
+@dataclass(frozen=True)
+class LossTile:
+    """Some tokens of a loss that is a sum over tokens, while their distributions are at hand."""
 
-    For losses that are sums over tokens: each tile's gradient is formed while its distributions are at hand, with three
-    products with the head's matrix where a separate backward needs four.
+    part: slice
+    """Which of the scored tokens."""
+    logp: Tensor
+    """A leaf, as `entropy`: a loss is formed of them and handed to `backward`."""
+    entropy: Tensor
+    _tile: _Tile
+    _hidden: Tensor
+    _head: Head
+    _grad_head: _Gradient
+    _temperature: float
+
+    @torch.no_grad()
+    def backward(self, loss: Tensor) -> Tensor:
+        """Add the loss's gradient to the head's `.grad`; gives that by the tokens' hidden states."""
+        slopes: Sequence[Tensor | None] = torch.autograd.grad(loss, (self.logp, self.entropy), allow_unused=True)
+        by_logp = torch.zeros_like(self.entropy) if slopes[0] is None else slopes[0]
+        slope = self._tile.slope_(by_logp, slopes[1], self.entropy.detach())
+        slope = self._head.through_(slope, self._tile.logits, self._temperature)
+        return _spread(slope, self._hidden, self._head, self._grad_head)
+
+
+def loss_tiles(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: float = 1.0) -> Iterator[LossTile]:
+    """The scored tokens of a loss that is a sum over tokens, tile by tile; each tile takes the loss of its tokens.
+
+    A tile's gradient is formed while its distributions are at hand, with three products with the head's matrix where a
+    separate backward needs four.
     """
     _check(hidden_MD, head, target_M)
     grad_head = _Gradient(_own_gradient(head.weight_VD), _own_gradient(head.bias_V))
-    grad_hidden_MD = torch.empty_like(hidden_MD)
     for part in _tiles(target_M, head.weight_VD.shape[0]):
-        tile = _tile(hidden_MD[part], head, target_M[part], temperature)
-        with torch.enable_grad():
-            logp, entropy = tile.logp().requires_grad_(), tile.entropy().requires_grad_()
-            total = loss(part, logp, entropy)
-            slopes: Sequence[Tensor | None] = torch.autograd.grad(total, (logp, entropy), allow_unused=True)
-        by_logp = torch.zeros_like(entropy) if slopes[0] is None else slopes[0]
-        slope = head.through_(tile.slope_(by_logp, slopes[1], entropy.detach()), tile.logits, temperature)
-        grad_hidden_MD[part] = _spread(slope, hidden_MD[part], head, grad_head)
-    return grad_hidden_MD
+        hidden = hidden_MD[part]
+        with torch.no_grad():
+            tile = _tile(hidden, head, target_M[part], temperature)
+            leaves = tile.logp().requires_grad_(), tile.entropy().requires_grad_()
+        yield LossTile(part, *leaves, tile, hidden, head, grad_head, temperature)
 
 
 def _own_gradient(parameter: Tensor | None) -> Tensor | None:

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from posttrain.errors import ModelError
-from posttrain.models.attention import NAME, Scoring
-from posttrain.models.forward import backbone, hidden_states, packed_states, run_in_rows
-from posttrain.models.head import Head, head_of
+from posttrain.models.forward import NAME, Scoring, backbone, hidden_states, packed_states, run_in_rows
 from posttrain.models.kv_cache import CachedAttention, PromptAttention
+from posttrain.models.logp import Head, head_of
 from posttrain.rollout import token_rows
 from posttrain.text.layout import pack
 
@@ -61,18 +60,18 @@ def check_runs(model: Any, where: str) -> None:
 
 def _with_loud_states(model: Any, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
     """The head's inputs, made so large that a soft cap shows, and the logits that the model makes of them."""
-    heard: list[Tensor] = []
+    loud: list[Tensor] = []
 
     def louder(_: Any, given: tuple[Tensor]) -> tuple[Tensor]:
-        heard.append(LOUD * given[0])
-        return (heard[-1],)
+        loud.append(LOUD * given[0])
+        return (loud[-1],)
 
     hook = model.get_output_embeddings().register_forward_pre_hook(louder)
     try:
         logits = _plain(model, rows)
     finally:
         hook.remove()
-    return torch.cat([states[0] for states in heard]), logits
+    return torch.cat([states[0] for states in loud]), logits
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:
@@ -135,5 +134,5 @@ def _slides(config: Any) -> bool:
     """Whether some layer sees a sliding window, as far as the config of this class says."""
     known = {field.name for field in dataclasses.fields(config)}
     kinds = getattr(config, "layer_types", None) or ("sliding_attention",)
-    told = "sliding_window" in known and config.sliding_window is not None
-    return told and getattr(config, "use_sliding_window", True) and "sliding_attention" in kinds
+    has_window = "sliding_window" in known and config.sliding_window is not None
+    return has_window and getattr(config, "use_sliding_window", True) and "sliding_attention" in kinds

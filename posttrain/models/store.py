@@ -15,9 +15,8 @@ from posttrain.errors import ModelError
 from posttrain.formats import MODELS, check_format
 from posttrain.measure.phases import phase
 from posttrain.models.forward import run_in_rows, runs_in_rows
-from posttrain.models.loading import filled, not_finite, outline, ready
+from posttrain.models.loading import filled, is_scorer, model_class, not_finite, outline, ready, scorer_name, with_score
 from posttrain.models.rounding import SaveDtype, round_weights, saved_tensors
-from posttrain.models.scorer import is_scorer, model_class, scorer_name, with_score
 from posttrain.models.weights import SHARD_BYTES, WeightFiles, describe, digest, kind, open_weights, write_shards
 from posttrain.workspace import finite_json
 
@@ -46,8 +45,8 @@ def load_tokenizer(path: str | Path) -> Any:
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
         tokenizer("0")  # some settings are not looked at before
-    except BaseException as error:  # tokenizers raises Exception itself, and its panics are no Exception
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+    except BaseException as error:  # tokenizers raises plain Exception, and its PanicException is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         what = f"the tokenizer cannot be read ({' '.join(str(error).split())[:300]})"
         raise ModelError(what=what, where=str(folder), fix="Save it again") from error
@@ -232,3 +231,20 @@ def _config_text(model: Any, dtype: torch.dtype) -> str:
         data.pop(private, None)
     data["dtype"] = kind(dtype)
     return json.dumps(data, indent=2, sort_keys=True) + "\n"
+
+
+def load_ends(path: str | Path) -> tuple[int, ...]:
+    """The tokens that end a completion by the folder's generation_config.json, if it has one."""
+    file = Path(path) / GENERATION
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        fix = "Fix it, or delete it where the tokenizer's own end token will do"
+        raise ModelError(what=f"cannot be read ({error!r:.200})", where=str(file), fix=fix) from error
+    ends = [] if found is None else found if isinstance(found, list) else [found]
+    rows = load_config(file.parent).get_text_config().vocab_size if ends else 0
+    odd = [end for end in ends if not isinstance(end, int) or isinstance(end, bool) or not 0 <= end < rows]
+    if odd:
+        what, fix = f"eos_token_id = {odd!r:.80} is no token of the model's {rows}", "Give tokens of the vocabulary"
+        raise ModelError(what=what, where=str(file), fix=fix)
+    return tuple(dict.fromkeys(ends))

@@ -71,7 +71,7 @@ def _convert(folder: Path, target: Path) -> None:
         if not found.get_vocab().keys() - set(found.all_special_tokens):
             raise ValueError("there is no file with a vocabulary")
         found.backend_tokenizer.save(str(target / "tokenizer.json"))
-    except Exception as error:  # tokenizers raises Exception itself, and has no class of its own
+    except Exception as error:  # tokenizers raises plain Exception; there is no narrower class
         what = f"tokenizer.json is missing and cannot be made from its files ({' '.join(str(error).split())[:200]})"
         fix = "Where its packages are installed, run AutoTokenizer.from_pretrained(...).save_pretrained(...) once"
         raise ModelError(what=what, where=str(folder), fix=fix) from error

@@ -9,17 +9,15 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.formulas.random import row_keys
+from posttrain.formulas.ragged import row_keys
 from posttrain.online.watch import Watch, has_zero_variance
 from posttrain.params import Params
-from posttrain.rewards.compose import RewardSum
-from posttrain.rewards.shaping import soft_overlong
+from posttrain.rewards.reward import RewardSum, soft_overlong
 from posttrain.rollout import Prompt, Rollout
-from posttrain.sampling.generate import generate_rollouts
-from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams
+from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
-from posttrain.train.batch import Batch, joined, make_batch
 from posttrain.train.model_set import ModelSet
+from posttrain.train.step import Batch, joined, make_batch
 
 
 class ReplayParams(Params):
@@ -95,7 +93,7 @@ class Rollouts:
         return self._params.minibatches * self._params.epochs
 
     def batch(self, step: int) -> Batch:
-        """The groups of one minibatch, sampled anew when a round begins, and groups of earlier rounds."""
+        """The groups of one minibatch, sampled when a round begins, and groups of earlier rounds."""
         number, place = divmod(step, self._per_round)
         if number not in self._rounds:
             self._rounds[number] = self._sample_round(number)

@@ -1,14 +1,14 @@
-"""What runs of `online.runs` and `distill.runs` can be told, and the objective and source that follow from it."""
+"""The settings of `online.runs` and `distill.runs`, and the objective, source and training that follow from them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from posttrain.algorithms.advantages import WinRateOptions
-from posttrain.algorithms.distill_rows import DISTILL_ROWS, DistillRunKnobs
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_knobs import (
@@ -22,27 +22,37 @@ from posttrain.algorithms.policy_knobs import (
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
-from posttrain.algorithms.supervised import DistillObjective, LikelihoodObjective
-from posttrain.online.mixed import MixedSource, PtxSource
+from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, DistillRunKnobs, LikelihoodObjective
+from posttrain.models.store import save_model
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
-from posttrain.online.selected import FilteredSource, best_rule, pair_rule
+from posttrain.online.sources import FilteredSource, MixedSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
+from posttrain.online.watch import Watch
 from posttrain.params import Params
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
-from posttrain.slots import NONE, model_slot, table_of, table_slot
+from posttrain.rewards.reward import Context, RewardSum
+from posttrain.rollout import Prompt
+from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import check_capacity
+from posttrain.slots import NONE, model_of, model_slot, table_of, table_slot
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.train.batch import Source
-from posttrain.train.epochs import EpochSource
+from posttrain.train.epochs import EpochSource, Source
+from posttrain.train.loop import TrainingParams, adamw, run_training
 from posttrain.train.model_set import ModelSet
-from posttrain.train.optimizer import Update
 from posttrain.train.run_config import Algorithm
-from posttrain.train.settings import TrainingParams, adamw
+from posttrain.train.step import Update
 from posttrain.train.tokenize_tables import demonstrations, windows
+from posttrain.workspace import metrics_path, model_path, rounded, write_json
 
 
 class OnlineParams(TrainingParams):
-    """What every run that samples can be told."""
+    """The settings of every run that samples."""
+
+    progress: ClassVar[tuple[str, ...]] = ("reward", "length", "kl_k3", "loss")
+    """Metrics in the line of progress."""
+    summary: ClassVar[tuple[str, ...]] = ("reward", "length", "entropy", "kl_k3", "accuracy")
+    """Metrics whose last values are written down, where there are any."""
 
     algorithm: str = Field(description="a row of docs/algorithms.md")
     start: str = model_slot("the model it starts from")
@@ -67,17 +77,21 @@ class OnlineParams(TrainingParams):
         return Shaping()
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
-        """What of the samples is learned from, and what is learned from beside them."""
+        """The samples that are learned from, with given data where the algorithm uses it."""
         return samples
 
     def tables(self) -> list[Path]:
-        """Tables that are read beside the prompts."""
+        """Tables that are read in addition to the prompts."""
         return []
 
     @property
     def compares_groups(self) -> bool:
         """Whether a group whose rewards agree has no gradient."""
         return False
+
+    def watch(self, section: str) -> Watch:
+        """What says that the run cannot learn."""
+        return Watch(section, self.reward, compares=self.compares_groups)
 
     def update_rule(self, models: ModelSet, steps: int) -> Update:
         """What turns gradients into new weights."""
@@ -144,7 +158,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         return Shaping(self.resample, self.overlong)
 
     def source(self, samples: Rollouts, text: ChatText) -> Source:
-        """The samples, with pretraining text beside them where ptx asks for it."""
+        """The samples, with pretraining text added where ptx asks for it."""
         corpus = table_of(self.corpus)
         if corpus is None:
             return samples
@@ -169,7 +183,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         return Trpo(models.policy, self.update, critic)
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """The samples, and the pretraining text beside them."""
+        """The samples and the pretraining text."""
         text = self.text.rows * (self.text.window + 1) if self.ptx else 0
         return super().step_tokens(longest_prompt) + text
 
@@ -226,6 +240,8 @@ class SampledBestRun(SampledRun, SampledBestKnobs):
 class DistillRun(OnlineParams, DistillRunKnobs):
     """One run of `distill.runs`: a student that learns a teacher's distribution."""
 
+    progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
+    summary: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl")
     teacher: str = model_slot("the model that is learned from")
     demonstrations: str = table_slot("chat", description="given answers to learn from, for own below 1", optional=True)
     reward: Rewards = Field(USUAL, description="what is watched, not learned from")
@@ -260,9 +276,64 @@ class DistillRun(OnlineParams, DistillRunKnobs):
         chat = table_of(self.demonstrations)
         return [] if chat is None else [chat]
 
+    def watch(self, section: str) -> Watch:
+        """Nothing: the rewards are not learned from."""
+        return Watch(section, {}, compares=False)
+
     def longest_row(self, longest_prompt: int) -> int:
         """An own sample or a given answer."""
         return max(super().longest_row(longest_prompt), self.max_tokens)
+
+
+def train_on_samples(
+    name: str,
+    section: str,
+    params: OnlineParams,
+    objective: Objective,
+    models: ModelSet,
+    text: ChatText,
+    prompts: Sequence[Prompt],
+    inputs: list[Path],
+) -> None:
+    """Sample and learn; writes the model and its metrics. `inputs`: the start model's folder first."""
+    rollout, lengths = params.rollout, [len(one.ids) for one in prompts]
+    check_capacity(
+        models.policy,
+        [one.ids for one in prompts],
+        rollout.prompts * rollout.group_size,
+        rollout.sampling,
+        f"{section}.rollout",
+    )
+    reward_model, watch = model_of(params.reward_model, f"{section}.reward_model"), params.watch(section)
+    samples = Rollouts(
+        prompts,
+        LocalSampler(models.policy, text.stops, models.runtime),
+        RewardSum(params.reward, Context(models.runtime, section, reward_model)),
+        models,
+        objective.needs,
+        rollout,
+        text=text,
+        seed=params.seed,
+        shaping=params.shaping(),
+        watch=watch,
+    )
+    source = params.source(samples, text)
+    log = run_training(
+        name,
+        params,
+        [*inputs, *params.tables(), *([reward_model] if reward_model else [])],
+        objective,
+        source,
+        models,
+        params.update_rule(models, source.steps),
+        params.progress,
+        step_tokens=params.step_tokens(max(lengths)),
+    )
+    watch.close()
+
+    save_model(models.policy, model_path(name), inputs[0], params.save_dtype)
+    shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if key in log.rows[-1]}
+    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
 
 
 def _sampled(model: type[Any]) -> type[OnlineParams]:

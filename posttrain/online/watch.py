@@ -1,4 +1,4 @@
-"""Says when a run cannot learn: no completion can be read, or the rewards of every group agree."""
+"""Warns when a run cannot learn: no completion can be parsed, or the rewards of every group are equal."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from posttrain.rewards.catalog import weights
-from posttrain.rewards.compose import check_readable
-from posttrain.rewards.reward import Term
+from posttrain.rewards.reward import Term, check_readable, weights
 from posttrain.rollout import Rollout
 
 PATIENCE = 64
-"""Completions at the beginning of a run of which one at least must have an answer that can be read."""
+"""Of the first completions of a run, at least one must have an answer that can be parsed."""
 ROUNDS = 5
 MOST = 0.9
-"""The share of agreeing groups in a whole run from which on a person is told."""
+"""The share of groups without a gradient in a whole run that is worth a warning."""
 
 
 def has_zero_variance(reward_G: Tensor) -> bool:
-    """Whether a group's rewards are all the same, so that comparing them teaches nothing."""
+    """Whether a group's rewards are all the same, so that its advantages are 0."""
     return bool((reward_G == reward_G[0]).all())
 
 

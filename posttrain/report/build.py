@@ -28,7 +28,7 @@ from posttrain.report.summary import (
     to_json,
 )
 from posttrain.stage_table import Settings, group_of
-from posttrain.tables.parquet import write_parquet
+from posttrain.tables.store import write_parquet
 from posttrain.workspace import metrics_path, write_json, write_text
 
 SAMPLES, PAGE = Path("report/samples.parquet"), Path("report/report.html")

@@ -9,7 +9,7 @@ from typing import Any
 
 from posttrain.report.policies import Policy, prompt_ids, read_json
 from posttrain.stage_table import STAGES, Settings, group_of, model_runs, policies
-from posttrain.tables.identity import canonical, digest
+from posttrain.tables.columns import canonical, digest
 from posttrain.workspace import metrics_path
 
 INPUTS = ("start", "policy", "teacher", "data", "path", "name", "task")

@@ -153,12 +153,12 @@ def _reward_note(summary: Mapping[str, Figures]) -> str:
 
 
 def _next() -> str:
-    tool = _beside_python("dvc")
+    tool = _next_to_python("dvc")
     rows = [
         ("report/report.html", "all of it on one page: curves, frontier, completions side by side"),
         (f"{tool} plots show", "the metrics of every step"),
         (f"{tool} exp run -S '{_knob(read())}'", "change a knob; what it does not touch is not run again"),
-        (f"{tool} exp show --only-changed", "the experiments beside each other: what differs"),
+        (f"{tool} exp show --only-changed", "the experiments side by side: what differs"),
         ("docs/report.md", "what the figures mean"),
     ]
     width = max(len(command) for command, _ in rows)
@@ -180,7 +180,7 @@ def _knob(settings: Settings) -> str:
     return f"{name}={2 * value:g}"
 
 
-def _beside_python(tool: str) -> str:
+def _next_to_python(tool: str) -> str:
     """The tool as a person has to type it: with the environment's folder where that lies in the workspace."""
     folder = Path(sys.executable).parent
     return str((folder / tool).relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else tool
@@ -188,7 +188,7 @@ def _beside_python(tool: str) -> str:
 
 def _readme() -> str:
     if not README.is_file():
-        raise DataError(what="there is no such file", where=str(README), fix="Run from the project's root folder")
+        raise DataError(what="file not found", where=str(README), fix="Run from the project's root folder")
     text = README.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(END) < text.index(BEGIN):
         fix = f"Put {BEGIN} and {END} around the place of the table, once"

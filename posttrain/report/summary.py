@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from posttrain.report.policies import Policy
-from posttrain.tasks.catalog import load_task
+from posttrain.tasks.task import load_task
 
 SUMMARY = "report/summary.json"
 HEADLINE = "report/headline.json"

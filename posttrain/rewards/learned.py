@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posttrain.errors import ModelError
-from posttrain.models.device import Device
+from posttrain.models.device import Runtime
 from posttrain.models.forward import score_rows
 from posttrain.models.store import load_model
 from posttrain.rewards.reward import Context, Judge, NoOptions, Reward
@@ -21,7 +21,7 @@ from posttrain.text.layout import micro_batches, pack
 class RewardModel:
     """Scores completions with the scalar head of a model folder; demonstrations score 0 on average."""
 
-    def __init__(self, path: Path, device: Device, micro_tokens: int = 16_384) -> None:
+    def __init__(self, path: Path, device: Runtime, micro_tokens: int = 16_384) -> None:
         self._model = load_model(path).to(device.torch)
         self._shift = getattr(self._model.config, "reward_shift", 0.0)
         if not type(self._model).__name__.endswith("ForSequenceClassification"):

@@ -24,8 +24,7 @@ from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward
 from posttrain.rollout import Rollout
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.slots import model_slot, table_slot
-from posttrain.tables.columns import Kind
-from posttrain.tables.identity import with_ids
+from posttrain.tables.columns import Kind, with_ids
 from posttrain.tables.schemas import CONTROL
 from posttrain.text.chat import DATE, TemplateDate
 

@@ -11,9 +11,8 @@ import polars as pl
 import pyarrow as pa
 
 from posttrain.params import HALF
-from posttrain.tables.columns import COLUMNS, TURNS, Kind
+from posttrain.tables.columns import COLUMNS, TURNS, Kind, content_ids
 from posttrain.tables.failures import shown
-from posttrain.tables.identity import content_ids
 
 Row = Mapping[str, Any]
 Layout = tuple[str, ...]

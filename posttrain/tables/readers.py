@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from posttrain.errors import DataError
 from posttrain.tables.failures import first_line, printable, shown
-from posttrain.tables.parquet import DECODE_ERRORS, check_decoded_size
+from posttrain.tables.store import DECODE_ERRORS, check_decoded_size
 
 Row = dict[str, Any]
 Numbered = tuple[int, Row | str]

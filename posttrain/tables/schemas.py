@@ -8,8 +8,7 @@ from typing import Final
 import polars as pl
 
 from posttrain.tables.checks import pa
-from posttrain.tables.columns import COLUMNS, CONTENT, OPTIONAL, ROLES, SPLITS, TEXT_LIMIT, TURNS, Kind
-from posttrain.tables.identity import content_ids
+from posttrain.tables.columns import COLUMNS, CONTENT, OPTIONAL, ROLES, SPLITS, TEXT_LIMIT, TURNS, Kind, content_ids
 
 CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
 _LOGP_TOLERANCE: Final = 1e-4
@@ -51,7 +50,7 @@ def _id_rules(kind: Kind) -> list[pa.Check]:
         return pl.LazyFrame({"id": frame["id"] == content_ids(frame, CONTENT[kind])})
 
     requirement = f"must be the hash of {' + '.join(CONTENT[kind])}"
-    error = f"{requirement}; make the ids anew with with_ids()"
+    error = f"{requirement}; make the ids again with with_ids()"
     hashed = pa.Check(matches, name=requirement, error=error, n_failure_cases=1)
     return [_rule("must be unique", "keep one row per id", pl.col("id").is_unique()), hashed]
 
@@ -131,8 +130,8 @@ def _rejected_rules() -> list[pa.Check]:
 
 
 def _margin_rules() -> list[pa.Check]:
-    told = pl.col("margin")
-    return [_rule("must be finite and not below 0", "0 stands for unknown", told.is_finite() & (told >= 0))]
+    margin = pl.col("margin")
+    return [_rule("must be finite and not below 0", "0 stands for unknown", margin.is_finite() & (margin >= 0))]
 
 
 def _sample_rules() -> list[pa.Check]:

@@ -10,8 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from posttrain.errors import ParamsError
 from posttrain.params import Params, load
-from posttrain.tables.columns import Kind
-from posttrain.tables.identity import with_ids
+from posttrain.tables.columns import Kind, with_ids
 from posttrain.tables.user_data import FileTable, HubTable, load_table
 
 Tables = dict[Kind, pl.DataFrame]

@@ -8,8 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from posttrain.tables.columns import Kind, Split
-from posttrain.tables.identity import content_ids
+from posttrain.tables.columns import Kind, Split, content_ids
 
 SPLIT_NAMES: Final[dict[str, Split]] = {
     **dict.fromkeys(("train", "training"), "train"),

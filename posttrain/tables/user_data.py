@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 
 from posttrain.errors import DataError, TableError
 from posttrain.measure.phases import phase
-from posttrain.tables.columns import COLUMNS, SPLITS, Kind, Split
+from posttrain.tables.columns import COLUMNS, SPLITS, Kind, Split, with_ids
 from posttrain.tables.conversion import ORIGIN, Refused, read_parts
 from posttrain.tables.failures import (
     LISTED,
@@ -28,11 +28,9 @@ from posttrain.tables.failures import (
     row_failures,
     sentences,
 )
-from posttrain.tables.identity import with_ids
-from posttrain.tables.parquet import write_parquet
 from posttrain.tables.places import Finder, Parts
 from posttrain.tables.readers import Columns, Numbered, Part, arrow_rows
-from posttrain.tables.store import rejected_path
+from posttrain.tables.store import rejected_path, write_parquet
 from posttrain.tables.user_splits import (
     Say,
     SplitOptions,

@@ -6,7 +6,8 @@ token. Text that looks like a special token stays text: it cannot forge a turn o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any
 
@@ -15,7 +16,6 @@ from pydantic import BeforeValidator
 from posttrain.errors import DataError
 from posttrain.measure.record import note
 from posttrain.rollout import TokenRow
-from posttrain.text.stops import Stops
 from posttrain.text.templates import PROCESS, Asked, RenderError, Template
 
 Message = Mapping[str, str]
@@ -44,7 +44,7 @@ class ChatText:
     """A tokenizer and its chat template."""
 
     def __init__(self, tokenizer: Any, where: str = "tokenizer", ends: Sequence[int] = (), today: str = DATE) -> None:
-        """`ends`: tokens that end a completion beside the tokenizer's own (models/ends.py: `load_ends`)."""
+        """`ends`: tokens that end a completion besides the tokenizer's own (models/store.py: `load_ends`)."""
         self.tokenizer = tokenizer
         self._where = where
         self._specials = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
@@ -151,7 +151,7 @@ class ChatText:
     def _encoded(self, text: str | list[str], **how: bool) -> Any:
         try:
             return self.tokenizer(text, add_special_tokens=False, return_attention_mask=False, **how)["input_ids"]
-        except BaseException as error:  # a panic of the tokenizers library is no Exception
+        except BaseException as error:  # a panic of tokenizers is no Exception, and its class cannot be imported
             if type(error).__name__ != "PanicException":
                 raise
             what = f"the tokenizer fails on a text ({' '.join(str(error).split())[:200]})"
@@ -232,3 +232,36 @@ class ChatText:
 def _marked(messages: Sequence[Message]) -> list[Message]:
     """The turns with a mark each in place of the content."""
     return [{**turn, "content": _MARK.format(i)} for i, turn in enumerate(messages)]
+
+
+Decode = Callable[[Sequence[int]], str]
+
+MARGIN = 8
+"""Tokens before the longest match: a cut character, or tokens without text of their own."""
+
+
+@dataclass(frozen=True)
+class Stops:
+    """The tokens that end a completion, and how tokens become the text that stop strings are looked for in."""
+
+    tokens: tuple[int, ...]
+    decode: Decode
+
+
+class StopStrings:
+    """Looks for strings at the end of a growing text, in as few tokens as can hold one."""
+
+    def __init__(self, strings: Sequence[str], decode: Decode) -> None:
+        self._strings, self._decode = tuple(strings), decode
+        self._tail = MARGIN + max((len(one.encode()) for one in strings), default=0)
+
+    def end(self, ids: Sequence[int], new: int) -> int | None:
+        """How many ids there are once a string is complete; all but the last `new` have been looked at."""
+        if not self._strings or not self._within(ids, len(ids) - new, len(ids)):
+            return None
+        known = len(ids) - new
+        return next((end for end in range(known + 1, len(ids) + 1) if self._within(ids, end - 1, end)), None)
+
+    def _within(self, ids: Sequence[int], known: int, end: int) -> bool:
+        text = self._decode(ids[max(known - self._tail, 0) : end])
+        return any(one in text for one in self._strings)

@@ -1,17 +1,71 @@
-"""Batches from given rows: every example once an epoch, in an order that the seed and the epoch decide."""
+"""Where the batches of a run come from; those of given rows: every example once an epoch, in an order by the seed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from posttrain.rollout import TokenRow
-from posttrain.train.batch import Batch, Source, make_batch
 from posttrain.train.model_set import ModelSet
+from posttrain.train.step import Batch, make_batch
+
+
+class Source(Protocol):
+    """Where the batches of a run come from."""
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in the whole run."""
+        ...
+
+    def batch(self, step: int) -> Batch:
+        """The rows of one optimizer step."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers about the last batch that are worth a column."""
+        return {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What must be kept to resume from here; nothing where the step alone decides the batch."""
+        return {}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Resume from what `state_dict` gave."""
+        if tensors:
+            raise ValueError(f"this source keeps nothing, so {sorted(tensors)} are of another one")
+
+
+class WrappedSource(Source):
+    """A source around another one, which keeps all there is to keep."""
+
+    def __init__(self, inner: Source) -> None:
+        self._inner = inner
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in the whole run."""
+        return self._inner.steps
+
+    def batch(self, step: int) -> Batch:
+        """The rows of the inner source."""
+        return self._inner.batch(step)
+
+    def metrics(self) -> dict[str, float]:
+        """What the inner source has seen."""
+        return self._inner.metrics()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What the inner source keeps."""
+        return self._inner.state_dict()
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Resume from what `state_dict` gave."""
+        self._inner.load_state_dict(tensors)
 
 
 @dataclass(frozen=True)

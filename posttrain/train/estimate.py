@@ -82,8 +82,8 @@ def check_memory(models: ModelSet, step_tokens: int, share: float | None, name: 
 
 
 @contextlib.contextmanager
-def told_out_of_memory(models: ModelSet, step_tokens: int, name: str) -> Iterator[None]:
-    """Memory that runs out all the same is said with the knobs that lower its use."""
+def explained_out_of_memory(models: ModelSet, step_tokens: int, name: str) -> Iterator[None]:
+    """An error for memory that runs out all the same, with the parameters that lower its use."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -91,5 +91,5 @@ def told_out_of_memory(models: ModelSet, step_tokens: int, name: str) -> Iterato
         if not exhausted:
             raise
         needed = training_bytes(models, step_tokens)
-        what = f"the memory ran out; by estimate {needed / GB:.3g} GB were needed beside the weights"
+        what = f"the memory ran out; by estimate {needed / GB:.3g} GB were needed besides the weights"
         raise TrainingError(what=what, where=name, fix=f"{LOWER_MEMORY}; the last checkpoint is kept") from error

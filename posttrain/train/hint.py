@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from posttrain.algorithms.distill_rows import DISTILL_ROWS
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
+from posttrain.algorithms.supervised import DISTILL_ROWS
 from posttrain.params import did_you_mean
 
 

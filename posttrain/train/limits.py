@@ -49,7 +49,7 @@ def within(limits: LimitParams, rows: Sequence[Row], name: str) -> bool:
         for key, what, fix in beyond:
             if all(key in keys for keys in earlier):
                 told = f"{what}, and has been for {limits.steps} steps, at step {newest['step']}"
-                kept = f"The last checkpoint before it is kept; limits.{key}: null (params.yaml) goes on regardless"
+                kept = f"The last checkpoint before it is kept; limits.{key}: null (params.yaml) continues regardless"
                 raise TrainingError(what=told, where=name, fix=f"{fix}. {kept}")
     return not beyond
 
@@ -72,7 +72,7 @@ def _beyond(limits: LimitParams, rows: Sequence[Row], at: int) -> Iterator[tuple
 
 
 def _usual_gradient(limits: LimitParams, rows: Sequence[Row], at: int) -> float | None:
-    """The median norm of the steps before those in question; steps that taught nothing tell nothing."""
+    """The median norm of the steps before those in question; steps without a gradient do not count."""
     last = max(at - limits.steps, 0)
     norms = [row["grad_norm"] for row in rows[max(last - BEFORE, 0) : last] if row.get("grad_norm")]
     return statistics.median(norms) if len(norms) >= BEFORE // 5 else None

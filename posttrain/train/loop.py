@@ -1,28 +1,122 @@
-"""The training loop: the same for every algorithm, which it knows only by its objective."""
+"""A training run: its settings, and the loop, which knows an algorithm only by its objective."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor
+from pydantic import Field
+from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Objective, State
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.measure.phases import phase
+from posttrain.measure.record import note
 from posttrain.measure.timings import kept, resumed
+from posttrain.models.device import DeviceParams
+from posttrain.models.rounding import SaveDtype
+from posttrain.models.store import save_model
+from posttrain.params import Params
 from posttrain.progress import Progress
+from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
-from posttrain.train.batch import Source
 from posttrain.train.checkpoint import Checkpoints, Saved
+from posttrain.train.epochs import EpochSource, Example, Source
+from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory, most_tokens
+from posttrain.train.heldout import mean_loss
 from posttrain.train.limits import LimitParams, within
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
-from posttrain.train.optimizer import Update
-from posttrain.train.step import StepClosure
+from posttrain.train.step import AdamW, OptimizerParams, StepClosure, Update
+from posttrain.workspace import metrics_path, model_path, plot_path, rounded, write_json
+
+
+class TrainingParams(Params):
+    """Shared by all stages that train."""
+
+    seed: int = Field(0, ge=0, lt=2**32, description="decides the order of rows and every sample")
+    optimizer: OptimizerParams = Field(default_factory=OptimizerParams)
+    device: DeviceParams = Field(default_factory=DeviceParams)
+    micro_tokens: int = Field(16_384, ge=64, description="most tokens in one forward pass (memory, not results)")
+    checkpoint_every: int = Field(50, ge=1, description="optimizer steps between checkpoints")
+    limits: LimitParams = Field(default_factory=LimitParams)
+    save_dtype: SaveDtype | None = Field(
+        None,
+        description="dtype of the saved weights; null: that of the start model's files, float32 from scratch",
+    )
+    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
+
+
+RUNS_ON = "runs_on"
+"""The type of the device, among the settings that a checkpoint is known by."""
+
+
+def decisive(params: TrainingParams) -> dict[str, Any]:
+    """The settings that change the training, as plain data: those that a checkpoint is known by."""
+    return params.model_dump(mode="json", exclude={"limits", "checkpoint_every", "save_dtype"})
+
+
+def adamw(trained: Mapping[str, nn.Module], params: TrainingParams, steps: int) -> AdamW:
+    """The ordinary update rule over trained models, by name."""
+    rates = {"policy": params.optimizer.lr, "critic": params.optimizer.critic_lr or params.optimizer.lr}
+    return AdamW([(model, rates[name]) for name, model in trained.items()], params.optimizer, steps)
+
+
+def run_training(
+    name: str,
+    params: TrainingParams,
+    inputs: list[Path],
+    objective: Objective,
+    source: Source,
+    models: ModelSet,
+    update: Update,
+    watch: tuple[str, ...],
+    *,
+    step_tokens: int,
+) -> MetricsLog:
+    """Train under the stage's own checkpoints, which stay until DVC has recorded the results.
+
+    `step_tokens`: the most tokens that an optimizer step can hold, for the estimate of memory.
+    """
+    checkpoints = Checkpoints(name, {**decisive(params), RUNS_ON: models.runtime.torch.type}, inputs)
+    plot = plot_path(name)
+    check_memory(models, step_tokens, params.limits.memory, name)
+    checkpoints.check_space(checkpoint_bytes(models))
+    run = Run(name, objective, source, models, update, checkpoints, plot, params.checkpoint_every, watch, params.limits)
+    randomness.seed(params.seed)
+    note(seed=params.seed)
+    with explained_out_of_memory(models, step_tokens, name):
+        log = train(run)
+    checkpoints.finish(plot)
+    return log
+
+
+def train_likelihood(
+    name: str,
+    params: TrainingParams,
+    inputs: list[Path],
+    objective: Objective,
+    models: ModelSet,
+    examples: Sequence[Example],
+    heldout: Sequence[Example],
+    *,
+    batch: int,
+    epochs: float,
+    start: Path,
+) -> None:
+    """Learn given rows; writes the model, with the tokenizer of `start`, and its metrics."""
+    source = EpochSource(examples, batch, epochs, params.seed)
+    update, tokens = adamw(models.trained, params, source.steps), most_tokens(examples, batch)
+    log = run_training(name, params, inputs, objective, source, models, update, ("loss",), step_tokens=tokens)
+
+    save_model(models.policy, model_path(name), start, params.save_dtype)
+    losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}
+    learned = sum(len(row.rest) for example in examples for row in example.rows)
+    write_json(metrics_path(name), {"steps": source.steps, "rows": len(examples), "tokens": learned, **rounded(losses)})
+    print(f"{name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(name)}")
 
 
 @dataclass(frozen=True)

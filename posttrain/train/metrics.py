@@ -23,7 +23,7 @@ class MetricsLog:
             self.add(row)
 
     def add(self, row: Row) -> None:
-        """Append a row; a column not seen before makes the file anew."""
+        """Append a row; a column not seen before rewrites the file."""
         self.rows.append(dict(row))
         new = [name for name in row if name not in self._columns]
         if new:

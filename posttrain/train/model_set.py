@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,13 +14,14 @@ from torch.nn import Parameter
 from posttrain.formulas.distill import Divergence, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
+from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
-from posttrain.models.head import AnyHead, head_of, module_head_of
-from posttrain.models.logp import exact_kl
-from posttrain.models.runtime import Runtime
+from posttrain.models.logp import AnyHead, exact_kl, head_of, module_head_of
 from posttrain.models.store import load_policy, load_scorer
 from posttrain.text.layout import Layout, micro_batches, pack, sent
-from posttrain.train.batch import Batch
+
+if TYPE_CHECKING:
+    from posttrain.train.step import Batch
 
 FIXED = ("ref_logp", "anchor", "old_value", "recomputed_logp")
 

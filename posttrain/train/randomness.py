@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def seed(value: int) -> None:
-    """Begin python's, numpy's and torch's random numbers anew, on every device."""
+    """Seed python, numpy and torch, on every device."""
     random.seed(value)
     np.random.seed(value)  # noqa: NPY002  # the state that libraries share
     torch.manual_seed(value)
@@ -34,7 +34,7 @@ def states(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore(kept: dict[str, Tensor], device: torch.device) -> None:
-    """Go on where `states` was."""
+    """Resume from `states`."""
     spare = float(kept["python_spare"])
     random.setstate((random.getstate()[0], tuple(kept["python"].tolist()), None if math.isnan(spare) else spare))
     *keys, place, has_spare = kept["numpy"].tolist()

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from posttrain.algorithms.objective import Row
 from posttrain.errors import ParamsError
 from posttrain.params import PARAMS_FILE, Params, at, check, read
-
-
-class Row(Protocol):
-    """What every algorithm table holds."""
-
-    def laid(self, over: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,108 @@
-"""One optimizer step as the update rules see it."""
+"""One optimizer step: its rows and columns, the gradient of its loss, and the ordinary update rule, AdamW."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from pydantic import Field, field_validator
+from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Loss, Objective
+from posttrain.formulas.ragged import Ragged
 from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
-from posttrain.models.head import head_of
-from posttrain.models.logp import token_loss_backward
+from posttrain.models.logp import head_of, loss_tiles
+from posttrain.params import Params
+from posttrain.rollout import TokenRow
 from posttrain.text.layout import pack
-from posttrain.train.batch import Batch
 from posttrain.train.model_set import ModelSet, on_device
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of tokens and their columns; `columns.rows['row']` numbers them."""
+
+    rows: Sequence[TokenRow]
+    columns: Ragged
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def part(self, rows: Sequence[int]) -> Batch:
+        """Some rows, in the order given, renumbered."""
+        columns = self.columns.select(torch.tensor(rows, dtype=torch.long))
+        columns = columns.with_rows(row=torch.arange(len(rows)))
+        return Batch([self.rows[i] for i in rows], columns)
+
+    def with_prepared(self, step: Ragged) -> Batch:
+        """The rows that `prepare` has left, in its order, with the columns that it made."""
+        kept = step.rows["row"].tolist()
+        return Batch([self.rows[i] for i in kept], step.with_rows(row=torch.arange(len(kept))))
+
+    def with_columns(self, columns: Ragged) -> Batch:
+        """The same rows with other columns."""
+        return replace(self, columns=columns)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The whole batch as named tensors, for a checkpoint."""
+        columns = self.columns
+        saved = {"lengths": columns.lengths_B, "items": columns.items}
+        saved |= {f"row.{name}": part for name, part in columns.rows.items()}
+        saved |= {f"token.{name}": part for name, part in columns.tokens.items()}
+        for name in ("prompt", "rest"):
+            side = [getattr(row, name) for row in self.rows]
+            saved[f"{name}.ids"] = torch.tensor([i for ids in side for i in ids], dtype=torch.long)
+            saved[f"{name}.lengths"] = torch.tensor([len(ids) for ids in side], dtype=torch.long)
+        saved["masked"] = torch.tensor([row.mask is not None for row in self.rows])
+        saved["mask"] = torch.tensor([one for row in self.rows for one in row.mask or ()], dtype=torch.bool)
+        return saved
+
+    @staticmethod
+    def from_tensors(saved: dict[str, Tensor]) -> Batch:
+        """The batch that `tensors` saved."""
+        prompts, rests = (
+            [part.tolist() for part in torch.split(saved[f"{name}.ids"], saved[f"{name}.lengths"].tolist())]
+            for name in ("prompt", "rest")
+        )
+        masked, mask = saved["masked"], saved["mask"]
+        sizes = (saved["rest.lengths"] * masked).tolist()
+        parts = zip(torch.split(mask, sizes), masked.tolist(), strict=True)
+        masks = [part.tolist() if has else None for part, has in parts]
+        columns = Ragged(
+            lengths_B=saved["lengths"],
+            rows={name[4:]: part for name, part in saved.items() if name.startswith("row.")},
+            tokens={name[6:]: part for name, part in saved.items() if name.startswith("token.")},
+            item_B=saved["items"],
+        )
+        return Batch([TokenRow(*one) for one in zip(prompts, rests, masks, strict=True)], columns)
+
+
+def make_batch(
+    rows: Sequence[TokenRow],
+    row_columns: dict[str, Tensor] | None = None,
+    token_columns: dict[str, Tensor] | None = None,
+    items: Tensor | None = None,
+) -> Batch:
+    """A batch from rows and known columns."""
+    lengths = torch.tensor([len(row.trained) for row in rows], dtype=torch.long)
+    numbered = {**(row_columns or {}), "row": torch.arange(len(rows))}
+    return Batch(rows, Ragged(lengths, numbered, token_columns or {}, items))
+
+
+def joined(parts: Sequence[Batch]) -> Batch:
+    """Batches of the same columns as one; rows that belong together must lie in one part."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0].columns
+    return make_batch(
+        [row for part in parts for row in part.rows],
+        {name: torch.cat([part.columns.rows[name] for part in parts]) for name in first.rows if name != "row"},
+        {name: torch.cat([part.columns.tokens[name] for part in parts]) for name in first.tokens},
+    )
 
 
 @dataclass(frozen=True)
@@ -56,24 +143,23 @@ class StepClosure:
     def _fused_backward(self, micro: Batch) -> dict[str, Tensor]:
         """The same for a loss that is a sum over tokens, without autograd through the head.
 
-        The loss is asked tile by tile while the head's distributions are at hand, so that they are made once.
+        The loss is formed tile by tile while the head's distributions are at hand, so that they are made once.
         """
         models = self.models
         layout = pack(micro.rows).to(models.runtime.torch)
         columns = on_device(micro.columns, models.runtime.torch)
         totals: dict[str, Tensor] = {}
-
-        def loss(part: slice, logp: Tensor, entropy: Tensor) -> Tensor:
-            found = self.objective.loss(columns.tokens_in(part).with_tokens(logp=logp, entropy=entropy))
-            for name, share in _detached(found).items():
-                totals[name] = totals[name] + share if name in totals else share
-            return found.total
-
         with models.runtime.autocast():
             embedded_ND = embedded_leaf(models.policy, layout)
             states_ND = packed_states(models.policy, layout, embedded_ND)
             hidden_MD = states_ND.detach().index_select(0, layout.source_M)
-            grad_MD = token_loss_backward(hidden_MD, head_of(models.policy), layout.target_M, models.temperature, loss)
+            grad_MD = torch.empty_like(hidden_MD)
+            for tile in loss_tiles(hidden_MD, head_of(models.policy), layout.target_M, models.temperature):
+                part = columns.tokens_in(tile.part).with_tokens(logp=tile.logp, entropy=tile.entropy)
+                loss = self.objective.loss(part)
+                grad_MD[tile.part] = tile.backward(loss.total)
+                for name, share in _detached(loss).items():
+                    totals[name] = totals[name] + share if name in totals else share
         states_ND.backward(torch.zeros_like(states_ND).index_add_(0, layout.source_M, grad_MD))  # type: ignore[no-untyped-call]
         if embedded_ND is not None:
             add_embedding_gradient(models.policy, layout, embedded_ND)
@@ -82,3 +168,102 @@ class StepClosure:
 
 def _detached(loss: Loss) -> dict[str, Tensor]:
     return {"loss": loss.total.detach(), **{name: share.detach() for name, share in loss.metrics.items()}}
+
+
+class OptimizerParams(Params):
+    """How a gradient becomes a step."""
+
+    lr: float = Field(1e-4, gt=0, lt=1, description="peak learning rate")
+    schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = Field(
+        "cosine", description="of the rate"
+    )
+    warmup: float = Field(0.05, ge=0, lt=1, description="share of the steps over which the rate rises")
+    decay: float = Field(0.3, ge=0, le=1, description="warmup_stable_decay: share of the steps over which it falls")
+    betas: list[float] = Field([0.9, 0.95], min_length=2, max_length=2, description="AdamW's averages")
+    weight_decay: float = Field(0.0, ge=0, description="on matrices only")
+    clip: float = Field(1.0, gt=0, description="largest gradient norm")
+    critic_lr: float | None = Field(None, gt=0, lt=1, description="the critic's peak rate; null for the same")
+
+    @field_validator("betas", mode="after")
+    @classmethod
+    def _averages(cls, betas: list[float]) -> list[float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"{betas} are shares of the past that an average keeps. Use numbers from 0 to below 1")
+        return betas
+
+
+class Update(Protocol):
+    """Turns the gradient of a step into new weights."""
+
+    def step(self, closure: StepClosure, progress: float) -> dict[str, float]: ...
+
+    def state_dict(self) -> dict[str, Tensor]: ...
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None: ...
+
+
+def rate(params: OptimizerParams, progress: float, steps: int) -> float:
+    """The share of the peak rate at `progress` (0 at the first step, 1 after the last)."""
+    warmup = max(params.warmup, 1.0 / max(steps, 1)) if params.warmup else 0.0
+    if progress + 1.0 / max(steps, 1) <= warmup:
+        return (progress + 1.0 / max(steps, 1)) / warmup
+    rest = (progress - warmup) / max(1 - warmup, 1e-9)
+    match params.schedule:
+        case "linear":
+            return 1 - rest
+        case "cosine":
+            return 0.5 * (1 + math.cos(math.pi * rest))
+        case "warmup_stable_decay":
+            return min(1.0, (1 - progress) / params.decay) if params.decay else 1.0
+        case _:
+            return 1.0
+
+
+class AdamW:
+    """Clip the gradient's norm, then AdamW (Loshchilov 2019) on each module's parameters."""
+
+    def __init__(self, modules: Iterable[tuple[nn.Module, float]], params: OptimizerParams, steps: int) -> None:
+        self._params, self._steps = params, steps
+        groups: list[dict[str, Any]] = []
+        for module, peak in modules:
+            matrices = [p for p in module.parameters() if p.requires_grad and p.dim() > 1]
+            others = [p for p in module.parameters() if p.requires_grad and p.dim() <= 1]
+            groups.append({"params": matrices, "peak": peak, "weight_decay": params.weight_decay})
+            groups.append({"params": others, "peak": peak, "weight_decay": 0.0})
+        groups = [group for group in groups if group["params"]]
+        beta1, beta2 = params.betas
+        self._optimizer = torch.optim.AdamW(groups, lr=params.lr, betas=(beta1, beta2), fused=True)
+        self._parameters = [p for group in groups for p in group["params"]]
+
+    def step(self, closure: Callable[[], dict[str, float]], progress: float) -> dict[str, float]:
+        """One step at the schedule's rate."""
+        share = rate(self._params, progress, self._steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = group["peak"] * share
+        metrics = closure()
+        norm = nn.utils.clip_grad_norm_(self._parameters, self._params.clip)
+        metrics["grad_norm"] = float(norm)
+        if math.isfinite(metrics["grad_norm"]):
+            self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        metrics["lr"] = self._params.lr * share
+        return metrics
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The averages and counters of every parameter."""
+        state = self._optimizer.state_dict()["state"]
+        return {f"{i}.{name}": part for i, parts in state.items() for name, part in parts.items()}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take up the averages and counters saved by `tensors`."""
+        state = self._optimizer.state_dict()
+        for name, part in tensors.items():
+            index, kind = name.split(".", 1)
+            state["state"].setdefault(int(index), {})[kind] = part
+        for index, parts in state["state"].items():
+            shape = self._parameters[index].shape
+            shapes = {"step": torch.Size(), "exp_avg": shape, "exp_avg_sq": shape}
+            sound = all(part.is_floating_point() and bool(part.isfinite().all()) for part in parts.values())
+            if {kind: part.shape for kind, part in parts.items()} != shapes or not sound:
+                raise ValueError(f"the averages of parameter {index} are not whole")
+        self._optimizer.load_state_dict(state)

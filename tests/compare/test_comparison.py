@@ -15,7 +15,7 @@ from posttrain.compare.comparison import compare, verdict
 from posttrain.compare.experiments import git
 from posttrain.compare.text import as_data, conclusion, in_words
 from posttrain.errors import PosttrainError
-from posttrain.tables.identity import from_rows
+from posttrain.tables.columns import from_rows
 from posttrain.tables.store import write_table
 from tests.report import workspace
 

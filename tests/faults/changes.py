@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 
-from posttrain.tables.columns import COLUMNS, TURNS, Kind
-from posttrain.tables.identity import with_ids
+from posttrain.tables.columns import COLUMNS, TURNS, Kind, with_ids
 from posttrain.train.checkpoint import STATE, SUMS, TENSORS
 
 SNAPSHOT = ".before.json"

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from posttrain.digests import recorded
-from posttrain.tables.parquet import write_parquet
+from posttrain.tables.store import write_parquet
 from tests.faults.ledger import Row
 from tests.faults.processes import Ended
 from tests.faults.project import RUN, command, ended, errors, made, products, repro, stage_runs, started

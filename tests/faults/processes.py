@@ -28,16 +28,16 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("posttrain/workspace.py", "write_json", "while a summary was written"),
     ("posttrain/workspace.py", "", "while checkpoints were looked after"),
     ("models/store.py", "save_model", "while a model was written"),
-    ("tables/parquet.py", "write_parquet", "while a table was written"),
+    ("tables/store.py", "write_parquet", "while a table was written"),
     ("train/metrics.py", "_write", "while the log was written"),
     ("report/build.py", "_write_text", "while the report was written"),
-    ("sampling/local/decoder.py", "", "in a rollout"),
-    ("train/optimizer.py", "step", STEP),
+    ("sampling/local.py", "", "in a rollout"),
+    ("train/step.py", "step", STEP),
     ("online/trpo.py", "", STEP),
     ("train/loop.py", "", "between two optimizer steps"),
 )
 """(file, function, what the process was doing), the first that is on the stack counts; "" is any function."""
-BACKWARD = ("train/loop.py", "backward")
+BACKWARD = ("train/step.py", "_backward")
 
 
 @dataclass(frozen=True)

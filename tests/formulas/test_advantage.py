@@ -5,8 +5,18 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from posttrain.formulas import advantage as adv
-from posttrain.rewards.shaping import soft_overlong
+from posttrain.algorithms.advantages import (
+    at_last_token,
+    batch_centred,
+    gae,
+    group_centred,
+    group_zscore,
+    leave_one_out,
+    moving_average,
+    return_to_go,
+    whiten,
+)
+from posttrain.rewards.reward import soft_overlong
 
 
 def t(*numbers: float) -> Tensor:
@@ -19,32 +29,32 @@ SIBLINGS = torch.tensor([7, 7, 3, 3])
 
 
 def test_batch_centred() -> None:
-    assert_close(adv.batch_centred(REWARD), t(-1, -2, 0, 3))
+    assert_close(batch_centred(REWARD), t(-1, -2, 0, 3))
 
 
 def test_moving_average() -> None:
-    assert_close(adv.moving_average(REWARD, 0.5), t(0.5, -0.5, 1.5, 4.5))
+    assert_close(moving_average(REWARD, 0.5), t(0.5, -0.5, 1.5, 4.5))
 
 
 def test_leave_one_out() -> None:
-    assert_close(adv.leave_one_out(t(1, 0, 2), torch.zeros(3)), t(0, -1.5, 1.5))
+    assert_close(leave_one_out(t(1, 0, 2), torch.zeros(3)), t(0, -1.5, 1.5))
 
 
 def test_group_centred_takes_groups_in_any_order() -> None:
-    assert_close(adv.group_centred(REWARD, torch.tensor([0, 9, 0, 9])), t(-0.5, -2.5, 0.5, 2.5))
+    assert_close(group_centred(REWARD, torch.tensor([0, 9, 0, 9])), t(-0.5, -2.5, 0.5, 2.5))
 
 
 def test_group_zscore_has_the_sample_deviation() -> None:
     assert_close(
-        adv.group_zscore(REWARD, SIBLINGS), t(0.5, -0.5, -1.5, 1.5) / (t(0.5**0.5, 0.5**0.5, 4.5**0.5, 4.5**0.5) + 1e-4)
+        group_zscore(REWARD, SIBLINGS), t(0.5, -0.5, -1.5, 1.5) / (t(0.5**0.5, 0.5**0.5, 4.5**0.5, 4.5**0.5) + 1e-4)
     )
 
 
 def test_a_group_that_agrees_has_no_advantage() -> None:
-    assert_close(adv.group_zscore(t(0.1, 0.1, 0.1), torch.zeros(3)), t(0, 0, 0), atol=0, rtol=0)
+    assert_close(group_zscore(t(0.1, 0.1, 0.1), torch.zeros(3)), t(0, 0, 0), atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("rule", [adv.leave_one_out, adv.group_centred, adv.group_zscore])
+@pytest.mark.parametrize("rule", [leave_one_out, group_centred, group_zscore])
 def test_a_group_of_one_is_an_error(rule: object) -> None:
     with pytest.raises(ValueError, match="group of one"):
         rule(REWARD, GROUP)  # type: ignore[operator]
@@ -53,33 +63,33 @@ def test_a_group_of_one_is_an_error(rule: object) -> None:
 def test_gae_by_hand() -> None:
     # Row of three: deltas 0 + .9*2 - 1 = .8, 0 + .9*3 - 2 = .7, 1 - 3 = -2; gamma lambda = .45.
     # A_3 = -2, A_2 = .7 - .9 = -.2, A_1 = .8 - .09 = .71. Row of one: 4 - 0.5 = 3.5.
-    advantage, returns = adv.gae(t(0, 0, 1, 4), t(1, 2, 3, 0.5), torch.tensor([3, 1]), gamma=0.9, lam=0.5)
+    advantage, returns = gae(t(0, 0, 1, 4), t(1, 2, 3, 0.5), torch.tensor([3, 1]), gamma=0.9, lam=0.5)
     assert_close(advantage, t(0.71, -0.2, -2, 3.5))
     assert_close(returns, t(1.71, 1.8, 1, 4))
 
 
 def test_gae_with_lambda_1_is_the_reward_to_come_less_the_value() -> None:
-    advantage, _ = adv.gae(t(1, 2, 4), t(5, 6, 7), torch.tensor([3]), gamma=1.0, lam=1.0)
+    advantage, _ = gae(t(1, 2, 4), t(5, 6, 7), torch.tensor([3]), gamma=1.0, lam=1.0)
     assert_close(advantage, t(7 - 5, 6 - 6, 4 - 7))
 
 
 def test_return_to_go_is_discounted() -> None:
-    assert_close(adv.return_to_go(t(1, 2, 4, 8), torch.tensor([3, 1]), gamma=0.5), t(1 + 1 + 1, 2 + 2, 4, 8))
+    assert_close(return_to_go(t(1, 2, 4, 8), torch.tensor([3, 1]), gamma=0.5), t(1 + 1 + 1, 2 + 2, 4, 8))
 
 
 def test_the_outcome_sits_on_the_last_action_token() -> None:
-    assert_close(adv.at_last_token(t(3, 5, 7), torch.tensor([2, 0, 1])), t(0, 3, 7))
+    assert_close(at_last_token(t(3, 5, 7), torch.tensor([2, 0, 1])), t(0, 3, 7))
 
 
 def test_whitening_counts_only_tokens_with_weight() -> None:
     # Counted 1, 2, 3: mean 2, sample deviation 1; the 100 is left out and stays 0.
-    assert_close(adv.whiten(t(1, 2, 3, 100), t(1, 1, 1, 0)), t(-1, 0, 1, 0), atol=1e-7, rtol=0)
+    assert_close(whiten(t(1, 2, 3, 100), t(1, 1, 1, 0)), t(-1, 0, 1, 0), atol=1e-7, rtol=0)
 
 
 def test_whitening_equal_advantages_gives_exactly_nothing() -> None:
     """In single precision the mean of 0.1s is not 0.1: dividing that by its own size would be noise of size 1."""
     flat = torch.full((7,), 0.1)
-    assert_close(adv.whiten(flat, torch.ones(7)), torch.zeros(7), atol=0, rtol=0)
+    assert_close(whiten(flat, torch.ones(7)), torch.zeros(7), atol=0, rtol=0)
 
 
 def test_soft_overlong_punishment() -> None:

@@ -7,25 +7,33 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.formulas import pairing
-from posttrain.sampling.local.sample_tokens import mixture_logits
+from posttrain.online.sources import (
+    _accepted,
+    above,
+    all_against_all,
+    best_against_worst,
+    best_of_group,
+    rejection_sampled,
+    rising_threshold,
+)
+from posttrain.sampling.local import mixture_logits
 
 REWARD = torch.tensor([1.0, 3.0, 2.0, 5.0, 5.0, 4.0])
 GROUP = torch.tensor([0, 1, 0, 1, 2, 2])
 
 
 def test_best_against_worst_leaves_out_groups_that_agree() -> None:
-    chosen, rejected = pairing.best_against_worst(torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 0, 1, 1]))
+    chosen, rejected = best_against_worst(torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 0, 1, 1]))
     assert (chosen.tolist(), rejected.tolist()) == ([1], [0])
-    chosen, rejected = pairing.best_against_worst(REWARD, GROUP, gap=1.0)
+    chosen, rejected = best_against_worst(REWARD, GROUP, gap=1.0)
     assert (chosen.tolist(), rejected.tolist()) == ([3], [1])
 
 
 def test_all_against_all_takes_what_the_reward_model_is_sure_of() -> None:
-    chosen, rejected = pairing.all_against_all(torch.tensor([0.0, 2.0, 5.0]), torch.zeros(3), threshold=0.9)
+    chosen, rejected = all_against_all(torch.tensor([0.0, 2.0, 5.0]), torch.zeros(3), threshold=0.9)
     assert list(zip(chosen.tolist(), rejected.tolist(), strict=True)) == [(2, 0), (2, 1)]
     with pytest.raises(ValueError, match="both ways round"):
-        pairing.all_against_all(REWARD, GROUP, threshold=0.4)
+        all_against_all(REWARD, GROUP, threshold=0.4)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, database=None)
@@ -33,7 +41,7 @@ def test_all_against_all_takes_what_the_reward_model_is_sure_of() -> None:
 def test_rejection_sampled_pairs_are_siblings_and_the_better_one_is_chosen(seed: int, keep: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     reward, group = torch.randn(12, generator=draw), torch.arange(12) % 2
-    chosen, rejected = pairing.rejection_sampled(reward, group, keep, 0.5, draw)
+    chosen, rejected = rejection_sampled(reward, group, keep, 0.5, draw)
     assert bool((reward[chosen] > reward[rejected]).all())
     assert bool((group[chosen] == group[rejected]).all())
     assert len({*chosen.tolist(), *rejected.tolist()}) == 2 * len(chosen) == 2 * 2 * (keep // 2)
@@ -43,19 +51,19 @@ def test_rejection_sampling_follows_the_tilted_distribution() -> None:
     """Of two answers, the worse one is accepted before the better one with probability e^(-1/beta) in its turn."""
     draw = torch.Generator().manual_seed(0)
     reward = torch.tensor([0.0, 1.0])
-    first = [int(pairing._accepted(reward, 1, 1.0, draw)[0]) for _ in range(4000)]
+    first = [int(_accepted(reward, 1, 1.0, draw)[0]) for _ in range(4000)]
     # One pass accepts the first answer with p = e^-1, else the second, whose acceptance is certain.
     assert first.count(0) / 4000 == pytest.approx(math.exp(-1), abs=0.03)
 
 
 def test_thresholds_and_the_best_of_a_group() -> None:
-    assert pairing.above(REWARD, 4.0).tolist() == [3, 4, 5]
-    assert pairing.best_of_group(REWARD, GROUP).tolist() == [2, 3, 4]
+    assert above(REWARD, 4.0).tolist() == [3, 4, 5]
+    assert best_of_group(REWARD, GROUP).tolist() == [2, 3, 4]
     quantiles = (0.5, 0.75)
-    assert pairing.rising_threshold(torch.arange(5.0), 0, quantiles) == 2
-    assert pairing.rising_threshold(torch.arange(5.0), 9, quantiles) == 3
+    assert rising_threshold(torch.arange(5.0), 0, quantiles) == 2
+    assert rising_threshold(torch.arange(5.0), 9, quantiles) == 3
     with pytest.raises(ValueError, match="must not fall"):
-        pairing.rising_threshold(REWARD, 0, (0.9, 0.5))
+        rising_threshold(REWARD, 0, (0.9, 0.5))
 
 
 def test_the_mixture_is_geometric() -> None:

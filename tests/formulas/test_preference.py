@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from posttrain.formulas import preference as f
-from posttrain.formulas import reward
+from posttrain.formulas.preference import bradley_terry, centring, comparisons, demonstration_bias, step_correctness
 
 
 def t(*numbers: float) -> Tensor:
@@ -60,19 +60,19 @@ def test_unpaired_losses_by_hand() -> None:
 
 
 def test_reward_losses_by_hand() -> None:
-    assert_close(reward.bradley_terry(t(QUARTER + 0.5), t(0), 0.5), t(-math.log(0.75)))
-    assert_close(reward.centring(t(3), t(-1)), t(4))
-    assert_close(reward.step_correctness(t(QUARTER, QUARTER), t(1, 0)), t(-math.log(0.75), -math.log(0.25)))
+    assert_close(bradley_terry(t(QUARTER + 0.5), t(0), 0.5), t(-math.log(0.75)))
+    assert_close(centring(t(3), t(-1)), t(4))
+    assert_close(step_correctness(t(QUARTER, QUARTER), t(1, 0)), t(-math.log(0.75), -math.log(0.25)))
 
 
 def test_comparisons_are_all_pairs_of_an_item_without_ties() -> None:
     rank, item = torch.tensor([2, 0, 0, 1, 1, 0]), torch.tensor([5, 5, 8, 5, 8, 8])
-    won, lost = reward.comparisons(rank, item)
+    won, lost = comparisons(rank, item)
     assert sorted(zip(won.tolist(), lost.tolist(), strict=True)) == [(1, 0), (1, 3), (2, 4), (3, 0), (5, 4)]
 
 
 def test_the_bias_brings_demonstrations_to_0() -> None:
     score = t(3, 5, 1)
-    assert float((score + reward.demonstration_bias(score)).mean()) == 0
+    assert float((score + demonstration_bias(score)).mean()) == 0
     with pytest.raises(ValueError, match="finite scores of at least one"):
-        reward.demonstration_bias(torch.empty(0))
+        demonstration_bias(torch.empty(0))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.formulas import kl
+from posttrain.formulas.policy import ESTIMATORS, forward_k3, k1, k2, k3
 from posttrain.formulas.ragged import Ragged
 
 VOCABULARY = 3
@@ -55,7 +55,7 @@ def slope(value: Tensor, table: Table) -> Tensor:
 
 def kl_gap(seed: int, name: str) -> float:
     policy, ref = tables(seed), tables(seed + 100)
-    return abs(float(by_tokens(policy, ref, kl.ESTIMATORS[name]) - true_kl(policy, ref)))
+    return abs(float(by_tokens(policy, ref, ESTIMATORS[name]) - true_kl(policy, ref)))
 
 
 def expected_gradient(objective: PolicyObjective, policy: Table, group: int, reward: Tensor = REWARD) -> Tensor:
@@ -106,14 +106,14 @@ def test_k1_and_k3_have_the_kl_as_their_expectation(name: str, seed: int) -> Non
 @pytest.mark.parametrize("seed", range(5))
 def test_the_turned_over_k3_of_some_primers_is_not_the_kl_under_the_policys_samples(seed: int) -> None:
     policy, ref = tables(seed), tables(seed + 100)
-    turned = by_tokens(policy, ref, lambda logp, other: kl.k3(other, logp))
+    turned = by_tokens(policy, ref, lambda logp, other: k3(other, logp))
     assert abs(float(turned - true_kl(policy, ref))) > 0.05
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_sampled_penalty_is_kl_of_old_to_new_under_the_old_policys_samples(seed: int) -> None:
     old, new = tables(seed), tables(seed + 100)
-    expected = expectation(logps(old).sum(1).exp(), kl.forward_k3(logps(new), logps(old)).sum(1))
+    expected = expectation(logps(old).sum(1).exp(), forward_k3(logps(new), logps(old)).sum(1))
     assert float(expected) == pytest.approx(float(true_kl(old, new)), abs=1e-12)
 
 
@@ -125,12 +125,12 @@ def test_as_a_loss_k1_has_no_gradient_and_k2_has_the_kls(seed: int) -> None:
     log = logits.log_softmax(-1)
     chance = log.exp().detach()
     exact = slope((log.exp() * (log - ref)).sum(), logits)
-    assert float(slope(expectation(chance, kl.k1(logits.log_softmax(-1), ref)), logits).abs().max()) < 1e-12
-    k2 = slope(expectation(chance, kl.k2(logits.log_softmax(-1), ref)), logits)
-    assert float((k2 - exact).abs().max()) < 1e-12
-    k3 = slope(expectation(chance, kl.k3(logits.log_softmax(-1), ref)), logits)
+    assert float(slope(expectation(chance, k1(logits.log_softmax(-1), ref)), logits).abs().max()) < 1e-12
+    by_k2 = slope(expectation(chance, k2(logits.log_softmax(-1), ref)), logits)
+    assert float((by_k2 - exact).abs().max()) < 1e-12
+    by_k3 = slope(expectation(chance, k3(logits.log_softmax(-1), ref)), logits)
     forward = slope((ref.exp() * (ref - logits.log_softmax(-1))).sum(), logits)
-    assert float((k3 - forward).abs().max()) < 1e-12, "k3's gradient is that of KL(reference || policy)"
+    assert float((by_k3 - forward).abs().max()) < 1e-12, "k3's gradient is that of KL(reference || policy)"
 
 
 def test_the_gradient_of_rloo_is_unbiased() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from posttrain.algorithms import describe
+from posttrain.algorithms.objective import Row
 from posttrain.algorithms.policy_knobs import PolicyKnobs
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
-from posttrain.algorithms.row import Row
 from posttrain.laws.cases import Shape
 from tests.laws.oracle_laws import LAWS
 from tests.laws.subjects import subjects

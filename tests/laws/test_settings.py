@@ -9,13 +9,12 @@ import torch
 from torch.testing import assert_close
 
 from posttrain.algorithms.advantages import ADVANTAGES
-from posttrain.algorithms.distill_rows import DISTILL_ROWS
+from posttrain.algorithms.objective import Row
 from posttrain.algorithms.policy_knobs import PolicyKnobs, group_refusal, replay_refusal, reuse_refusal
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
-from posttrain.algorithms.row import Row
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
-from posttrain.algorithms.supervised import DistillKnobs
+from posttrain.algorithms.supervised import DISTILL_ROWS, DistillKnobs
 from posttrain.algorithms.surrogates import SURROGATES
 from posttrain.choices import choices_of
 from posttrain.errors import ParamsError

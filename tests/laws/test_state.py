@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from posttrain.algorithms import adaptive
-from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy import PolicyObjective, doubled_or_halved, proportional
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
@@ -14,12 +13,12 @@ from posttrain.formulas.ragged import Ragged
 
 
 def test_the_rules_that_move_beta() -> None:
-    assert adaptive.proportional(12.0, 6.0, 100, 1000) == pytest.approx(1.02)
-    assert adaptive.proportional(0.0, 6.0, 100, 1000) == pytest.approx(0.98)
-    assert adaptive.proportional(6.3, 6.0, 100, 1000) == pytest.approx(1.005)
-    assert adaptive.doubled_or_halved(0.016, 0.01) == 2
-    assert adaptive.doubled_or_halved(0.006, 0.01) == 0.5
-    assert adaptive.doubled_or_halved(0.01, 0.01) == 1
+    assert proportional(12.0, 6.0, 100, 1000) == pytest.approx(1.02)
+    assert proportional(0.0, 6.0, 100, 1000) == pytest.approx(0.98)
+    assert proportional(6.3, 6.0, 100, 1000) == pytest.approx(1.005)
+    assert doubled_or_halved(0.016, 0.01) == 2
+    assert doubled_or_halved(0.006, 0.01) == 0.5
+    assert doubled_or_halved(0.01, 0.01) == 1
 
 
 def moved(age: float, by: float) -> Ragged:

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from posttrain.algorithms.advantages import ADVANTAGES
+from posttrain.algorithms.advantages import ADVANTAGES, decoupled, group_zscore, over_mean
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_knobs import PolicyKnobs
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import LOSS
 from posttrain.algorithms.surrogates import SURROGATES, sapo
 from posttrain.errors import ParamsError
-from posttrain.formulas import advantage as adv
 from posttrain.formulas.ragged import Ragged
 from posttrain.laws.cases import Case, Shape, build, run, with_gradient
 from tests.laws import oracle
@@ -148,24 +147,24 @@ def test_clip_cov_leaves_terms_of_zero_in_the_denominator() -> None:
 def test_gdpo_whitens_the_weighted_scores_over_rows() -> None:
     parts = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     group = torch.arange(12) // 4
-    found = adv.decoupled(parts, (1.0, 0.25), group)
-    raw = adv.group_zscore(parts[:, 0], group) + 0.25 * adv.group_zscore(parts[:, 1], group)
+    found = decoupled(parts, (1.0, 0.25), group)
+    raw = group_zscore(parts[:, 0], group) + 0.25 * group_zscore(parts[:, 1], group)
     assert_close(found, (raw - raw.mean()) / (raw.var() + 1e-8).sqrt())
-    assert_close(adv.decoupled(parts * t(1, 100), (1.0, 0.25), group), found, rtol=1e-3, atol=1e-3)
+    assert_close(decoupled(parts * t(1, 100), (1.0, 0.25), group), found, rtol=1e-3, atol=1e-3)
 
 
 def test_gdpo_is_0_where_no_part_differs() -> None:
     parts = torch.ones(6, 2, dtype=torch.float64)
-    assert bool((adv.decoupled(parts, (1.0, 1.0), torch.arange(6) // 3) == 0).all())
+    assert bool((decoupled(parts, (1.0, 1.0), torch.arange(6) // 3) == 0).all())
 
 
 def test_gdpo_refuses_weights_that_are_not_those_of_the_parts() -> None:
     with pytest.raises(ValueError, match="2 reward parts and 1 weights"):
-        adv.decoupled(torch.ones(6, 2), (1.0,), torch.arange(6) // 3)
+        decoupled(torch.ones(6, 2), (1.0,), torch.arange(6) // 3)
 
 
 def test_maxrl_by_hand() -> None:
-    found = adv.over_mean(t(1, 0, 0, 0, 0, 0, 0, 0), torch.arange(8) // 4)
+    found = over_mean(t(1, 0, 0, 0, 0, 0, 0, 0), torch.arange(8) // 4)
     assert_close(found, t(3, -1, -1, -1, 0, 0, 0, 0))
 
 

@@ -19,20 +19,17 @@ from safetensors import safe_open
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError
-from posttrain.models.device import DeviceParams
-from posttrain.models.ends import load_ends
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import runs_in_rows, score_rows
 from posttrain.models.given import fetch_model
-from posttrain.models.runtime import Runtime
-from posttrain.models.scorer import scorer_name
-from posttrain.models.store import load_model, load_policy, load_scorer, load_tokenizer, save_model
+from posttrain.models.loading import scorer_name
+from posttrain.models.store import load_ends, load_model, load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import pack
-from posttrain.train.batch import make_batch
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import StepClosure
+from posttrain.train.step import StepClosure, make_batch
 from tests.library.models import sample
 
 SHAPE = {

@@ -10,17 +10,15 @@ from typing import Any
 
 import torch
 
-from posttrain.models.device import Device, DeviceParams
-from posttrain.models.head import Head
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.logp import Head
 from posttrain.models.store import load_tokenizer, new_model, save_model
-from posttrain.rewards.compose import RewardSum
-from posttrain.rewards.reward import Context, Judge, Reward, Term
+from posttrain.rewards.reward import Context, Judge, Reward, RewardSum, Term
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams
 from posttrain.text.bpe import BpeParams, train_tokenizer
-from posttrain.text.chat import ChatText
-from posttrain.text.stops import Stops
+from posttrain.text.chat import ChatText, Stops
 
 TEXTS = [f"{a}+{b}={a + b} so the answer is #### {a + b}" for a in range(20) for b in range(20)]
 
@@ -104,7 +102,7 @@ def sample(
     params: SamplingParams,
     seed: int,
     stop: Stops,
-    device: Device,
+    device: Runtime,
     mixture: Mixture | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Samples:
@@ -117,7 +115,7 @@ def sample(
 
 
 def greedy(
-    model: Any, prompts: Sequence[Sequence[int]], *, params: SamplingParams, stop: Stops, device: Device
+    model: Any, prompts: Sequence[Sequence[int]], *, params: SamplingParams, stop: Stops, device: Runtime
 ) -> Samples:
     """The likeliest completion of each prompt by the local sampler."""
     requests = [Request(ids, str(i)) for i, ids in enumerate(prompts)]
@@ -131,7 +129,7 @@ def _columns(found: Sequence[Completion]) -> Samples:
 def function_reward(judge: Judge) -> RewardSum:
     """A sum of one reward that is a plain function."""
     term = Term(reward=Reward(lambda options, context: judge))
-    return RewardSum({"few": term}, Context(Device(DeviceParams()), "test"))
+    return RewardSum({"few": term}, Context(Runtime(DeviceParams()), "test"))
 
 
 def rollout_of(text: str, answer: str = "", *, truncated: bool = False, task: str = "") -> Rollout:

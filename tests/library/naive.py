@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.formulas.random import row_keys, uniform
+from posttrain.formulas.ragged import row_keys, uniform
 from posttrain.sampling.sampler import SamplingParams
 from tests.library.models import Samples
 

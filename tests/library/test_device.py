@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from posttrain.models.device import Device, DeviceParams, repeat_every_bit
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import DeviceParams, Runtime, repeat_every_bit
 from tests.library.test_fast_paths import CPU, closure, models_of, objectives
 
 
@@ -40,10 +39,10 @@ def test_the_bits_of_a_step_are_the_same_every_time_on_two_threads(name: str) ->
 
 @pytest.mark.usefixtures("torch_as_it_was")
 def test_a_gpu_repeats_itself_unless_told_not_to() -> None:
-    Device(DeviceParams(device="cpu"))
+    Runtime(DeviceParams(device="cpu"))
     assert not torch.are_deterministic_algorithms_enabled(), "a CPU needs no such kernels"
     if torch.cuda.is_available():
-        Device(DeviceParams(device="cuda", deterministic=False))
+        Runtime(DeviceParams(device="cuda", deterministic=False))
         assert not torch.are_deterministic_algorithms_enabled()
-        Device(DeviceParams(device="cuda"))
+        Runtime(DeviceParams(device="cuda"))
         assert torch.are_deterministic_algorithms_enabled()

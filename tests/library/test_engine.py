@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from posttrain.formulas.random import row_keys, uniform
-from posttrain.models.device import Device, DeviceParams
+from posttrain.formulas.ragged import row_keys, uniform
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import packed_states, score_tokens
-from posttrain.models.head import head_of
+from posttrain.models.logp import head_of
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import Mixture, SamplingParams
+from posttrain.text.chat import Stops
 from posttrain.text.layout import pack
-from posttrain.text.stops import Stops
 from tests.library.models import Samples, greedy, random_rows, sample, tiny_model
 
 STOP = 2
 ENDS = Stops((STOP,), str)
-DEVICE = Device(DeviceParams(threads=1))
+DEVICE = Runtime(DeviceParams(threads=1))
 PARAMS = SamplingParams(max_tokens=12)
 PROMPTS = [[*ids, i] for i, ids in enumerate(random_rows(7, seed=1)[0])]
 NAMES = [f"prompt-{i}" for i in range(len(PROMPTS))]

@@ -13,16 +13,15 @@ import torch
 
 from posttrain.algorithms.functional import policy_loss
 from posttrain.errors import DataError
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import score_tokens
 from posttrain.models.store import load_model, load_tokenizer
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.sampling.generate import generate_rollouts
-from posttrain.sampling.local.sampler import LocalSampler
-from posttrain.sampling.sampler import SamplingParams
+from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
 from posttrain.text.layout import pack
-from posttrain.train.batch import Batch, make_batch
+from posttrain.train.step import Batch, make_batch
 from tests.library.models import tiny_folder
 
 TASKS = """
@@ -45,7 +44,7 @@ broken = Task(reply=lambda rollout: rollout.nothing)
 odd = Task(reply=lambda rollout: [{"role": "user", "content": 7}])
 """
 PARAMS = SamplingParams(max_tokens=12, temperature=0.8)
-DEVICE = Device(DeviceParams(threads=1))
+DEVICE = Runtime(DeviceParams(threads=1))
 
 
 @pytest.fixture(scope="module")

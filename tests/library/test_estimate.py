@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.models.device import DeviceParams
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import packed_states
-from posttrain.models.runtime import Runtime
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.text.layout import pack
@@ -80,14 +79,14 @@ import psutil, torch
 from transformers import Qwen3Config
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import DeviceParams
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import Runtime
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
-from posttrain.train.batch import make_batch
+from posttrain.train.step import make_batch
 from posttrain.train.estimate import training_bytes
 from posttrain.train.step import StepClosure
 from posttrain.train.model_set import ModelSet
-from posttrain.train.optimizer import AdamW, OptimizerParams
+from posttrain.train.step import AdamW, OptimizerParams
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -9,18 +9,16 @@ import torch
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError
-from posttrain.models.device import DeviceParams
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import score_tokens
 from posttrain.models.probe import check_runs
-from posttrain.models.runtime import Runtime
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
+from posttrain.text.chat import Stops
 from posttrain.text.layout import pack
-from posttrain.text.stops import Stops
-from posttrain.train.batch import make_batch
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import StepClosure
+from posttrain.train.step import StepClosure, make_batch
 from tests.library.families import EVERY, FAMILIES, IN_ROWS, MARK, PAGE, SHAPE, SINGLE, row, table
 from tests.library.models import greedy, plain_logps, random_rows, sample
 from tests.library.naive import assert_same, naive
@@ -50,7 +48,7 @@ def test_long_completions_slide_their_window(own_code: bool, rows: int, monkeypa
     """The window is shorter than some prompts and than the completions; memory doubles on the way to it."""
     monkeypatch.setattr("posttrain.models.kv_cache.FIRST", 3)
     if own_code:
-        monkeypatch.setattr("posttrain.sampling.local.backend.fits", lambda _: False)
+        monkeypatch.setattr("posttrain.models.decode.fits", lambda _: False)
     model, params = family("mistral").double(), SamplingParams(max_tokens=30, rows=rows)
     found = sample(model, PROMPTS, NAMES, n=2, params=params, seed=1, stop=ENDS, device=DEVICE)
     assert max(len(ids) for ids in found.ids) == 30

@@ -14,17 +14,15 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
 from posttrain.formulas.distill import reverse_kl
-from posttrain.models.device import DeviceParams
-from posttrain.models.logp import plain_token_logp, token_loss_backward
-from posttrain.models.runtime import Runtime
-from posttrain.models.step import fits
+from posttrain.models.decode import fits
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.logp import loss_tiles, plain_token_logp
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.text.stops import Stops
-from posttrain.train.batch import make_batch
+from posttrain.text.chat import Stops
 from posttrain.train.model_set import ModelSet, Teacher
-from posttrain.train.step import StepClosure
+from posttrain.train.step import StepClosure, make_batch
 from tests.library.models import HEADS, Samples, greedy, random_head, random_rows, sample, tiny_model
 
 CPU = DeviceParams(device="cpu", threads=1)
@@ -52,7 +50,8 @@ def test_a_gradient_formed_with_its_forward_is_that_of_plain_autograd(
     by_hidden, *by_head = torch.autograd.grad(plain, (hidden, *parts))
     for part in parts:
         part.grad = torch.ones_like(part)
-    found = token_loss_backward(hidden.detach(), head, target, temperature, loss)
+    tiles = loss_tiles(hidden.detach(), head, target, temperature)
+    found = torch.cat([tile.backward(loss(tile.part, tile.logp, tile.entropy)) for tile in tiles])
     torch.testing.assert_close(found, by_hidden, rtol=1e-9, atol=1e-10)
     for part, expected in zip(parts, by_head, strict=True):
         assert part.grad is not None
@@ -197,7 +196,7 @@ def test_a_decoding_step_is_that_of_the_models_own_code(name: str, monkeypatch: 
     model = family(name)
     assert fits(model)
     fast = samples(model)
-    monkeypatch.setattr("posttrain.sampling.local.backend.fits", lambda *_: False)
+    monkeypatch.setattr("posttrain.models.decode.fits", lambda *_: False)
     for mine, theirs in zip(fast, samples(model), strict=True):
         assert mine.ids == theirs.ids
         for one, other in zip(mine.logps, theirs.logps, strict=True):
@@ -209,7 +208,7 @@ def test_a_step_in_tensors_alone_is_the_step(rows: int, monkeypatch: pytest.Monk
     """What a GPU replays: recorded anew whenever rows leave, join or need more memory, and else only told the token."""
     monkeypatch.setattr("posttrain.models.kv_cache.FIRST", 3)
     recorded = []
-    monkeypatch.setattr("posttrain.sampling.local.backend.replayed", lambda step, *_: recorded.append(step) or step)
+    monkeypatch.setattr("posttrain.models.decode.replayed", lambda step, *_: recorded.append(step) or step)
     model, found = family("qwen3").double(), []
     prompts, names, params = (
         random_rows(6, seed=1)[0],
@@ -247,7 +246,7 @@ def test_a_bf16_step_is_near_that_of_the_models_own_code(monkeypatch: pytest.Mon
     model, device = family("qwen3"), Runtime(DeviceParams(device="cpu", precision="bf16", threads=1))
     found = []
     for fast in (True, False):
-        monkeypatch.setattr("posttrain.sampling.local.backend.fits", lambda *_, fast=fast: fast)
+        monkeypatch.setattr("posttrain.models.decode.fits", lambda *_, fast=fast: fast)
         prompts = random_rows(6, seed=1)[0]
         found.append(greedy(model, prompts, params=SamplingParams(max_tokens=2), stop=ENDS, device=device))
     pairs = zip(found[0].ids, found[1].ids, found[0].logps, found[1].logps, strict=True)

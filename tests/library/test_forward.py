@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from posttrain.models.forward import packed_states, score_tokens
-from posttrain.models.head import Head
-from posttrain.models.logp import exact_kl, plain_token_logp, token_logp
+from posttrain.models.logp import Head, exact_kl, plain_token_logp, token_logp
 from posttrain.rollout import TokenRow, token_rows
 from posttrain.text.layout import micro_batches, pack
 from tests.library.models import HEADS, plain_logps, random_head, random_rows, tiny_model
@@ -141,13 +140,13 @@ def test_hidden_states_of_a_packed_layout_have_one_row_per_token() -> None:
 
 
 def test_bf16_forward_and_gradient_stay_near_float32() -> None:
-    from posttrain.models.device import Device, DeviceParams
+    from posttrain.models.device import DeviceParams, Runtime
 
     prompts, completions = random_rows(12, seed=2)
     found = []
     for precision in ("fp32", "bf16"):
         model = tiny_model()
-        with Device(DeviceParams(device="cpu", precision=precision)).autocast():
+        with Runtime(DeviceParams(device="cpu", precision=precision)).autocast():
             logp, entropy = score_tokens(model, pack(token_rows(prompts, completions)))
             assert logp.dtype == entropy.dtype == torch.float32, "log-probs are float32 whatever the matrices are"
         logp.mean().backward()

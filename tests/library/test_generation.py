@@ -8,16 +8,16 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.decode import CachedDecoder
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.kv_cache import FIRST, KVBuffer
-from posttrain.sampling.local.backend import CachedDecoder
-from posttrain.sampling.local.sample_tokens import sample_next, top_k_top_p_mask
+from posttrain.sampling.local import sample_next, top_k_top_p_mask
 from posttrain.sampling.sampler import Mixture, SamplingParams
-from posttrain.text.stops import Stops, StopStrings
+from posttrain.text.chat import Stops, StopStrings
 from tests.library.models import Samples, greedy, random_rows, sample, tiny_model
 from tests.library.naive import assert_same, naive
 
-DEVICE = Device(DeviceParams(device="cpu", threads=1))
+DEVICE = Runtime(DeviceParams(device="cpu", threads=1))
 PROMPTS = [*random_rows(5, seed=1)[0], [7]]  # some of them are shared by neighbours
 NAMES = [str(i) for i in range(len(PROMPTS))]
 ENDS = Stops((2, 11, 50), lambda ids: "".join(f"<{token}>" for token in ids))
@@ -45,7 +45,7 @@ def test_the_number_of_slots_decides_nothing(rows: int, by_itself: Samples) -> N
 def test_the_number_of_slots_decides_nothing_for_the_models_own_code(
     rows: int, by_itself: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.sampling.local.backend.fits", lambda _: False)
+    monkeypatch.setattr("posttrain.models.decode.fits", lambda _: False)
     assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
 
 
@@ -53,7 +53,7 @@ def test_the_number_of_slots_decides_nothing_for_the_models_own_code(
 def test_how_many_numbers_are_made_ahead_decides_nothing(
     rows: int, by_itself: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.sampling.local.decoder.DRAWN_AHEAD", 3)
+    monkeypatch.setattr("posttrain.sampling.local.DRAWN_AHEAD", 3)
     assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
 
 
@@ -64,7 +64,7 @@ def test_how_often_ended_rows_are_looked_for_decides_nothing(
     """As on an accelerator, where several steps may have gone by since a row ended."""
     params = SamplingParams(max_tokens=17, rows=4, stop=strings)
     expected = drawn(tiny_model().double(), params)
-    monkeypatch.setattr("posttrain.sampling.local.decoder.steps_between_looks", lambda _: 4)
+    monkeypatch.setattr("posttrain.sampling.local.steps_between_looks", lambda _: 4)
     assert_same(drawn(tiny_model().double(), params), expected)
 
 

@@ -12,10 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from posttrain.errors import ModelError
-from posttrain.models.ends import load_ends
 from posttrain.models.forward import runs_in_rows
 from posttrain.models.given import fetch_model
-from posttrain.models.store import load_model, load_scorer, load_tokenizer, new_model, save_model
+from posttrain.models.store import load_ends, load_model, load_scorer, load_tokenizer, new_model, save_model
 from tests.library.models import tiny_folder, tiny_model
 
 

@@ -15,10 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from posttrain.errors import ModelError
-from posttrain.models.ends import load_ends
 from posttrain.models.given import fetch_model
 from posttrain.models.rounding import round_weights
-from posttrain.models.store import load_model, load_tokenizer, save_model
+from posttrain.models.store import load_ends, load_model, load_tokenizer, save_model
 from posttrain.text.chat import ChatText
 from tests.library.families import hub_folder, same, tensors
 from tests.library.models import tiny_folder

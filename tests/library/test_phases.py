@@ -9,7 +9,6 @@ import pytest
 
 from posttrain.errors import PipelineError
 from posttrain.measure import phases, timings
-from posttrain.measure.operators import shorten
 from posttrain.measure.phases import Clock, phase
 from posttrain.train.loop import train
 from tests.library.models import tiny_folder
@@ -135,17 +134,3 @@ def test_the_file_the_line_and_the_table(
     (tmp_path / "timings/sft.json").write_text("{}")
     with pytest.raises(PipelineError, match=r"sft\.json"):
         timings.timings_table()
-
-
-def test_a_long_trace_is_cut_and_stays_whole(tmp_path: Path) -> None:
-    file = tmp_path / "trace.json"
-    events = ",\n".join(f'  {{\n    "ph": "X", "name": "op{i}", "ts": {i}\n  }}' for i in range(1000))
-    file.write_text(f'{{\n "traceEvents": [\n{events}\n  ],"traceName": "x" }}\n')
-    whole = file.stat().st_size
-    shorten(file, whole)
-    assert len(json.loads(file.read_text())["traceEvents"]) == 1000
-    shorten(file, 10_000)
-    left = json.loads(file.read_text())["traceEvents"]
-    assert 100 < len(left) < 400
-    assert left[-1]["name"] == f"op{len(left) - 1}"
-    assert file.stat().st_size < 11_000

@@ -14,9 +14,9 @@ from tests.workspace import ROOT, environment
 
 RECORD = """
 import sys
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import Runtime, DeviceParams
 from posttrain.measure.record import note, write_record
-Device(DeviceParams(device="cpu", precision="bf16", threads=int(sys.argv[1])))
+Runtime(DeviceParams(device="cpu", precision="bf16", threads=int(sys.argv[1])))
 note(seed=7)
 write_record("online@grpo", {})
 """

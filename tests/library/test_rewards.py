@@ -14,20 +14,18 @@ import torch
 from ruamel.yaml import YAML
 
 from posttrain.errors import DataError, ParamsError, RewardError
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.online.watch import Watch
 from posttrain.params import Params, check
-from posttrain.rewards.catalog import REWARDS, Rewards
-from posttrain.rewards.compose import RewardSum, check_readable, judged_prompts
-from posttrain.rewards.numeric import expected_number, final_number
-from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rewards.catalog import REWARDS, Rewards, expected_number, final_number
+from posttrain.rewards.reward import Context, Reward, RewardSum, Term, check_readable, judged_prompts
 from posttrain.rollout import Prompt, Rollout, Score, Status
 from posttrain.sampling.annotator import _prefers
 from tests.library.models import function_reward, rollout_of
 
 
 def right(text: str, answer: str) -> float:
-    (found,) = RewardSum(terms(correct=1.0), Context(Device(DeviceParams()), "test")).score([rollout_of(text, answer)])
+    (found,) = RewardSum(terms(correct=1.0), Context(Runtime(DeviceParams()), "test")).score([rollout_of(text, answer)])
     return found.scores["correct"].value
 
 
@@ -138,7 +136,7 @@ def scored(given: dict[str, Term], *texts: str, truncated: bool = False) -> list
     """Completions as the rewards scored them; a learned reward gives 0."""
     zero: Reward[Any] = Reward(lambda options, context: lambda rollouts: [0.0] * len(rollouts))
     stand = {name: Term(reward=zero, weight=one.weight) if name == "model" else one for name, one in given.items()}
-    context = Context(Device(DeviceParams()), "test")
+    context = Context(Runtime(DeviceParams()), "test")
     return RewardSum(stand, context).score([rollout_of(text, "7", truncated=truncated) for text in texts])
 
 
@@ -197,11 +195,11 @@ def test_a_failed_score_is_never_zero() -> None:
 
 def test_options_of_a_task_hold_where_the_user_sets_none() -> None:
     given = check(Settings, {"reward": {"correct": 1.0}}, where="x").reward
-    judged = RewardSum(given, Context(Device(DeviceParams()), "test"))
+    judged = RewardSum(given, Context(Runtime(DeviceParams()), "test"))
     mine, plain = judged.score([rollout_of("7", "7", task="two_step"), rollout_of("7", "7")])
     assert mine.scores["correct"].status == "unparseable" and plain.scores["correct"].value == 1.0
     own = check(Settings, {"reward": {"correct": {"after": "=>"}}}, where="x").reward
-    (found,) = RewardSum(own, Context(Device(DeviceParams()), "t")).score([rollout_of("=> 7", "7", task="two_step")])
+    (found,) = RewardSum(own, Context(Runtime(DeviceParams()), "t")).score([rollout_of("=> 7", "7", task="two_step")])
     assert found.scores["correct"].value == 1.0
 
 
@@ -228,7 +226,7 @@ def test_a_reward_of_the_users_own_by_import_path(tmp_path: Path, monkeypatch: p
     (tmp_path / "custom").mkdir()
     (tmp_path / "custom/own_rewards.py").write_text(OWN)
     setting = {"own_rewards:uses": {"weight": 2.0, "word": "please"}, "own_rewards:length": 0.5}
-    judged = RewardSum(check(Settings, {"reward": setting}, where="x").reward, Context(Device(DeviceParams()), "test"))
+    judged = RewardSum(check(Settings, {"reward": setting}, where="x").reward, Context(Runtime(DeviceParams()), "test"))
     one = replace(rollout_of("please"), prompt=Prompt("p", [], [], info={"polite": True}))
     (found,) = judged.score([one])
     assert judged.total(found) == 2.0 + 0.5 * 6
@@ -296,7 +294,7 @@ def test_the_rewards_of_the_documentation_judge(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "custom").mkdir()
     (tmp_path / "custom/my_rewards.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
     setting = YAML(typ="safe").load(re.findall(r"```yaml\n(reward:.*?)```", PAGE, re.DOTALL)[0])
-    judged = RewardSum(check(Settings, setting, where="x").reward, Context(Device(DeviceParams()), "test"))
+    judged = RewardSum(check(Settings, setting, where="x").reward, Context(Runtime(DeviceParams()), "test"))
     prompt = Prompt("p", [], [], info={"keys": ["name", "age"]})
     texts = ['{"name": "Ann", "age": 7}', '{"name": "Ann"}', "Ann is 7", "Ann is 7"]
     found = judged.score([replace(rollout_of(text), prompt=prompt) for text in texts])

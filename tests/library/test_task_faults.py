@@ -11,11 +11,10 @@ import pytest
 
 from posttrain.errors import DataError
 from posttrain.evaluate.measure import measured
-from posttrain.models.device import Device, DeviceParams
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params import read_yaml
-from posttrain.rewards.compose import RewardSum
-from posttrain.rewards.reward import Context, Reward, Term
-from posttrain.tasks.catalog import load_task, task_tables
+from posttrain.rewards.reward import Context, Reward, RewardSum, Term
+from posttrain.tasks.task import load_task, task_tables
 from tests.library.models import rollout_of
 
 TASK = """
@@ -51,7 +50,7 @@ def _task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def scored(task: str) -> Callable[[], Any]:
     one: Reward[Any] = Reward(lambda options, context: lambda rollouts: [1.0] * len(rollouts))
-    reward = RewardSum({"one": Term(reward=one)}, Context(Device(DeviceParams()), "test"))
+    reward = RewardSum({"one": Term(reward=one)}, Context(Runtime(DeviceParams()), "test"))
     rollouts = reward.score([rollout_of("a", task=task), rollout_of("b", task=task)])
     return lambda: measured(reward, rollouts, rollouts, 0)
 

@@ -21,27 +21,23 @@ from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, BestAgainstWorst
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import TrainingError
 from posttrain.formulas.distill import forward_kl
-from posttrain.models.device import DeviceParams
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
-from posttrain.online.mixed import MixedSource, PtxSource
 from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
-from posttrain.online.selected import pair_rule
+from posttrain.online.sources import MixedSource, PtxSource, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params import check, merge
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.sampling.local.sampler import LocalSampler
+from posttrain.sampling.local import LocalSampler
 from posttrain.text.chat import ChatText
 from posttrain.train import randomness
-from posttrain.train.batch import Batch, Source
 from posttrain.train.checkpoint import Checkpoints, fingerprint, run_key
-from posttrain.train.epochs import EpochSource, Example
+from posttrain.train.epochs import EpochSource, Example, Source
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
-from posttrain.train.optimizer import AdamW, OptimizerParams, Update
-from posttrain.train.step import StepClosure
+from posttrain.train.step import AdamW, Batch, OptimizerParams, StepClosure, Update
 from posttrain.train.tokenize_tables import rankings
 from stages.distill import with_system_prompt
 from stages.preference import preference_source

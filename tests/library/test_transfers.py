@@ -20,14 +20,11 @@ from torch.overrides import TorchFunctionMode
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.models.device import DeviceParams
-from posttrain.models.runtime import Runtime
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.store import load_model, load_scorer
 from posttrain.rollout import token_rows
-from posttrain.train.batch import make_batch
 from posttrain.train.model_set import ModelSet
-from posttrain.train.optimizer import AdamW, OptimizerParams
-from posttrain.train.step import StepClosure
+from posttrain.train.step import AdamW, OptimizerParams, StepClosure, make_batch
 from tests.library.models import random_rows, tiny_folder
 from tests.library.test_training import settings_of
 

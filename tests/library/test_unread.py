@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError, TableError
-from posttrain.tables.identity import with_ids
+from posttrain.tables.columns import with_ids
 from posttrain.tables.prepare import prepare
 from posttrain.tables.sources import file_tables
 from posttrain.tables.store import write_table

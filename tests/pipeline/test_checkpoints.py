@@ -18,7 +18,7 @@ import torch
 from pathlib import Path
 from posttrain.sections import load_settings
 from posttrain.train.checkpoint import Checkpoints, Saved
-from posttrain.train.settings import decisive, RUNS_ON
+from posttrain.train.loop import decisive, RUNS_ON
 for stage, group in (("base@tiny", "base.scratch"), ("sft@main", "sft.runs")):
     settings = decisive(load_settings(group, stage.partition("@")[2]))
     kept = Checkpoints(stage, {**settings, RUNS_ON: "cpu"}, [Path("data/two_step/chat.parquet")])

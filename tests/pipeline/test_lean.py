@@ -63,7 +63,7 @@ def test_a_profile_changes_no_byte(own_workspace: Path) -> None:
     spans = [one["name"] for one in events if str(one.get("name")).startswith("phase: ") and one.get("ph") == "X"]
     assert spans.count("phase: train") == 3, "the trace ends with the third step"
     assert any(one.get("name") == "aten::mm" for one in events)
-    assert "| aten::mm |" in page
+    assert "aten::mm" in page and "| train |" in page
     timings = json.loads((own_workspace / "timings/online/grpo.json").read_text(encoding="utf-8"))
     assert all(seconds > 0 for seconds in timings["seconds"].values())
     assert timings["total"] == pytest.approx(sum(timings["seconds"].values()), abs=0.01)
@@ -78,7 +78,7 @@ def test_a_stage_without_torch_is_profiled_by_an_environment_variable(
     done: Finished = run(own_workspace, sys.executable, "-m", "dvc", "repro", "--single-item", "--force", "report")
     assert done.returncode == 0, done.stdout
     assert _digests(own_workspace) == before
-    assert "## Functions" in (own_workspace / "profiles/report/profile.md").read_text(encoding="utf-8")
+    assert "tottime" in (own_workspace / "profiles/report/profile.md").read_text(encoding="utf-8")
 
 
 def _digests(workspace: Path) -> dict[str, str]:

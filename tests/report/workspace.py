@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.tables.identity import from_rows
+from posttrain.tables.columns import from_rows
 from posttrain.tables.store import write_table
 
 POLICIES = ("base", "sft", "dpo", "grpo")

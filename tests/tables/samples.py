@@ -6,8 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.tables.columns import Kind
-from posttrain.tables.identity import from_rows
+from posttrain.tables.columns import Kind, from_rows
 
 
 def user(text: str) -> list[dict[str, str]]:

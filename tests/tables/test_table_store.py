@@ -17,10 +17,8 @@ import pytest
 
 import posttrain
 from posttrain.errors import TableError
-from posttrain.tables.columns import Kind
-from posttrain.tables.identity import with_ids
-from posttrain.tables.parquet import write_parquet
-from posttrain.tables.store import read_table, rejected_path, write_table
+from posttrain.tables.columns import Kind, with_ids
+from posttrain.tables.store import read_table, rejected_path, write_parquet, write_table
 from tests.tables.samples import table_of
 
 ROOT = Path(posttrain.__file__).parents[1]
@@ -88,7 +86,7 @@ def test_killed_writer_leaves_the_old_table(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from tests.tables.samples import table_of\n"
-        "from posttrain.tables.parquet import write_parquet\n"
+        "from posttrain.tables.store import write_parquet\n"
         "frames = [table_of('corpus', rows=n) for n in (3000, 4000)]\n"
         "print('ready', flush=True)\n"
         "while True:\n"
@@ -130,7 +128,7 @@ def test_no_parquet(content: bytes, told: str, tmp_path: Path) -> None:
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match=r"nothing.parquet: there is no such table. Run the stage that makes it"):
+    with pytest.raises(TableError, match=r"nothing.parquet: table not found. Run the stage that makes it"):
         read_table(tmp_path / "nothing.parquet", "corpus")
     with pytest.raises(TableError, match="this is a folder, not a table"):
         read_table(tmp_path, "corpus")

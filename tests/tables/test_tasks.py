@@ -11,7 +11,7 @@ import pytest
 
 from posttrain.errors import ParamsError
 from posttrain.tables.prepare import prepare
-from posttrain.tasks.catalog import PLAIN, TASKS, load_task, task_tables
+from posttrain.tasks.task import PLAIN, TASKS, load_task, task_tables
 
 OWN = """
 import polars as pl

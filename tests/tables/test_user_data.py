@@ -16,9 +16,8 @@ import pytest
 from posttrain.errors import DataError, ParamsError, TableError
 from posttrain.params import check
 from posttrain.tables.columns import COLUMNS, Kind
-from posttrain.tables.parquet import check_decoded_size
 from posttrain.tables.readers import Columns
-from posttrain.tables.store import check_disjoint, check_table
+from posttrain.tables.store import check_decoded_size, check_disjoint, check_table
 from posttrain.tables.user_data import FileTable, HubTable, dataset_parts, load_table
 from tests.tables.samples import assistant, user
 

@@ -10,11 +10,11 @@ __all__ = ["SURROGATES", "Options", "Surrogate", "Tokens"]
 SURROGATES: Entries[Surrogate] = Entries(
     "SURROGATES",
     {
-        "ppo_clip": "posttrain.algorithms.surrogates.clipped",
-        "importance": "posttrain.algorithms.surrogates.clipped",
-        "cispo": "posttrain.algorithms.surrogates.clipped",
-        "reinforce": "posttrain.algorithms.surrogates.clipped",
-        "gspo": "posttrain.algorithms.surrogates.clipped",
+        "ppo_clip": "posttrain.algorithms.surrogates.base",
+        "importance": "posttrain.algorithms.surrogates.base",
+        "cispo": "posttrain.algorithms.surrogates.base",
+        "reinforce": "posttrain.algorithms.surrogates.base",
+        "gspo": "posttrain.algorithms.surrogates.base",
         "sapo": "posttrain.algorithms.surrogates.sapo",
         "gmpo": "posttrain.algorithms.surrogates.gmpo",
         "dppo_tv": "posttrain.algorithms.surrogates.dppo",

@@ -9,22 +9,19 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
-from posttrain.algorithms.surrogates.clipped import ClipOptions
-from posttrain.formulas import clip
-from posttrain.formulas.ragged import Ragged, places
-from posttrain.formulas.random import uniform_at
-from posttrain.formulas.ratio import token_log_ratio
+from posttrain.algorithms.surrogates.base import ClipOptions, Options, Surrogate, Tokens
+from posttrain.formulas.policy import outside, ppo_clip, token_log_ratio
+from posttrain.formulas.ragged import Ragged, places, uniform_at
 
 NEEDS = frozenset({"anchor", "sample_key"})
 
 
 class ClipCovOptions(ClipOptions):
-    """PPO's clip, and which tokens are left out beside it."""
+    """PPO's clip, and which tokens lose their gradient besides those it cuts."""
 
-    share: float = Field(2e-4, gt=0, lt=1, description="share of the step's tokens that are left out, at least one")
-    cov_low: float = Field(1.0, description="smallest covariance of a token that may be left out")
-    cov_high: float = Field(5.0, description="largest covariance of a token that may be left out")
+    share: float = Field(2e-4, gt=0, lt=1, description="share of the step's tokens that are dropped, at least one")
+    cov_low: float = Field(1.0, description="smallest covariance of a token that may be dropped")
+    cov_high: float = Field(5.0, description="largest covariance of a token that may be dropped")
 
     @model_validator(mode="after")
     def _holds_something(self) -> ClipCovOptions:
@@ -66,11 +63,11 @@ def _most(step: Ragged, share: float) -> int:
     return max(1, int(share * int((step.tokens["weight"] > 0).sum())))
 
 
-def left_out(step: Ragged, options: ClipCovOptions) -> dict[str, Tensor]:
+def dropped(step: Ragged, options: ClipCovOptions) -> dict[str, Tensor]:
     """Random tokens with a covariance within the band that the clip does not cut, at the start of the step."""
     cov_N, lengths_B = covariance(step), step.lengths_B
     ratio_N = token_log_ratio(step.tokens["anchor"], step.tokens["old_logp"], lengths_B).exp()
-    cut_N = clip.outside(ratio_N, step.tokens["advantage"], options.low, options.high)
+    cut_N = outside(ratio_N, step.tokens["advantage"], options.low, options.high)
     candidate_N = (cov_N >= options.cov_low) & (cov_N <= options.cov_high) & ~cut_N
     draw_N = uniform_at(step.spread(step.rows["sample_key"]), places(lengths_B))
     return {"dropped": _chosen(candidate_N, draw_N, most=_most(step, options.share))}
@@ -92,10 +89,10 @@ def kl_cov(tokens: Tokens, options: KlCovOptions) -> Tensor:
 SURROGATES = {
     "clip_cov": Surrogate(
         ClipCovOptions,
-        lambda tokens, o: clip.ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
+        lambda tokens, o: ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
         "min(r A, clip(r) A), 0 for a random share of the tokens with cov in [cov_low, cov_high]",
-        clipped=lambda tokens, o: clip.outside(tokens.ratio, tokens.advantage, o.low, o.high),
-        prepare=left_out,
+        clipped=lambda tokens, o: outside(tokens.ratio, tokens.advantage, o.low, o.high),
+        prepare=dropped,
         needs=NEEDS,
     ),
     "kl_cov": Surrogate(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posttrain.algorithms.surrogates.base import Surrogate
-from posttrain.algorithms.surrogates.clipped import GspoOptions
-from posttrain.formulas import clip
-from posttrain.formulas.ratio import CAP, sequence_log_ratio
+from posttrain.algorithms.surrogates.base import GspoOptions, Surrogate
+from posttrain.formulas.policy import CAP, outside, ppo_clip, sequence_log_ratio
 
 
 def log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
@@ -19,9 +17,9 @@ def log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
 SURROGATES = {
     "gspo_token": Surrogate(
         GspoOptions,
-        lambda tokens, o: clip.ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
+        lambda tokens, o: ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
         "min(s_t A, clip(s_t, 1 - low, 1 + high) A), s_t = sg(s) pi / sg(pi)",
-        clipped=lambda tokens, o: clip.outside(tokens.ratio, tokens.advantage, o.low, o.high),
+        clipped=lambda tokens, o: outside(tokens.ratio, tokens.advantage, o.low, o.high),
         log_ratio=log_ratio,
         needs_sequence=True,
     )

@@ -12,8 +12,7 @@ from pydantic import Field, model_validator
 
 from posttrain.errors import ParamsError
 from posttrain.params import Params
-from posttrain.tables.columns import Kind, Split
-from posttrain.tables.identity import from_rows
+from posttrain.tables.columns import Kind, Split, from_rows
 from posttrain.tables.splits import split_of
 from posttrain.tasks.two_step.problems import (
     SMALLEST_OPERAND,

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from posttrain.measure.phases import phase
 from posttrain.params import read_yaml
 from posttrain.stage import run_named_stage
-from posttrain.tables.parquet import decode
+from posttrain.tables.store import decode
 from posttrain.train.checkpoint import Checkpoints, Saved
 from posttrain.workspace import metrics_path, model_path, write_json
 

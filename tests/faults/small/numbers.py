@@ -8,7 +8,7 @@ import polars as pl
 
 from posttrain.params import read_yaml
 from posttrain.stage import run_stage
-from posttrain.tables.parquet import write_parquet
+from posttrain.tables.store import write_parquet
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The decoding loop: prompts prefilled once, finished rows replaced by waiting ones, log-probs kept.
+"""Samples with a model of this process: prompts prefilled once, finished rows replaced by waiting ones.
 
 A completion depends on the model, its prompt, the seed and its name alone: neither on its neighbours nor on when it
 got its slot.
@@ -13,12 +13,52 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.formulas.random import uniform
-from posttrain.models.device import Device
-from posttrain.sampling.local.backend import backend_of
-from posttrain.sampling.local.sample_tokens import mixture_logits, sample_next
-from posttrain.sampling.sampler import Mixture, Request, SamplingParams
-from posttrain.text.stops import Stops, StopStrings
+from posttrain.formulas.ragged import row_keys, uniform
+from posttrain.models.decode import backend_of
+from posttrain.models.device import Runtime
+from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams, context_of
+from posttrain.text.chat import Stops, StopStrings
+
+
+class LocalSampler:
+    """Draws from the model that is given; it shares the weights, so `sync` copies nothing."""
+
+    can: frozenset[Capability] = frozenset({"greedy", "mixture", "top_p", "top_k", "stop_strings"})
+
+    def __init__(self, model: Any, stops: Stops, device: Runtime, version: str = "") -> None:
+        self._model, self._stops, self._device, self.version = model, stops, device, version
+
+    @property
+    def context(self) -> int | None:
+        """The model's context."""
+        return context_of(self._model)
+
+    def sync(self, model: Any, version: str) -> None:
+        """Draw with this model from now on."""
+        self._model, self.version = model, version
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        requests: Sequence[Request],
+        params: SamplingParams,
+        seed: int,
+        *,
+        greedy: bool = False,
+        mixture: Mixture | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> list[Completion]:
+        """A completion of each request; requests of the same tokens share their prefill."""
+        keys = None if greedy else row_keys(seed, [one.name for one in requests])
+        buffer = CompletionBuffer(len(requests), params.max_tokens, self._stops, params.stop)
+        stops, was_training = self._stops.tokens, self._model.training
+        self._model.eval()
+        with self._device.autocast():
+            Decoder(self._model, requests, params, keys, buffer, stops, self._device, mixture, advance).run()
+        self._model.train(was_training)
+        found = zip(buffer.ids, buffer.logps, buffer.truncated, strict=True)
+        return [Completion(ids, logps, "length" if cut else "stop") for ids, logps, cut in found]
+
 
 DROP_SHARE = 0.2
 """Finished rows are dropped once they are this share of those decoding: dropping copies the cache."""
@@ -43,11 +83,11 @@ class Decoder:
         keys: Tensor | None,
         buffer: CompletionBuffer,
         stops: Sequence[int],
-        device: Device,
+        device: Runtime,
         mixture: Mixture | None,
         advance: Callable[[int], None] | None,
     ) -> None:
-        """`keys`: the random stream of each request; None: the likeliest tokens. `advance`: told of finished rows."""
+        """`keys`: the random stream of each request; None: the likeliest tokens. `advance`: see `Sampler.generate`."""
         known: dict[int, tuple[int, ...]] = {}
         self._prompts = [known.setdefault(id(one.ids), tuple(one.ids)) for one in requests]
         self._params, self._keys, self._buffer, self._advance = params, keys, buffer, advance
@@ -191,3 +231,35 @@ class CompletionBuffer:
         by_token = next((i + 1 for i in range(before, len(ids)) if ids[i] in self._tokens), None)
         by_string = self._strings.end(ids, len(ids) - before)
         return min((end for end in (by_token, by_string) if end is not None), default=None)
+
+
+def sample_next(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int | None) -> tuple[Tensor, Tensor]:
+    """The token of each row and its log-prob, which is the model's also where the draw is from fewer tokens."""
+    p = logits.softmax(1)
+    top, most = logits.amax(1), p.amax(1)
+    if draw_R is None:
+        token_R = logits.argmax(1)
+    else:
+        everything = top_p == 1 and top_k is None
+        cdf = (p if everything else top_k_top_p_mask(p, top_p, top_k)).cumsum(1, dtype=torch.float64)
+        point = draw_R[:, None] * cdf[:, -1:]
+        token_R = torch.searchsorted(cdf, point, right=True).squeeze(1).clamp(max=cdf.shape[1] - 1)
+    return token_R, logits.gather(1, token_R[:, None]).squeeze(1) - (top - most.log())
+
+
+def top_k_top_p_mask(p: Tensor, top_p: float, top_k: int | None) -> Tensor:
+    """p with 0 for all but the likeliest tokens: the top_k, and of these the fewest that hold top_p of their mass.
+
+    Tokens as likely as the last that is kept are kept as well, so that the order of the vocabulary decides nothing.
+    """
+    best = p.topk(min(top_k or p.shape[1], p.shape[1]), dim=1).values.double()
+    before = best.cumsum(1) - best
+    spare = before >= top_p * best.sum(1, keepdim=True)
+    spare[:, 0] = False
+    least = best.masked_fill(spare, torch.inf).amin(1, keepdim=True)
+    return p.masked_fill(p < least, 0)
+
+
+def mixture_logits(policy_RV: Tensor, other_RV: Tensor, share: float) -> Tensor:
+    """(1 - share) log pi + share log pi_other, the mixture that Nash-MD samples from (Munos 2023)."""
+    return (1 - share) * policy_RV.log_softmax(-1) + share * other_RV.log_softmax(-1)

@@ -1,0 +1,102 @@
+"""What policy losses are made of: importance ratios, surrogates, estimators of the KL, and the critic's loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posttrain.formulas.ragged import mean_rows, spread
+
+CAP = 20.0
+"""Bound on |log ratio|: exp stays finite where a policy has run away. A token beyond it has no gradient."""
+
+
+def token_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
+    """logp - old_logp of each token."""
+    del lengths_B
+    return (logp_N - old_logp_N).clamp(-CAP, CAP)
+
+
+def sequence_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
+    """mean_t(logp - old_logp), the length-normalised sequence ratio, on each token (GSPO, Zheng 2025)."""
+    mean_B = mean_rows(logp_N - old_logp_N, lengths_B)
+    return spread(mean_B, lengths_B, logp_N.numel()).clamp(-CAP, CAP)
+
+
+def truncated_importance(recomputed_logp_N: Tensor, sampled_logp_N: Tensor, cap: float) -> Tensor:
+    """sg(min(exp(recomputed - sampled), cap)): corrects for a sampler whose numbers are not the trainer's (Yao 2025).
+
+    Both are log-probs of the policy that sampled, as the trainer computes them and as the sampler recorded them.
+    """
+    return (recomputed_logp_N - sampled_logp_N).detach().clamp(-CAP, CAP).exp().clamp(max=cap)
+
+
+def reinforce(logp: Tensor, advantage: Tensor) -> Tensor:
+    """A logp: the plain policy gradient (Williams 1992)."""
+    return advantage * logp
+
+
+def importance(ratio: Tensor, advantage: Tensor) -> Tensor:
+    """r A: the importance-weighted objective."""
+    return ratio * advantage
+
+
+def ppo_clip(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
+    """min(r A, clip(r, 1 - low, 1 + high) A) (PPO, Schulman 2017)."""
+    return torch.minimum(ratio * advantage, ratio.clamp(_lowest(low), 1 + high) * advantage)
+
+
+def cispo(ratio: Tensor, logp: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
+    """sg(clip(r, 1 - low, 1 + high)) A logp: every token keeps its gradient (CISPO, MiniMax 2025)."""
+    return ratio.detach().clamp(_lowest(low), 1 + high) * advantage * logp
+
+
+def outside(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
+    """Whether PPO's clip cuts a token's gradient: over the top with A > 0, or under the bottom with A < 0."""
+    return ((ratio > 1 + high) & (advantage > 0)) | ((ratio < _lowest(low)) & (advantage < 0))
+
+
+def beyond(ratio: Tensor, low: float | None, high: float) -> Tensor:
+    """Whether CISPO's weight is not the ratio itself."""
+    return (ratio > 1 + high) | (ratio < _lowest(low))
+
+
+def _lowest(low: float | None) -> float:
+    return 0.0 if low is None else 1 - low
+
+
+OVERFLOW = 80.0
+"""exp of more is soon infinite in single precision; a token that far out is charged as much, without gradient."""
+
+
+def k1(logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """logp - ref_logp: unbiased, high variance, negative at times; its gradient has expectation 0."""
+    return logp - ref_logp
+
+
+def k2(logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """(logp - ref_logp)^2 / 2: biased value, and its gradient is that of the true KL in expectation."""
+    return (logp - ref_logp).square() / 2
+
+
+def k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """exp(ref_logp - logp) - (ref_logp - logp) - 1: unbiased and never negative."""
+    difference = (ref_logp - logp).clamp(max=OVERFLOW)
+    return difference.expm1() - difference
+
+
+def forward_k3(logp: Tensor, old_logp: Tensor) -> Tensor:
+    """r - 1 - log r, r = exp(logp - old_logp): KL(old || policy) from tokens that the old policy sampled."""
+    return k3(old_logp, logp)
+
+
+ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
+
+
+def clipped_value(value: Tensor, old_value: Tensor, returns: Tensor, clip: float | None) -> Tensor:
+    """0.5 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) (PPO's value loss); no clip when c is None."""
+    loss = (value - returns).square()
+    if clip is not None:
+        near = old_value + (value - old_value).clamp(-clip, clip)
+        loss = torch.maximum(loss, (near - returns).square())
+    return 0.5 * loss

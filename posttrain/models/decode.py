@@ -1,0 +1,275 @@
+"""One model in the decoding loop: the rows so far, and the logits of each row's next token.
+
+A step of the common decoder families runs as bare tensor calls, since a small model's step is mostly Python; a GPU can
+record it once and replay it. Other models run their own code over our cache, or over whole rows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm, silu
+
+from posttrain.models.forward import Scoring, hidden_states, row_states, runs_in_rows
+from posttrain.models.kv_cache import CachedAttention, PromptAttention
+from posttrain.models.logp import head_of
+from posttrain.rollout import token_rows
+from posttrain.text.layout import pack, sent
+
+FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
+FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
+"""Kinds of rotary positions whose table does not change with the length."""
+
+
+@dataclass(frozen=True)
+class _Layer:
+    before: Tensor
+    qkv: tuple[Tensor, Tensor | None]
+    head_norms: tuple[Tensor, Tensor] | None
+    out: tuple[Tensor, Tensor | None]
+    after: Tensor
+    gate_up: tuple[Tensor, Tensor | None]
+    down: tuple[Tensor, Tensor | None]
+    scoring: Scoring
+
+
+class DecoderStep:
+    """The hidden state after one more token of each row; made again whenever the weights have changed."""
+
+    def __init__(self, model: Any, longest: int) -> None:
+        """`longest`: positions are below it."""
+        core, config = model.base_model, model.config
+        self._embedding, self._norm, self._eps = core.embed_tokens.weight, core.norm.weight, config.rms_norm_eps
+        self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self._size = core.layers[0].self_attn.head_dim
+        places = torch.arange(longest, device=self._embedding.device)[None]
+        cos, sin = core.rotary_emb(self._embedding[:1], places)
+        half = self._size // 2
+        self._cos, self._sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=1)
+        with torch.no_grad():
+            everywhere = config.sliding_window if type(core).__name__ == "MistralModel" else None
+            self._layers = [_layer(layer, everywhere) for layer in core.layers]
+
+    @property
+    def windowless(self) -> bool:
+        """Whether every layer sees all that went before."""
+        return all(layer.scoring.window is None for layer in self._layers)
+
+    def __call__(self, token_R: Tensor, position_R: Tensor, cache: CachedAttention) -> Tensor:
+        """The last hidden states [R, D] of one token a row."""
+        x = self._embedding[token_R]
+        width, eps = x.shape[1:], self._eps
+        cos, sin = self._cos[position_R][:, None], self._sin[position_R][:, None]
+        for i, layer in enumerate(self._layers):
+            query, key, value = self._attended(
+                linear(rms_norm(x, width, layer.before, eps), *layer.qkv), layer, cos, sin
+            )
+            mixed = cache.attend(i, query, key, value, layer.scoring).reshape(x.shape[0], -1)
+            x = x + linear(mixed, *layer.out)
+            gate, up = linear(rms_norm(x, width, layer.after, eps), *layer.gate_up).chunk(2, dim=1)
+            x = x + linear(silu(gate) * up, *layer.down)
+        return rms_norm(x, width, self._norm, eps)
+
+    def _attended(self, qkv: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys, values [R, H, 1, D] with their positions turned in."""
+        heads, turned = self._heads, self._heads + self._kv_heads
+        split = qkv.view(-1, turned + self._kv_heads, self._size)
+        both = split[:, :turned]
+        if layer.head_norms is not None:
+            parts = (split[:, :heads], split[:, heads:turned])
+            normed = [
+                rms_norm(part.to(w.dtype), (self._size,), w, self._eps)
+                for part, w in zip(parts, layer.head_norms, strict=True)
+            ]
+            both = torch.cat(normed, dim=1)
+        both = torch.addcmul(both * cos, both.roll(self._size // 2, -1), sin)[:, :, None]
+        return both[:, :heads], both[:, heads:], split[:, turned:, None]
+
+
+def fits(model: Any) -> bool:
+    """Whether the model is made of exactly the parts that `DecoderStep` knows."""
+    core, config = model.base_model, model.config
+    if type(core).__name__ not in FAMILIES or config.hidden_act != "silu":
+        return False
+    rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rotary not in FIXED_ROTARY:
+        return False
+    return all(
+        type(part) is nn.Linear
+        for layer in core.layers
+        for part in (*(getattr(layer.self_attn, f"{n}_proj") for n in "qkvo"), *_mlp(layer))
+    )
+
+
+def _layer(layer: Any, window: int | None) -> _Layer:
+    attention = layer.self_attn
+    normed = hasattr(attention, "q_norm")
+    gate, up, down = _mlp(layer)
+    return _Layer(
+        before=layer.input_layernorm.weight,
+        qkv=_side_by_side(attention.q_proj, attention.k_proj, attention.v_proj),
+        head_norms=(attention.q_norm.weight, attention.k_norm.weight) if normed else None,
+        out=_side_by_side(attention.o_proj),
+        after=layer.post_attention_layernorm.weight,
+        gate_up=_side_by_side(gate, up),
+        down=_side_by_side(down),
+        scoring=Scoring(attention.scaling, getattr(attention, "sliding_window", window)),
+    )
+
+
+def _mlp(layer: Any) -> tuple[Any, Any, Any]:
+    return layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj
+
+
+def _side_by_side(*parts: Any) -> tuple[Tensor, Tensor | None]:
+    """Linear maps of one input as one, in the precision of the products."""
+    weights, biases = [part.weight for part in parts], [part.bias for part in parts]
+    weight = torch.cat(weights) if len(parts) > 1 else weights[0]
+    return in_use(weight), None if biases[0] is None else in_use(torch.cat(biases))
+
+
+def in_use(weight: Tensor) -> Tensor:
+    """The weight in the precision that autocast, where it is on, casts it to in every product."""
+    kind = weight.device.type
+    return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
+
+
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+def replayed(step: Step, token_R: Tensor, position_R: Tensor) -> Step:
+    """The step, recorded where there is a GPU; its result is written over by the next."""
+    return _Replayed(step, token_R, position_R) if token_R.device.type == "cuda" else step
+
+
+class _Replayed:
+    """A recorded step and the tensors that it reads and writes."""
+
+    def __init__(self, step: Step, token_R: Tensor, position_R: Tensor) -> None:
+        self._token_R, self._position_R = token_R.clone(), position_R.clone()
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # what a first call sets up must not be recorded
+            step(self._token_R, self._position_R)
+        torch.cuda.current_stream().wait_stream(aside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._states_R = step(self._token_R, self._position_R)
+
+    def __call__(self, token_R: Tensor, position_R: Tensor) -> Tensor:
+        self._token_R.copy_(token_R)
+        self._position_R.copy_(position_R)
+        self._graph.replay()
+        return self._states_R
+
+
+class DecoderBackend(Protocol):
+    """A model that rows are decoded with; rows may leave and join."""
+
+    def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
+        """Let rows join; `joining`: which prompt each answers, of those kept and, after them, the fresh ones."""
+
+    def keep_rows(self, index_R: Tensor) -> None:
+        """Drop the other rows, before the rest gets its next token."""
+
+    def next_logits(self) -> Tensor:
+        """The logits of the next token [R, V], in float32 at least."""
+
+    def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:
+        """Append the token that was chosen for each row."""
+
+
+def backend_of(model: Any, longest_prompt: int, max_new_tokens: int, *, replay: bool = False) -> DecoderBackend:
+    """`replay`: record steps and replay them, where the model allows it."""
+    if runs_in_rows(model):
+        return RecomputeDecoder(model)
+    return CachedDecoder(model, longest_prompt, max_new_tokens, replay=replay)
+
+
+class RecomputeDecoder:
+    """A model that cannot be decoded from our cache: every row is run again for each token."""
+
+    def __init__(self, model: Any) -> None:
+        head = head_of(model)
+        self._model, self._head, self._device = model, head.mapped(in_use), head.weight_VD.device
+        self._prompts: list[list[int]] = []
+        self._rows: list[list[int]] = []
+
+    def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
+        self._prompts = [self._prompts[place] for place in kept] + [list(prompt) for prompt in fresh]
+        self._rows += [[*self._prompts[place]] for place in joining]
+
+    def keep_rows(self, index_R: Tensor) -> None:
+        self._rows = [self._rows[place] for place in index_R.tolist()]
+
+    def next_logits(self) -> Tensor:
+        lengths_R = torch.tensor([len(row) for row in self._rows], device=self._device)
+        ids_RT = torch.zeros(len(self._rows), int(lengths_R.max()), dtype=torch.long)
+        for place, row in enumerate(self._rows):
+            ids_RT[place, : len(row)] = torch.tensor(row)
+        states = row_states(self._model, sent(ids_RT, self._device))
+        last = states[torch.arange(len(self._rows), device=self._device), lengths_R - 1]
+        return self._head.logits(last.to(self._head.weight_VD.dtype))
+
+    def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:  # noqa: ARG002
+        for row, token in zip(self._rows, token_R.tolist(), strict=True):
+            row.append(token)
+
+
+class CachedDecoder:
+    """A model with a cache of ours, and its last hidden state of each row."""
+
+    def __init__(self, model: Any, longest_prompt: int, max_new_tokens: int, *, replay: bool) -> None:
+        head = head_of(model)
+        self._model, self._head = model, head.mapped(in_use)
+        self._device = head.weight_VD.device
+        self._step = DecoderStep(model, longest_prompt + max_new_tokens) if fits(model) else None
+        self._cache = CachedAttention(max_new_tokens, self._device)
+        self._replay = replay and self._step is not None and self._step.windowless
+        self._recorded: Step | None = None
+        self._prompt_states: Tensor | None = None
+        self._states_R: Tensor | None = None
+
+    def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
+        kept_P, joining_R = (torch.tensor(one, dtype=torch.long, device=self._device) for one in (kept, joining))
+        states = [] if self._prompt_states is None else [self._prompt_states[kept_P]]
+        attention = None
+        if fresh:
+            layout = pack(token_rows(fresh, [[]] * len(fresh))).to(self._device)
+            attention = PromptAttention(layout)
+            every = hidden_states(self._model, layout.ids_N[None], layout.positions_N[None], attention)[0]
+            states.append(every[layout.last_B])
+        self._prompt_states = torch.cat(states)
+        new_R = self._prompt_states[joining_R]
+        self._states_R = new_R if self._states_R is None else torch.cat([self._states_R, new_R])
+        self._cache.admit(kept_P, attention, joining_R)
+
+    def keep_rows(self, index_R: Tensor) -> None:
+        self._cache.keep_rows(index_R)
+        self._states_R = None if self._states_R is None else self._states_R[index_R]
+
+    def next_logits(self) -> Tensor:
+        assert self._states_R is not None, "no row has been admitted"
+        return self._head.logits(self._states_R.to(self._head.weight_VD.dtype))
+
+    def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:
+        self._cache.step()
+        if self._step is None:
+            self._states_R = hidden_states(self._model, token_R[:, None], position_R[:, None], self._cache)[:, 0]
+        elif self._replay and self._cache.steady():
+            self._states_R = self._recording(self._step, token_R, position_R)(token_R, position_R)
+        else:
+            self._states_R = self._step(token_R, position_R, self._cache)
+
+    def _recording(self, step: DecoderStep, token_R: Tensor, position_R: Tensor) -> Step:
+        """The step over the rows and the memory that there are now."""
+        if self._recorded is None or not self._cache.fixed:
+            self._recorded = None  # its memory is free for the next
+            self._cache.fix()
+            self._recorded = replayed(partial(step, cache=self._cache), token_R, position_R)
+        return self._recorded

@@ -1,0 +1,228 @@
+"""Sources over the policy's own samples: a selection of them (algorithms/sampled_rows.py), or given data added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.sampled_rows import AllAbove, BestAgainstWorst, Reaching, RejectionSampled, Rising
+from posttrain.choices import Options
+from posttrain.train.epochs import EpochSource, Example, Source, WrappedSource
+from posttrain.train.step import Batch, joined, make_batch
+
+Choose = Callable[[Batch, int], Batch]
+"""(whole groups, optimizer step) -> the rows to train on."""
+
+
+class FilteredSource(WrappedSource):
+    """A source of groups, of which a rule chooses the rows of each step."""
+
+    def __init__(self, inner: Source, choose: Choose) -> None:
+        super().__init__(inner)
+        self._choose = choose
+        self._seen: dict[str, float] = {}
+
+    def batch(self, step: int) -> Batch:
+        """The chosen rows of one step's groups."""
+        groups = self._inner.batch(step)
+        chosen = self._choose(groups, step)
+        self._seen = {
+            "reward": float(groups.columns.rows["reward"].mean()),
+            "length": float(groups.columns.lengths_B.float().mean()),
+            "chosen_rows": float(len(chosen)),
+        }
+        return chosen
+
+    def metrics(self) -> dict[str, float]:
+        """The reward of all samples, and how many were chosen."""
+        return {**self._seen, **self._inner.metrics()}
+
+
+def pair_rule(select: Options, seed: int) -> Choose:
+    """The pairs that the settings ask for."""
+
+    def choose(batch: Batch, step: int) -> Batch:
+        reward_B, group_B = _judged(batch)
+        match select:
+            case BestAgainstWorst():
+                return paired(batch, *best_against_worst(reward_B, group_B, select.gap))
+            case AllAbove():
+                return paired(batch, *all_against_all(reward_B, group_B, select.certainty, select.scale))
+            case RejectionSampled():
+                draw = torch.Generator().manual_seed(seed * 1_000_003 + step)
+                accepted = rejection_sampled(reward_B, group_B, select.keep, select.temperature, draw)
+                return paired(batch, *accepted)
+        raise TypeError(f"no rule for {select.type}")
+
+    return choose
+
+
+def best_rule(select: Options, steps_a_round: int) -> Choose:
+    """The samples that the settings ask for; where none reaches the mark, the best of all."""
+
+    def choose(batch: Batch, step: int) -> Batch:
+        reward_B, group_B = _judged(batch)
+        match select:
+            case Rising():
+                iteration = step // (select.rounds * steps_a_round)
+                mark = rising_threshold(reward_B, iteration, tuple(select.quantiles))
+            case Reaching():
+                mark = select.threshold
+            case _:
+                return _part(batch, best_of_group(reward_B, group_B))
+        return _part(batch, above(reward_B, min(mark, float(reward_B.max()))))
+
+    return choose
+
+
+def paired(batch: Batch, chosen: Tensor, rejected: Tensor) -> Batch:
+    """Chosen and rejected rows side by side, a pair an item.
+
+    Without any pair the first row is paired with itself, so the step has zero gradient.
+    """
+    if not chosen.numel():
+        chosen = rejected = torch.zeros(1, dtype=torch.long)
+    part = _part(batch, torch.stack([chosen, rejected], dim=1).flatten())
+    pairs = chosen.numel()
+    columns = replace(part.columns, item_B=torch.arange(pairs).repeat_interleave(2))
+    return part.with_columns(columns.with_rows(side=torch.tensor([1.0, -1.0]).repeat(pairs)))
+
+
+def _judged(batch: Batch) -> tuple[Tensor, Tensor]:
+    return batch.columns.rows["reward"], batch.columns.rows["group"]
+
+
+def _part(batch: Batch, rows_R: Tensor) -> Batch:
+    part = batch.part(rows_R.tolist())
+    return part.with_columns(replace(part.columns, item_B=None))
+
+
+def best_against_worst(reward_B: Tensor, group_B: Tensor, gap: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Highest and lowest reward of each group whose rewards differ by more than `gap` (online DPO, Guo 2024)."""
+    chosen, rejected = [], []
+    for rows in groups(group_B):
+        reward = reward_B[rows]
+        if float(reward.max() - reward.min()) > gap:
+            chosen.append(rows[reward.argmax()])
+            rejected.append(rows[reward.argmin()])
+    return _rows(chosen), _rows(rejected)
+
+
+def all_against_all(reward_B: Tensor, group_B: Tensor, threshold: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Every pair of a group with sigmoid((r_i - r_j) / scale) above a threshold >= 0.5 (RS-DPO, Khaki 2024)."""
+    if not 0.5 <= threshold < 1:
+        raise ValueError(f"threshold = {threshold}: below 0.5 a pair would be taken both ways round")
+    chosen, rejected = [], []
+    for rows in groups(group_B):
+        reward = reward_B[rows]
+        won, lost = (torch.sigmoid((reward[:, None] - reward[None, :]) / scale) > threshold).nonzero(as_tuple=True)
+        chosen.append(rows[won])
+        rejected.append(rows[lost])
+    return _joined(chosen), _joined(rejected)
+
+
+def rejection_sampled(
+    reward_B: Tensor, group_B: Tensor, keep: int, beta: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Pairs among `keep` samples of each group, accepted with probability exp((r - r_max) / beta) (RSO, Liu 2023).
+
+    r_max is the highest reward not yet accepted; accepted samples are paired two by two at random, ties left out.
+    """
+    chosen, rejected = [], []
+    for rows in groups(group_B):
+        taken = _accepted(reward_B[rows], min(keep, rows.numel()), beta, generator)
+        shuffled = taken[torch.randperm(taken.numel(), generator=generator)]
+        for one, other in shuffled[: taken.numel() // 2 * 2].view(-1, 2).tolist():
+            first, second = rows[one], rows[other]
+            if reward_B[first] == reward_B[second]:
+                continue
+            chosen.append(first if reward_B[first] > reward_B[second] else second)
+            rejected.append(second if reward_B[first] > reward_B[second] else first)
+    return _rows(chosen), _rows(rejected)
+
+
+def best_of_group(reward_B: Tensor, group_B: Tensor) -> Tensor:
+    """The highest reward of each group, the first of equals (RAFT, Dong 2023)."""
+    return _rows([rows[reward_B[rows].argmax()] for rows in groups(group_B)])
+
+
+def above(reward_B: Tensor, threshold: float) -> Tensor:
+    """Every sample whose reward reaches the threshold (ReST-EM, Singh 2023)."""
+    return (reward_B >= threshold).nonzero().squeeze(1)
+
+
+def rising_threshold(reward_B: Tensor, iteration: int, quantiles: tuple[float, ...]) -> float:
+    """The quantile that iteration n filters at; quantiles must not fall (ReST, Gulcehre 2023)."""
+    if list(quantiles) != sorted(quantiles) or not quantiles:
+        raise ValueError(f"quantiles = {quantiles}: ReST filters harder with each iteration, so they must not fall")
+    return float(reward_B.double().quantile(quantiles[min(iteration, len(quantiles) - 1)]))
+
+
+def groups(group_B: Tensor) -> list[Tensor]:
+    """The row numbers of each group, groups by their first row."""
+    first: dict[float, list[int]] = {}
+    for row, group in enumerate(group_B.tolist()):
+        first.setdefault(group, []).append(row)
+    return [torch.tensor(rows, device=group_B.device) for rows in first.values()]
+
+
+def _accepted(reward_G: Tensor, keep: int, beta: float, generator: torch.Generator) -> Tensor:
+    left = list(range(reward_G.numel()))
+    taken: list[int] = []
+    while len(taken) < keep:
+        highest = max(float(reward_G[i]) for i in left)
+        for i in list(left):
+            draw = float(torch.rand((), generator=generator))
+            if len(taken) < keep and draw < torch.exp((reward_G[i] - highest) / beta):
+                taken.append(i)
+                left.remove(i)
+    return torch.tensor(taken)
+
+
+def _rows(numbers: list[Tensor]) -> Tensor:
+    return torch.stack(numbers) if numbers else torch.empty(0, dtype=torch.long)
+
+
+def _joined(numbers: list[Tensor]) -> Tensor:
+    return torch.cat(numbers) if numbers else torch.empty(0, dtype=torch.long)
+
+
+class PtxSource(WrappedSource):
+    """Samples plus rows of pretraining text (PPO-ptx), marked in the column `pretrain`; their other columns are 0."""
+
+    def __init__(self, inner: Source, windows: Sequence[Example], rows: int, seed: int) -> None:
+        super().__init__(inner)
+        self._text = EpochSource(windows, rows, 1, seed)
+
+    def batch(self, step: int) -> Batch:
+        """The samples of one step, then its text."""
+        samples, text = self._inner.batch(step), self._text.batch(step)
+        tokens = int(text.columns.lengths_B.sum())
+        empty = make_batch(
+            text.rows,
+            {name: one.new_zeros(len(text), *one.shape[1:]) for name, one in samples.columns.rows.items()},
+            {name: torch.zeros(tokens, dtype=one.dtype) for name, one in samples.columns.tokens.items()},
+        )
+        return joined([_marked(samples, text=False), _marked(empty, text=True)])
+
+
+class MixedSource(WrappedSource):
+    """Steps on own samples and steps on given answers, the share of each as asked (GKD, Agarwal 2023)."""
+
+    def __init__(self, own: Source, given: EpochSource, share: float, seed: int) -> None:
+        super().__init__(own)
+        self._given, self._share, self._seed = given, share, seed
+
+    def batch(self, step: int) -> Batch:
+        """The rows of one step, all of one kind; which kind follows from the seed and the step."""
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
+        own = float(torch.rand((), generator=generator)) < self._share
+        return (self._inner if own else self._given).batch(step)
+
+
+def _marked(batch: Batch, *, text: bool) -> Batch:
+    marked = batch.columns.with_rows(pretrain=torch.full((len(batch),), text))
+    return batch.with_columns(replace(marked, item_B=None))
