@@ -11,66 +11,30 @@ from typing import Any
 
 from posttrain.errors import PosttrainError
 
+PLAIN = {
+    "check": "check params.yaml and what its runs name, without running anything",
+    "status": "which stages have to run again, and why: the files, parameters and packages that changed",
+    "report": "write report/report.html from what is current, also when a run has failed",
+    "readme": "write the last run's results into README.md and draw its plot",
+    "timings": "what the time of each stage's last run went into",
+    "repair": "fix what a kill, a power cut or an edit left in DVC's files; nothing is lost",
+    "verify": "read all that DVC has cached and recorded, report damage, and remove it so that `dvc repro` heals it",
+    "sync": "check that dvc.lock names what the stages used, and have the disk keep what DVC has cached",
+    "merge": "settle a merge conflict in dvc.lock: each entry is that of the branch that changed it",
+}
+"""The commands without arguments."""
+
 
 def main() -> int:
     """Run one command; an error of ours is one clear line, without a traceback unless asked for."""
     parser = argparse.ArgumentParser(prog="python -m posttrain", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    results = commands.add_parser("results", help="every policy with its figures, or why it has none; what to do next")
-    results.add_argument("--json", action="store_const", const="json", default="words", dest="form")
-    commands.add_parser("report", help="write report/report.html from what is current, also when a run has failed")
-    commands.add_parser("readme", help="write the last run's results into README.md and draw its plot")
-    commands.add_parser("timings", help="what the time of each stage's last run went into")
-    repaired = "fix what a kill, a power cut or an edit left in DVC's files; nothing is lost"
-    commands.add_parser("repair", help=repaired, description=repaired)
-    verified = "read all that DVC has cached and recorded, report damage, and remove it so that `dvc repro` heals it"
-    commands.add_parser("verify", help=verified, description=verified)
-    synced = "check that dvc.lock names what the stages used, and have the disk keep what DVC has cached"
-    commands.add_parser("sync", help=synced, description=synced)
-    commands.add_parser(
-        "status",
-        help="which stages have to run again, and why",
-        description="Which stages have to run again, and why: the files, parameters and packages that changed.",
-        epilog="An answer: online@grpo: posttrain/formulas/clip.py changed; then stale because of it: evaluate@grpo",
-    )
-    accepted = commands.add_parser(
-        "accept",
-        help="take results for those of changed code, which a person vouches for",
-        description="Take the results of stages for those of the present code, because it computes the same. DVC "
-        "commits them, and records/ keeps what was accepted and why. Refused where parameters or tables changed too.",
-        epilog="Example: python -m posttrain accept online@grpo sft --reason 'renamed a variable'",
-    )
-    accepted.add_argument("stages", nargs="+", metavar="STAGE", help="e.g. online@grpo, or online for all its runs")
-    accepted.add_argument("--reason", required=True, help="why the results stay the same")
-    commands.add_parser("check", help="check params.yaml and what its runs name, without running anything")
+    for name, does in PLAIN.items():
+        _add(commands, name, does)
+    _add_results(commands)
+    _add_care(commands)
     _add_checkpoints(commands)
-    upgraded = "bring a workspace of posttrain 0.1 to this version: show what changes, or write it with --yes"
-    upgrade = commands.add_parser("upgrade", help=upgraded, description=upgraded)
-    upgrade.add_argument("--yes", action="store_const", const="write", default="show", dest="mode", help="write it")
-    cleaned = "remove what runs that params.yaml no longer has left: outputs, checkpoints and entries of dvc.lock"
-    clean = commands.add_parser("clean", help=cleaned, description=cleaned)
-    clean.add_argument(
-        "--list", action="store_const", const="list", default="remove", dest="form", help="remove nothing"
-    )
-    merged = "settle a merge conflict in dvc.lock: each entry is that of the branch that changed it"
-    commands.add_parser("merge", help=merged, description=merged)
-    shown = commands.add_parser("params", help="every parameter with its type, default and meaning")
-    shown.add_argument("section", nargs="?", help="one section, e.g. online")
-    algorithms = commands.add_parser("algorithms", help="every algorithm, or one with its formula and settings")
-    algorithms.add_argument("name", nargs="?")
-    laws = commands.add_parser("laws", help="hold the surrogates and losses of a module of your own against the laws")
-    laws.add_argument("module", help="e.g. my_losses for custom/my_losses.py")
-    compared = commands.add_parser("compare", help="which setting is better, on the same held-out prompts")
-    compared.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        help="a run of params.yaml, an experiment, a sweep (all its experiments) or 'workspace'; default: all runs",
-    )
-    compared.add_argument("--policy", help="which policy of the experiments, e.g. online/grpo; default: what differs")
-    compared.add_argument("--against", metavar="NAME", help="compare each with this one only; default: all pairs")
-    compared.add_argument("--greedy", action="store_const", const="greedy", default="sampled", dest="score")
-    compared.add_argument("--json", action="store_const", const="json", default="words", dest="form")
+    _add_reference(commands)
     arguments = parser.parse_args()
     try:
         print(_answer(arguments))
@@ -84,22 +48,71 @@ def main() -> int:
     return 0
 
 
+def _add(commands: Any, name: str, does: str, example: str = "") -> argparse.ArgumentParser:
+    """A command, its help, and an example of its arguments."""
+    line = f"python -m posttrain {f'{name} {example}'.strip()}"
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=does, description=f"{does[0].upper()}{does[1:]}.", epilog=f"example: {line}"
+    )
+    return parser
+
+
+def _add_results(commands: Any) -> None:
+    results = _add(commands, "results", "every policy with its figures, or why it has none; what to do next", "--json")
+    results.add_argument("--json", action="store_const", const="json", default="words", dest="form")
+    compared = _add(commands, "compare", "which setting is better, on the same held-out prompts", "dpo grpo")
+    compared.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="a run of params.yaml, an experiment, a sweep (all its experiments) or 'workspace'; default: all runs",
+    )
+    compared.add_argument("--policy", help="which policy of the experiments, e.g. online/grpo; default: what differs")
+    compared.add_argument("--against", metavar="NAME", help="compare each with this one only; default: all pairs")
+    compared.add_argument("--greedy", action="store_const", const="greedy", default="sampled", dest="score")
+    compared.add_argument("--json", action="store_const", const="json", default="words", dest="form")
+
+
+def _add_care(commands: Any) -> None:
+    """What keeps results when code, runs or versions change."""
+    does = "take the results of stages for those of changed code, because a person vouches that it computes the same"
+    accept = _add(commands, "accept", does, "online@grpo sft --reason 'renamed a variable'")
+    accept.add_argument("stages", nargs="+", metavar="STAGE", help="e.g. online@grpo, or online for all its runs")
+    accept.add_argument("--reason", required=True, help="why the results stay the same; records/ keeps it")
+    does = "remove what runs that params.yaml no longer has left: outputs, checkpoints and entries of dvc.lock"
+    clean = _add(commands, "clean", does, "--list")
+    clean.add_argument("--list", action="store_const", const="list", default="remove", dest="form", help="only list it")
+    does = "bring a workspace of posttrain 0.1 to this version: show what changes, or write it"
+    upgrade = _add(commands, "upgrade", does, "--yes")
+    upgrade.add_argument("--yes", action="store_const", const="write", default="show", dest="mode", help="write it")
+
+
 def _add_checkpoints(commands: Any) -> None:
     """The command `checkpoints`, with what can be done to them."""
-    about = "list the checkpoints of unfinished runs: stage, step, size, age, and whether they would be resumed"
-    own = commands.add_parser("checkpoints", help=f"{about}; resume, restart, clean", description=about)
-    actions = own.add_subparsers(dest="action", metavar="ACTION")
+    does = "list the checkpoints of unfinished runs with their size and age; resume, restart or remove them"
+    actions = _add(commands, "checkpoints", does).add_subparsers(dest="action", metavar="ACTION")
     for name, does in {
         "resume": "let a stage whose code or packages were changed resume its checkpoint; a later change asks again",
         "restart": "remove the checkpoint of a stage whose code or packages were changed, so that it starts again",
     }.items():
-        example = f"example: python -m posttrain checkpoints {name} online@grpo"
-        action = actions.add_parser(name, help=does, description=does, epilog=example)
+        action = _add(actions, name, does, "online@grpo")
+        action.epilog = f"example: python -m posttrain checkpoints {name} online@grpo"
         action.add_argument("stage", metavar="STAGE", help="as DVC calls it, e.g. online@grpo")
     does = "remove checkpoints that no run of params.yaml would resume, never those of a running stage"
-    example = "example: python -m posttrain checkpoints clean --all"
-    cleaned = actions.add_parser("clean", help=does, description=does, epilog=example)
+    cleaned = _add(actions, "clean", does)
+    cleaned.epilog = "example: python -m posttrain checkpoints clean --all"
     cleaned.add_argument("--all", action="store_const", const="all", default="unused", dest="which", help="remove all")
+
+
+def _add_reference(commands: Any) -> None:
+    shown = _add(commands, "params", "every parameter with its type, default and meaning", "online")
+    shown.add_argument("section", nargs="?", help="one section, e.g. online")
+    algorithms = _add(commands, "algorithms", "every algorithm, or one with its formula and settings", "grpo")
+    algorithms.add_argument("name", nargs="?")
+    laws = _add(
+        commands, "laws", "hold the surrogates and losses of a module of your own against the laws", "my_losses"
+    )
+    laws.add_argument("module", help="e.g. my_losses for custom/my_losses.py")
 
 
 def _answer(arguments: argparse.Namespace) -> str:
