@@ -17,7 +17,8 @@ from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.online.watch import Watch
 from posttrain.params import Params, check
-from posttrain.rewards.catalog import REWARDS, Rewards, expected_number, final_number
+from posttrain.rewards.catalog import REWARDS, Rewards
+from posttrain.rewards.numeric import expected_number, final_number
 from posttrain.rewards.reward import Context, Reward, RewardSum, Term, check_readable, judged_prompts
 from posttrain.rollout import Prompt, Rollout, Score, Status
 from posttrain.sampling.annotator import _prefers
