@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -51,7 +54,11 @@ class Kept:
 
     @property
     def size(self) -> int:
-        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+        total = 0
+        for file in _walked(self.folder):
+            with contextlib.suppress(FileNotFoundError):  # a running stage replaces its checkpoints
+                total += file.stat().st_size
+        return total
 
     @property
     def age_s(self) -> float:
@@ -120,8 +127,15 @@ def clean(which: Literal["unused", "all"]) -> str:
 
 
 def _kept() -> list[Kept]:
-    folders = {step.parent for step in checkpoint_path("").rglob("step-[0-9]*") if step.is_dir()}
+    folders = {
+        file.parents[1] for file in _walked(checkpoint_path("")) if re.fullmatch("step-[0-9]+", file.parent.name)
+    }
     return sorted((Kept(folder) for folder in folders), key=lambda one: (one.output, one.age_s))
+
+
+def _walked(folder: Path) -> Iterator[Path]:
+    """Every file in a folder; folders that a running stage removes meanwhile are passed over, unlike by `rglob`."""
+    return (Path(place, name) for place, _, names in os.walk(folder) for name in names)
 
 
 def _asking(stage: str) -> list[Kept]:

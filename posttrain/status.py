@@ -12,7 +12,6 @@ from posttrain.code import CODE, Code, code_path, differences, is_current, read_
 from posttrain.digests import recorded
 from posttrain.errors import PipelineError
 from posttrain.measure.record import record_path
-from posttrain.report.lineage import flattened
 from posttrain.settle import read_record
 
 MOST: Final = 6
@@ -116,6 +115,8 @@ def _causes(name: str, reasons: list[Any], lock: Mapping[str, Any], settings: Ma
 
 def _params(file: str, keys: Mapping[str, Any], entry: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
     """The parameters that changed, with their old and new values."""
+    from posttrain.report.lineage import flattened  # it imports polars, which flows must not
+
     words = []
     for key in keys:
         old, new = entry.get("params", {}).get(file, {}).get(key), _at(settings, key)

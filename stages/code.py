@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from posttrain.code import write_code
@@ -10,6 +11,7 @@ from posttrain.errors import PosttrainError
 
 def main() -> int:
     """Writes code/STAGE/RUN.json for every run, and code/report.json."""
+    argparse.ArgumentParser(prog="python -m stages.code", description=__doc__).parse_args()
     try:
         write_code()
     except PosttrainError as error:

@@ -22,6 +22,14 @@ RECORDING_S = 1.0
 UNDONE_S = 1.5
 
 
+def present(folder: Path, pattern: str) -> bool:
+    """Whether a file is there; a folder that a running stage renames meanwhile counts as not yet."""
+    try:
+        return any(folder.rglob(pattern))
+    except FileNotFoundError:
+        return False
+
+
 def replaced(name: str, old: str, new: str) -> Callable[[Path], None]:
     """An edit of a text file."""
 
@@ -82,7 +90,7 @@ class Edits:
         while not stage_runs(process) and process.poll() is None:
             time.sleep(0.01)
         if after:
-            while not list(folder.rglob(after)) and process.poll() is None:
+            while not present(folder, after) and process.poll() is None:
                 time.sleep(0.01)
         else:
             time.sleep((self.seconds + RECORDING_S) * rng.random())
@@ -90,7 +98,7 @@ class Edits:
         if fault == UNDONE:
             time.sleep(UNDONE_S * rng.random())
             (folder / file).write_bytes(content)
-        kept = bool(list((folder / "checkpoints").rglob("step-*/sums.json")))
+        kept = present(folder / "checkpoints", "step-*/sums.json")
         first = ended(process)
         case = _Case(self, folder, fault, target, file, content, kept)
         outcome, wrong = case.refused(first.output, rng) if first.status else case.accepted()

@@ -58,9 +58,11 @@ def test_each_stage_is_listed_with_what_would_become_of_it(workspace: Path) -> N
     Path("data/two_step/chat.parquet").write_text("other")
     assert states()["sft@main"] == "other inputs: data/two_step/chat.parquet"
     Path("data/two_step/chat.parquet").write_text("chat")
-    Path("posttrain").mkdir()
-    Path("posttrain/errors.py").write_text("VERIFY = 'another file'")
-    assert states()["sft@main"] == "made with other code or packages: posttrain/errors.py"
+    for state in Path("checkpoints/sft").rglob("state.json"):
+        made = json.loads(state.read_text())
+        made["maker"]["files"]["posttrain/errors.py"] = "another file"
+        state.write_text(json.dumps(made))
+    assert states()["sft@main"] == "made with other code or packages: posttrain/errors.py changed"
     next(Path("checkpoints/sft").rglob("run.json")).write_text('{"stage": "sft@main"}')
     assert states()["sft@main"] == "made by another version of posttrain"
 

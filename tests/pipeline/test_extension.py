@@ -87,4 +87,4 @@ def test_the_table_of_experiments_begins_with_figures_and_settings(tmp_path: Pat
     settings = [key for key, text in flattened(read(workspace / "params.yaml")).items() if text != "{}"]
     shown = [key for key in header[2:] if key in settings]
     assert len(shown) > 20 and shown == settings[: len(shown)]
-    assert header[2 : 2 + len(shown)] == shown, "nothing stands before them where nothing was measured"
+    assert header[2 : 3 + len(shown)] == ["format", *shown], "nothing stands before them where nothing was measured"

@@ -171,10 +171,10 @@ def test_sft_and_dpo_alone(own_workspace: Path) -> None:
     assert first == "params.yaml: 5 runs are right"
     assert unmeasured == "note: evaluated nowhere: base/tiny. evaluate.policies adds one with LABEL: MODEL"
     assert left.startswith("note: 4 removed runs left")
-    assert repro(own_workspace) == {"report"}
+    assert repro(own_workspace) == {"code", "report"}
     assert posttrain(own_workspace, "clean").returncode == 0
     assert sorted(path.name for path in (own_workspace / "models").glob("*/*")) == ["dpo", "main", "tiny"]
-    assert repro(own_workspace) <= {"report"}
+    assert repro(own_workspace) <= {"code", "report"}
     rendered_plots(own_workspace)
     del params["evaluate"]
     write_params(own_workspace, params)
@@ -203,7 +203,7 @@ def test_a_run_from_which_others_start_is_not_cleaned_away(own_workspace: Path) 
             "start: preference/dpo",
             "error: params.yaml: cycle: sft.runs.main needs preference.runs.dpo",
         ),
-        ("kl: {beta: 0.02}", "kl: {beta: http://x}", "error: params.yaml: line 69: DVC cannot read it"),
+        ("kl: {beta: 0.02}", "kl: {beta: http://x}", "error: params.yaml: line 70: DVC cannot read it"),
     ],
 )
 def test_make_run_reports_a_wrong_params_file_in_our_words(

@@ -66,7 +66,7 @@ def test_models_load_with_from_pretrained(smoke_workspace: Path, folder: str) ->
     model = AutoModelForCausalLM.from_pretrained(place)
     saved = load_file(place / "model.safetensors")
     listed = json.loads((place / "manifest.json").read_text())
-    assert set(listed) == {*saved, "config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert set(listed) == {"posttrain_format", *saved, "config.json", "tokenizer.json", "tokenizer_config.json"}
     for name, tensor in saved.items():
         assert model.state_dict()[name].equal(tensor), name
     chat = [{"role": "user", "content": "Ann has 2 coins."}]

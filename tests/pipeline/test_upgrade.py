@@ -26,7 +26,7 @@ OWN = """# My experiments.
 prepare:
   source: given
   given:
-    chat: {path: my/data/chat.jsonl, test_share: 0.1}  # demonstrations
+    chat: {path: my/data/chat.jsonl, test_share: 0.05}  # demonstrations
     prompts: {path: my/data/prompts.jsonl, outside_workspace: true}
     corpus: {path: my/data/corpus.jsonl}
 base:
@@ -155,7 +155,7 @@ def test_the_settings_of_every_run_find_their_places(
     ):
         assert note in shown
     data = read()
-    assert data["data"]["files"]["given"]["chat"] == {"path": "chat.jsonl", "test_share": 0.1}
+    assert data["data"]["files"]["given"]["chat"] == {"path": "chat.jsonl", "test_share": 0.05}
     assert data["data"]["files"]["given"]["outside_workspace"] is True
     assert data["data"]["hub"]["hub"]["pairs"]["name"] == "org/pairs"
     assert data["base"] == {"folders": {"main": {"path": "my/model"}}}
