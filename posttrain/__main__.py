@@ -13,7 +13,7 @@ from posttrain.errors import PosttrainError
 
 PLAIN = {
     "check": "check params.yaml and what its runs name, without running anything",
-    "status": "which stages have to run again, and why: the files, parameters and packages that changed",
+    "status": "which stages have to run again, and why; brings code/ up to date for this",
     "report": "write report/report.html from what is current, also when a run has failed",
     "readme": "write the last run's results into README.md and draw its plot",
     "timings": "what the time of each stage's last run went into",

@@ -23,6 +23,9 @@ def accept(targets: Sequence[str], reason: str) -> str:
     with dvc_repo() as repo:
         names = _chosen(targets, {stage.addressing for stage in repo.index.graph} - {CODE})
         changed = repo.status()
+        names = [
+            name for name in names if name in targets or changed.get(name)
+        ] or names  # of a group, those that need it
         for name in names:
             _check(name, changed.get(name, []))
         lines = []

@@ -60,7 +60,7 @@ def merge_entries() -> str:
     again = f" Both branches changed {', '.join(both)}: `dvc repro` runs it again if needed." if both else ""
     return (
         f"{LOCK}: {len(merged)} entries of both branches.{again}\n"
-        "Next: python -m posttrain check; dvc repro; git add dvc.lock; git commit"
+        "Next: python -m posttrain check; dvc repro; git add params.yaml dvc.lock code report; git commit"
     )
 
 

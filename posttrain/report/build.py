@@ -45,7 +45,10 @@ CURVE_POINTS = 400
 
 
 def build_report(not_current: Mapping[str, str]) -> dict[str, str]:
-    """Write the files under report/, without the policies that are not current; label -> why one is left out."""
+    """Write the files under report/, without the policies that are not current; label -> why one is left out.
+
+    Where there are such policies only the page is written: git keeps the figures, which are those of a whole run.
+    """
     settings = read()
     with phase("load"):
         policies, errors = measured(settings, not_current)
@@ -53,11 +56,12 @@ def build_report(not_current: Mapping[str, str]) -> dict[str, str]:
     summary = summarize(policies, rewards)
     table = side_by_side(policies, SHOWN_PROMPTS)
     data = page_data(settings, policies, table, summary, errors)
-    write_json(Path(SUMMARY), to_json(summary, tasks_of(policies)))
-    write_json(Path(HEADLINE), headline(summary))
-    write_parquet(table, SAMPLES)
-    write_text(CURVES, curves_csv(data["curves"]))
     write_text(PAGE, page(data, TITLE))
+    if not not_current:
+        write_json(Path(SUMMARY), to_json(summary, tasks_of(policies)))
+        write_json(Path(HEADLINE), headline(summary))
+        write_parquet(table, SAMPLES)
+        write_text(CURVES, curves_csv(data["curves"]))
     return errors
 
 

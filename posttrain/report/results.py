@@ -63,7 +63,7 @@ def results_json(not_current: Mapping[str, str]) -> str:
 
 
 def write_report(not_current: Mapping[str, str]) -> str:
-    """Write the page and the files next to it from what is current now; says what was left out."""
+    """Write the page from what is current now, with the files next to it if all is; says what was left out."""
     from posttrain.report.build import PAGE, build_report
 
     errors = build_report(not_current)
