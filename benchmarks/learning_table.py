@@ -36,6 +36,7 @@ TITLES = {
     "preference": "From given comparisons and feedback",
     "distill": "From a teacher",
 }
+EARLIER = "From an earlier version with another SFT model; not made again for the tables above."
 TEACHER = (
     "The teacher is the first `dr_grpo` run of the table above; KL(teacher, student) is of the run's own divergence."
 )
@@ -52,7 +53,7 @@ def write_page(place: Path, page: Path, subjects: Sequence[Subject]) -> None:
         lines += ["| row | rate | seeds | start | pass@1 | gain (95 %) | each seed | format | KL to SFT | verdict |"]
         lines += ["|---|---|---|---|---|---|---|---|---|---|"]
         lines += [_row(place, one, starts) for one in subjects if one.section == section] + [""]
-    lines += [*_divergences(place), *_trust(place), *_rewards(place), *_search(place, subjects), *_settings()]
+    lines += [*_divergences(place), *_trust(place), *_rewards(place), *_search(place, subjects, page), *_settings()]
     page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print(f"written: {page}")
 
@@ -125,9 +126,11 @@ def _rewards(place: Path) -> list[str]:
     return ["## Reward models", "", "| objective | held-out accuracy | each seed |", "|---|---|---|", *rows, ""]
 
 
-def _search(place: Path, subjects: Sequence[Subject]) -> list[str]:
+def _search(place: Path, subjects: Sequence[Subject], page: Path) -> list[str]:
     """pass@1 of every rate that was tried: where a row breaks is where its line falls."""
     tried = list(search_trials())
+    if page.is_file() and not any(found(place, trial) for trial in tried):
+        return _kept_search(page.read_text(encoding="utf-8"))
     lines = [
         "## Search",
         "",
@@ -138,6 +141,13 @@ def _search(place: Path, subjects: Sequence[Subject]) -> list[str]:
         mine = [one for one in subjects if one.section == section and one.algorithm != "trpo"]
         lines += _search_table(place, [trial for trial in tried if trial.subject in mine], "lr")
     return lines + _search_table(place, [trial for trial in tried if trial.subject.algorithm == "trpo"], "delta")
+
+
+def _kept_search(page: str) -> list[str]:
+    """The section of the earlier page, whose search has not been made again."""
+    section = page.partition("## Search")[2].partition("\n## ")[0].strip()
+    text = section if section.startswith(EARLIER) else f"{EARLIER}\n\n{section}"
+    return ["## Search", "", *text.splitlines(), ""]
 
 
 def _search_table(place: Path, trials: Sequence[Trial], knob: str) -> list[str]:
