@@ -311,7 +311,7 @@ def test_who_does_not_learn_by_the_samplers_log_probs_may_truncate(text: str) ->
 def test_the_examples_of_the_page_on_pipelines_are_right(workspace: Path) -> None:
     yaml = YAML(typ="safe", pure=True)
     page = (ROOT / "docs/pipelines.md").read_text(encoding="utf-8")
-    chain, alone = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    chain, alone, *_ = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     recipe = yaml.load((ROOT / "recipes/iterated.yaml").read_text(encoding="utf-8"))
     assert merge(yaml.load(chain), recipe) == recipe == merge(recipe, yaml.load(chain)), "the page shows parts of it"
 
