@@ -80,7 +80,7 @@ def _accept(repo: Any, name: str, reason: str) -> None:
     write_json(file, record)
     try:
         repo.commit(name, force=True)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: the record must not name what was not committed
         file.write_bytes(before)
         raise
 

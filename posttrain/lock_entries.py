@@ -16,7 +16,7 @@ Entries = dict[str, dict[str, Any]]
 
 
 def read_entries() -> Entries:
-    """The entries of dvc.lock, empty where there is no such file."""
+    """The entries of dvc.lock, empty if the file is missing."""
     if not LOCK.is_file():
         return {}
     text = LOCK.read_bytes()

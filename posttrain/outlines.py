@@ -246,7 +246,7 @@ def _between(tokens: Sequence[tokenize.TokenInfo], spans: Sequence[Span]) -> lis
 
 
 def _outside(tokens: Sequence[tokenize.TokenInfo], spans: Sequence[Span]) -> Iterator[tokenize.TokenInfo]:
-    """The tokens outside of these spans; the end of a line whose last token is left out is left out with it."""
+    """The tokens outside these spans; the end of a line whose last token is left out is left out with it."""
     ordered, after = iter(sorted(spans)), False
     begin, end = next(ordered, LAST)
     for one in tokens:
@@ -271,5 +271,5 @@ def _kept() -> dict[str, Any]:
 
 
 def _version() -> list[Any]:
-    """What a remembered outline depends on besides its file."""
+    """What a cached outline depends on, apart from its file."""
     return [boot(), sys.version, *mark(Path(__file__))]

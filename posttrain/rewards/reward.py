@@ -34,7 +34,7 @@ Judge = Callable[[Sequence[Rollout]], Sequence[Score | float]]
 
 @dataclass(frozen=True)
 class Context:
-    """What a reward may need besides its options."""
+    """What a reward may need in addition to its options."""
 
     device: Runtime
     where: str

@@ -71,7 +71,7 @@ def sampled_tables(
     samples: Sequence[Rollout],
     rewards: Sequence[float],
 ) -> tuple[dict[Kind, pl.DataFrame], dict[str, float]]:
-    """The tables that the run asks for, and what its metrics say beside their sizes."""
+    """The tables that the run asks for, and the metrics of the run, without the sizes of the tables."""
     tables: dict[Kind, pl.DataFrame] = {}
     summary: dict[str, float] = {}
     if {"pairs", "feedback"} & set(params.tables):

@@ -196,7 +196,7 @@ def _first(prompt: Prompt, sample: int, drawn: Completion, text: ChatText, versi
 def _answer(
     rollouts: list[Rollout], places: Sequence[int], text: ChatText, turn: int, max_tokens: int, context: int | None
 ) -> list[int]:
-    """Append what the tasks answer as tokens that are not trained; the places of the episodes that go on.
+    """Append what the tasks answer as tokens that are not trained; the places of the episodes that continue.
 
     An episode whose next completion might not fit the model's context ends as one that was cut off.
     """

@@ -1,4 +1,4 @@
-"""Reads and writes checked tables: atomic, byte-stable, with the rejected rows in a file beside the target.
+"""Reads and writes checked tables: atomic, byte-stable, with the rejected rows in a file next to the target.
 
 A damaged file raises and never panics.
 """
@@ -67,7 +67,7 @@ def write_tables(tables: Mapping[Kind, pl.DataFrame], folder: Path) -> None:
 
 
 def check_table(frame: pl.DataFrame, kind: Kind, path: Place) -> pl.DataFrame:
-    """The frame, if it keeps every rule of its kind; the rejected rows go to a file beside `path` otherwise."""
+    """The frame, if it keeps every rule of its kind; otherwise the rejected rows go to a file next to `path`."""
     file = Path(path)
     structure = structure_failures(frame, kind)
     if structure:

@@ -18,7 +18,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""One token for each role, so that a turn costs two tokens besides its text."""
+"""One token for each role, so that a turn costs two tokens in addition to its text."""
 
 
 class BpeParams(Params):

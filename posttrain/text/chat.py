@@ -44,7 +44,7 @@ class ChatText:
     """A tokenizer and its chat template."""
 
     def __init__(self, tokenizer: Any, where: str = "tokenizer", ends: Sequence[int] = (), today: str = DATE) -> None:
-        """`ends`: tokens that end a completion besides the tokenizer's own (models/store.py: `load_ends`)."""
+        """`ends`: tokens that end a completion, in addition to the tokenizer's own (models/store.py: `load_ends`)."""
         self.tokenizer = tokenizer
         self._where = where
         self._specials = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)

@@ -17,7 +17,7 @@ NEEDS = frozenset({"anchor", "sample_key"})
 
 
 class ClipCovOptions(ClipOptions):
-    """PPO's clip, and which tokens lose their gradient besides those it cuts."""
+    """PPO's clip, and which tokens lose their gradient in addition to those it cuts."""
 
     share: float = Field(2e-4, gt=0, lt=1, description="share of the step's tokens that are dropped, at least one")
     cov_low: float = Field(1.0, description="smallest covariance of a token that may be dropped")
