@@ -34,6 +34,8 @@ def copied(smoke: Path, target: Path) -> Path:
     """The finished smoke pipeline, DVC and all, under the parameters of the fault tests: every stage is stale."""
     shutil.copytree(smoke, target, symlinks=True)
     shutil.copyfile(PARAMS, target / "params.yaml")
+    done = dvc(target, "repro", "--single-item", "code")  # `--single-item STAGE` alone would find no code of a new run
+    assert done.returncode == 0, done.stdout
     return target
 
 
