@@ -31,8 +31,12 @@ class ScratchRun(TrainingParams):
     data: str = table_slot("corpus", description="the texts it learns")
     tokenizer: BpeParams = Field(default_factory=BpeParams)
     shape: ScratchParams = Field(default_factory=ScratchParams)
-    steps: int = Field(850, ge=1, description="optimizer steps, exactly; the corpus is repeated as often as they need it")
-    batch: int = Field(32, ge=1, description="windows per step; the last of each pass through the corpus may be smaller")
+    steps: int = Field(
+        850, ge=1, description="optimizer steps, exactly; the corpus is repeated as often as they need it"
+    )
+    batch: int = Field(
+        32, ge=1, description="windows per step; the last of each pass through the corpus may be smaller"
+    )
     window: int = Field(64, ge=2, description="tokens per window")
 
     @model_validator(mode="after")
