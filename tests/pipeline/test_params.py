@@ -382,6 +382,15 @@ def run_models() -> dict[str, list[type[BaseModel]]]:
     return found | {group: [one.model for one in rows.values()] for group, rows in ALGORITHMS.items()}
 
 
+def test_the_example_of_a_model_from_scratch_is_right(workspace: Path) -> None:
+    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (workspace / "my/data").mkdir(parents=True)
+    (workspace / "my/data/corpus.jsonl").touch()
+    Path("params.yaml").write_text(example, encoding="utf-8")
+    assert check_params().startswith("params.yaml: 2 runs are right")
+
+
 def test_every_list_of_stages_is_that_of_the_table() -> None:
     yaml = YAML(typ="safe", pure=True)
     groups = {stage.name: stage.group for stage in STAGES}
