@@ -113,8 +113,10 @@ def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
     asked_by, told = os.getppid(), False
     while os.getppid() == asked_by:
         try:
-            _repair_and_check(root)
-            return read(root, targets)
+            notes = _repair_and_check(root)
+            stages = read(root, targets)
+            _tell(notes)
+            return stages
         except (LockError, PipelineError) as error:
             busy = error if isinstance(error, LockError) else error.__cause__
             if not isinstance(busy, LockError):
@@ -126,14 +128,16 @@ def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
     raise SystemExit(1)
 
 
-def _repair_and_check(root: Path) -> None:
-    """dvc.lock first, which the check reads; the check before the rest, which needs a pipeline that DVC can read."""
+def _repair_and_check(root: Path) -> str:
+    """The notes of the check. It reads dvc.lock, repaired first; the rest needs a pipeline that DVC can read."""
     _tell(repair_lock(root))
+    notes = ""
     if ours(root):
         from posttrain.sections import check_params  # a second of imports
 
-        check_params()
+        _, _, notes = check_params().partition("\n")
     _tell(repair(root))
+    return notes
 
 
 def _tell(lines: str) -> None:

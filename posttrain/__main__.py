@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from posttrain.errors import PosttrainError
+from posttrain.errors import ParamsError, PosttrainError
 
 PLAIN = {
     "check": "check params.yaml and what its runs name, without running anything",
@@ -39,6 +39,7 @@ def main() -> int:
     try:
         print(_answer(arguments))
     except PosttrainError as error:
+        error = _in_our_words(error)
         if os.environ.get("POSTTRAIN_TRACEBACK"):
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
@@ -174,6 +175,18 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.algorithms.describe import describe
 
             return describe(arguments.name)
+
+
+def _in_our_words(error: PosttrainError) -> PosttrainError:
+    """What is wrong in params.yaml where DVC could not read the pipeline because of it; else the error itself."""
+    if type(error.__cause__).__module__.startswith("dvc."):
+        from posttrain.sections import check_params
+
+        try:
+            check_params()
+        except ParamsError as found:
+            return found
+    return error
 
 
 def _cleaned(form: str) -> str:

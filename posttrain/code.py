@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import ParamsError, PipelineError
-from posttrain.outlines import Outline, Outlines
+from posttrain.formats import check_merged
+from posttrain.outlines import Outline, Outlines, import_line
 from posttrain.stage_table import STAGES, group_of
 from posttrain.workspace import CUSTOM, PARAMS_FILE, write_json
 
@@ -62,7 +63,9 @@ def read_params() -> dict[str, Any]:
     from ruamel.yaml.error import YAMLError
 
     try:
-        found = YAML(typ="safe", pure=True).load(Path(PARAMS_FILE).read_text(encoding="utf-8"))
+        text = Path(PARAMS_FILE).read_text(encoding="utf-8")
+        check_merged(text, PARAMS_FILE)
+        found = YAML(typ="safe", pure=True).load(text)
     except FileNotFoundError as error:
         raise ParamsError(what="file not found", where=PARAMS_FILE, fix="Run in the project's root folder") from error
     except (YAMLError, UnicodeDecodeError) as error:
@@ -86,7 +89,7 @@ class Library:
         """The files that one run can load and the packages behind them."""
         names, found = set(_names(stage, settings)), dict[str, Outline]()
         while True:  # a row that is used may name others
-            found = self._closure(f"stages.{stage.partition('@')[0]}", names)
+            found = self._closure([f"stages.{stage.partition('@')[0]}", *self._own(names)], names)
             parts = [part for outline in found.values() for part in outline.parts(names)]
             more = {name for part in parts for name in part.names}
             if more <= names:
@@ -96,11 +99,19 @@ class Library:
         imported = {name.partition(".")[0] for part in parts for name in part.imports}
         return {"files": dict(sorted(files.items())), "packages": _versions(imported)}
 
-    def _closure(self, start: str, names: Collection[str]) -> dict[str, Outline]:
-        """The modules that are imported from here, and the user's own that are named, each with its outline."""
-        found: dict[str, Outline] = {}
+    def check_own(self, stage: str, settings: Mapping[str, Any]) -> None:
+        """Refuse imports by the user's modules that a run names, and by what they import, that `code` cannot give."""
+        names = set(_names(stage, settings))
+        self._closure(self._own(names), names)
+
+    def _own(self, names: Collection[str]) -> list[str]:
+        """The user's modules that are named."""
         own = [name.partition(":")[0] for name in names if ":" in name]
-        queue = [start, *(one for one in own if _is_custom(self.modules.get(one)))]
+        return [one for one in own if _is_custom(self.modules.get(one))]
+
+    def _closure(self, queue: list[str], names: Collection[str]) -> dict[str, Outline]:
+        """These modules and all that are imported from them, each with its outline."""
+        found: dict[str, Outline] = {}
         while queue:
             module = queue.pop()
             if module in found or module not in self.modules or _uncounted(module):
@@ -111,8 +122,19 @@ class Library:
             for part in found[module].parts(names):
                 for name in part.imports:
                     queue += _prefixes(name)
+                    if _is_custom(file):
+                        self._refuse_outside(name, file, package)
             queue += _prefixes(module)
         return found
+
+    def _refuse_outside(self, name: str, file: Path, package: str) -> None:
+        """Raise if an import of the user's module leads to a file of the workspace outside `custom`."""
+        for module in _prefixes(name):
+            outside = next((one for one in (_file(module), _file(f"{module}.__init__")) if one.is_file()), None)
+            if outside and module not in self.modules:
+                where = f"{file} line {import_line(file, package, name)}"
+                what = f"it imports {outside}, which is outside {CUSTOM}/, so no change of it would be noticed"
+                raise PipelineError(what=what, where=where, fix=f"Move {outside} to {CUSTOM}/")
 
 
 def write_code() -> list[Path]:

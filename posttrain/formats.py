@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from posttrain.errors import PosttrainError
+from posttrain.errors import ParamsError, PosttrainError
 
 TABLES: Final = 2
 MODELS: Final = 2
 CHECKPOINTS: Final = 2
 PARAMS: Final = 2
 UPGRADE: Final = "Run `python -m posttrain upgrade`, which shows what to change (docs/versions.md)"
+
+
+def check_merged(text: str, where: str) -> None:
+    """Refuse a text in which git left a merge conflict."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("<<<<<<< "):
+            fix = "Keep what is right between `<<<<<<<` and `>>>>>>>`, and remove these lines and `=======`"
+            raise ParamsError(what=f"line {number}: git left a merge conflict", where=where, fix=fix)
 
 
 def check_format(found: object, known: int, where: str, error: type[PosttrainError]) -> None:

@@ -125,9 +125,9 @@ def outlined(file: Path, package: str) -> Outline:
         tree = ast.parse(text)
         tokens = [one for one in tokenize.tokenize(io.BytesIO(text).readline) if one.type not in SKIPPED]
     except (SyntaxError, ValueError, tokenize.TokenError) as error:
-        shown = os.path.relpath(file)
-        line = f"{shown} line {error.lineno}" if isinstance(error, SyntaxError) else shown
-        raise PipelineError(what=f"this is not valid Python ({error})", where=line, fix="Fix the file") from error
+        place, why = (f" line {error.lineno}", error.msg) if isinstance(error, SyntaxError) else ("", error)
+        where = f"{os.path.relpath(file)}{place}"
+        raise PipelineError(what=f"this is not valid Python ({why})", where=where, fix="Fix the file") from error
     lines = text.decode("utf-8-sig").splitlines(keepends=True)
     displays, rows = _tables(tree)
     rest = list(_walk(tree, displays))
@@ -137,6 +137,12 @@ def outlined(file: Path, package: str) -> Outline:
         inner = [one for node in nodes for one in ast.walk(node)]
         parts[name] = _part(inner, _between(tokens, [_span(node, lines) for node in nodes]), package, _texts(inner))
     return Outline(_part(rest, _outside(tokens, out), package, _defaults(rest)), parts)
+
+
+def import_line(file: Path, package: str, name: str) -> int:
+    """The line of a file on which it imports this name."""
+    nodes = [one for one in ast.walk(ast.parse(file.read_bytes())) if isinstance(one, ast.Import | ast.ImportFrom)]
+    return min(node.lineno for node in nodes if name in _imports(node, package))
 
 
 def _tables(tree: ast.Module) -> tuple[list[ast.AST], dict[str, list[ast.AST]]]:

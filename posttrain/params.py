@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic.fields import FieldInfo
 
 from posttrain.errors import ParamsError
-from posttrain.formats import PARAMS, UPGRADE, check_format
+from posttrain.formats import PARAMS, UPGRADE, check_format, check_merged
 from posttrain.renames import SECTIONS
 from posttrain.workspace import PARAMS_FILE as PARAMS_FILE  # noqa: PLC0414  had without pydantic there
 
+EXPLAINED = "`python -m posttrain params` explains every key"
 FORMAT = "format"
 """The key of the file's format version; without it the file has the present one."""
 LARGEST = 1e12
@@ -86,7 +88,11 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not file.is_file():
         raise ParamsError(what="file not found", where=str(file), fix="Run from the project's root folder")
     try:
-        data = YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        check_merged(text, str(file))
+        data = YAML(typ="safe", pure=True).load(text)
+    except ParamsError:
+        raise
     except (YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ParamsError(what=f"not readable as YAML ({reason})", where=str(file), fix="Fix the file") from error
@@ -168,8 +174,7 @@ def check(model: type[M], value: Any, *, where: str, file: str = PARAMS_FILE) ->
         return model.model_validate(value)
     except ValidationError as error:
         lines = [_line(model, failure, where) for failure in error.errors(include_url=False)]
-        fix = "`python -m posttrain params` explains every key"
-        raise ParamsError(what="; ".join(lines), where=file, fix=fix) from error
+        raise ParamsError(what="; ".join(lines), where=file, fix=EXPLAINED) from error
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,8 +209,8 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
     message = str(failure["msg"]).removeprefix("Value error, ")
     message = message[0].lower() + message[1:] if message[:2] != message[:2].upper() else message
     if failure["type"] == "string_pattern_mismatch":
-        message = f"expected {_description(model, [str(part) for part in path])}"
-    if failure["type"] == "missing" and (wanted := _description(model, [str(part) for part in path])):
+        message = f"{_wrong_kind(model, path, failure['input'])}expected {_description(model, path)}"
+    if failure["type"] == "missing" and (wanted := _description(model, path)):
         return f"{dotted} is missing. Write {wanted}"
     if failure["type"] in ("missing", "value_error", "option"):
         return f"{dotted}: {message}"
@@ -222,10 +227,24 @@ def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     return sorted({name for owner in _models_at(model, path) for name in owner.model_fields})
 
 
-def _description(model: type[BaseModel], path: Sequence[str]) -> str:
+def _description(model: type[BaseModel], path: Sequence[object]) -> str:
     """What the field at `path` is for."""
-    owners = [owner for owner in _models_at(model, path[:-1]) if path[-1] in owner.model_fields]
-    return next((owner.model_fields[path[-1]].description or "" for owner in owners), "")
+    return next((field.description or "" for field in _fields(model, path)), "")
+
+
+def _wrong_kind(model: type[BaseModel], path: Sequence[object], value: object) -> str:
+    """That a slot names a table of a kind that does not fit, where it does."""
+    extra = next((field.json_schema_extra for field in _fields(model, path)), None)
+    kinds: Any = extra.get("kinds", ()) if isinstance(extra, dict) else ()
+    named = re.fullmatch(r"[\w-]+/(\w+)", str(value))
+    misspelt = named is not None and difflib.get_close_matches(named[1], kinds)
+    return f"{named[1]} is the wrong kind of table; " if kinds and named and not misspelt else ""
+
+
+def _fields(model: type[BaseModel], path: Sequence[object]) -> list[FieldInfo]:
+    """The fields that may lie at `path`."""
+    *above, name = map(str, path)
+    return [owner.model_fields[name] for owner in _models_at(model, above) if name in owner.model_fields]
 
 
 def _models_at(model: type[BaseModel], path: Sequence[str]) -> list[type[BaseModel]]:

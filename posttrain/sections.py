@@ -12,17 +12,18 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from posttrain.choices import OneOf, choices_of
+from posttrain.code import Library
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.leftovers import Leftovers, leftovers
 from posttrain.lock_entries import in_conflict
 from posttrain.online.runs import DISTILL, ONLINE
-from posttrain.params import GROUPS, PARAMS_FILE, did_you_mean, load, read
+from posttrain.params import EXPLAINED, GROUPS, PARAMS_FILE, did_you_mean, load, read
 from posttrain.rewards.catalog import REWARDS
 from posttrain.run_graph import Made, notes
 from posttrain.sampling.annotator import SamplesRun
 from posttrain.slots import NONE, PART
-from posttrain.stage_table import STAGES, Settings, group_of
+from posttrain.stage_table import STAGES, Settings, group_of, policies
 from posttrain.tables.sources import GIVEN, FilesRun
 from posttrain.tables.sources import HubRun as HubTables
 from posttrain.tasks.task import TASKS, load_task, task_run
@@ -64,6 +65,7 @@ def check_params(root: Path = Path()) -> str:
     _check_dvc_reads_it()
     errors: list[str] = []
     typed: dict[str, Any] = {}
+    library = Library()
     for stage in STAGES:
         if stage.makes == "results":
             continue
@@ -71,6 +73,7 @@ def check_params(root: Path = Path()) -> str:
             where = f"{stage.group}.{name}"
             with _collected(errors):
                 _check_name(name, stage.group)
+                library.check_own(f"{stage.name}@{name}", settings)
                 typed[where] = load_settings(stage.group, str(name))
     left: Leftovers = {}
     damage: list[str] = []
@@ -78,17 +81,19 @@ def check_params(root: Path = Path()) -> str:
         left = leftovers(settings)
     made = Made(settings, left, errors)
     for where, params in typed.items():
-        errors += made.unknown(where, params)
-        errors += _missing_inputs(where, params, root)
         with _collected(errors):
             if isinstance(params, PreferenceRun):
                 needed_kind(params, where)
+        told = tuple(one.partition(":")[0] for one in errors)
+        errors += (one for one in made.unknown(where, params) if not one.startswith(told))
+        errors += _missing_inputs(where, params, root)
     with _collected(errors):
+        for label in policies(settings):
+            library.check_own(f"evaluate@{label}", settings)
         _check_evaluation(settings, made, errors)
     errors += made.cycles(typed)
     if errors:
-        found = list(dict.fromkeys(errors))
-        raise ParamsError(what="\n  ".join(["", *found]).lstrip(), where=PARAMS_FILE, fix=_count(len(found)))
+        raise _mistakes(list(dict.fromkeys(errors)))
     return "\n".join([f"{PARAMS_FILE}: {len(typed)} runs are right", *notes(settings, left), *damage])
 
 
@@ -109,8 +114,13 @@ def _check_dvc_reads_it() -> None:
         raise ParamsError(what=what, where=PARAMS_FILE, fix=fix) from error
 
 
-def _count(number: int) -> str:
-    return "Fix it; nothing was run or removed" if number == 1 else f"\nFix these {number}; nothing was run or removed"
+def _mistakes(found: list[str]) -> ParamsError:
+    """One error with every mistake, each with its own fix."""
+    if len(found) == 1:
+        return ParamsError(what=found[0], where=PARAMS_FILE, fix="Nothing was run or removed")
+    listed = "\n  ".join(one.removesuffix(EXPLAINED).rstrip(" .") for one in found)
+    fix = f"Fix these {len(found)} ({EXPLAINED}):\n  {listed}"
+    return ParamsError(what="nothing was run or removed", where=PARAMS_FILE, fix=fix)
 
 
 @contextmanager

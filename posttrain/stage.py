@@ -19,6 +19,7 @@ import psutil
 
 from posttrain import inputs
 from posttrain.errors import ParamsError, PosttrainError
+from posttrain.made import check_made
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
 from posttrain.measure.timings import tell_timings
@@ -54,6 +55,7 @@ def run_named_stage(work: Callable[[str], None]) -> None:
 
 def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -> None:
     """Run the work with its inputs fixed; what it writes counts only if they are the same at the end."""
+    check_made(stage)
     hold_stage(stage)
     inputs.fix(stage)
     with _watched(stage, arguments):

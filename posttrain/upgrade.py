@@ -22,6 +22,8 @@ from posttrain.workspace import write_text
 KEPT: Final = Path("version-0.1")
 """Where everything that version 0.1 wrote is kept."""
 COMMENT: Final = re.compile(r"(?:^|\s)(#.*\S)", re.MULTILINE)
+BLANK: Final = re.compile(r"\n{3,}")
+"""Blank lines of two sections that became one."""
 OLD_STAGES: Final = ("prepare", "pairs", "evaluate_model@base")
 """Stages that only version 0.1 has."""
 
@@ -61,11 +63,13 @@ def _rewritten(old: str) -> tuple[str, list[str]]:
     yaml = YAML()
     yaml.width, yaml.preserve_quotes = 120, True
     data, notes = upgraded(yaml.load(old))
-    text = StringIO()
-    yaml.dump(data, text)
+    dumped = StringIO()
+    yaml.dump(data, dumped)
+    text, tidy = dumped.getvalue(), BLANK.sub("\n\n", dumped.getvalue())
+    if yaml.load(tidy) == data:  # they may stand in a text of several lines
+        text = tidy
     comments = (one.group(1) for one in COMMENT.finditer(old))
-    lost = [f"comment left out: {one}" for one in comments if one not in text.getvalue()]
-    return text.getvalue(), [*notes, *lost]
+    return text, [*notes, *(f"comment left out: {one}" for one in comments if one not in text)]
 
 
 def _old_outputs() -> list[Path]:

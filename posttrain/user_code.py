@@ -67,6 +67,11 @@ def _imported(name: str, file: Path, where: str) -> Any:
         sys.path.insert(0, folder)
     try:
         module = importlib.import_module(name)
+    except SyntaxError as error:  # str(error) would add a file without its folder, and the line again
+        place = Path(error.filename or file)
+        shown = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
+        what = f"{shown} line {error.lineno}: this is not valid Python ({error.msg})"
+        raise ParamsError(what=what, where=where, fix="Fix the file") from error
     except Exception as error:  # whatever the user's file raises
         what = f"{file} cannot be imported ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
         raise ParamsError(what=what, where=where, fix="Fix the file; POSTTRAIN_TRACEBACK=1 shows where") from error

@@ -18,6 +18,7 @@ from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
+from posttrain.train.epochs import StepSource
 from posttrain.train.loop import TrainingParams, train_likelihood
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import windows
@@ -30,8 +31,12 @@ class ScratchRun(TrainingParams):
     data: str = table_slot("corpus", description="the texts it learns")
     tokenizer: BpeParams = Field(default_factory=BpeParams)
     shape: ScratchParams = Field(default_factory=ScratchParams)
-    steps: int = Field(850, ge=1, description="optimizer steps")
-    batch: int = Field(32, ge=1, description="windows per step")
+    steps: int = Field(
+        850, ge=1, description="optimizer steps, exactly; the corpus is repeated as often as they need it"
+    )
+    batch: int = Field(
+        32, ge=1, description="windows per step; the last of each pass through the corpus may be smaller"
+    )
     window: int = Field(64, ge=2, description="tokens per window")
 
     @model_validator(mode="after")
@@ -70,11 +75,9 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
         params,
         [corpus],
         LikelihoodObjective(LikelihoodKnobs()),
+        StepSource(examples, params.batch, params.steps, params.seed),
         models,
-        examples,
         heldout,
-        batch=params.batch,
-        epochs=params.steps * params.batch / len(examples),
         start=scratch,
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from posttrain.errors import DataError, ParamsError
+from posttrain.errors import ParamsError
 from posttrain.evaluate.measure import divergence, measured, rollouts_table
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.measure.record import note
@@ -22,6 +22,7 @@ from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
 from posttrain.tables.columns import with_ids
+from posttrain.tables.splits import need_two
 from posttrain.tables.store import read_table, write_table
 from posttrain.text.chat import ChatText
 from posttrain.workspace import rounded, table_path, write_json
@@ -98,9 +99,7 @@ def _prompts(params: EvaluateParams) -> list[Prompt]:
         prompts = judged_prompts(params.reward, prompts, str(file))
     elif "correct" in params.reward:
         print("evaluate: no prompt has an answer, so reward 'correct' is not measured", file=sys.stderr)
-    if len(prompts) < 2:
-        what, fix = f"{len(prompts)} prompts are in the split {params.split}", "At least two are needed"
-        raise DataError(what=what, where=str(file), fix=fix)
+    need_two(len(prompts), params.split, file)
     if len(prompts) < params.prompts and "prompts" in params.model_fields_set:
         known = f"{len(prompts)} prompts are all there are in split '{params.split}'"
         print(f"evaluate: {known} (evaluate.settings.prompts: {params.prompts})", file=sys.stderr)

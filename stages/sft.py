@@ -12,6 +12,7 @@ from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
+from posttrain.train.epochs import EpochSource
 from posttrain.train.loop import TrainingParams, train_likelihood
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import demonstrations
@@ -50,11 +51,9 @@ def main(run: str) -> None:
         params,
         [start, chat],
         objective,
+        EpochSource(examples, params.batch, params.epochs, params.seed),
         models,
-        examples,
         heldout,
-        batch=params.batch,
-        epochs=params.epochs,
         start=start,
     )
 

@@ -43,7 +43,7 @@ function table(caption, titles, rows, stacks) {
 }
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
-const fixed = (value, digits) => (isNumber(value) ? value.toFixed(digits) : "–");
+const fixed = (value, digits) => (isNumber(value) ? value.toFixed(digits).replace(/^-(?=[0.]+$)/, "") : "–");
 function short(value) {
   if (!isNumber(value)) return "–";
   const size = Math.abs(value);

@@ -24,13 +24,9 @@ def flattened(value: Any, prefix: str = "") -> dict[str, str]:
     return {prefix: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)}
 
 
-RANKED = ("preference", "online", "distill")
-"""The sections whose runs are compared with each other."""
-
-
 def differing(settings: Settings) -> dict[str, Any]:
-    """The ranked runs and those settings in which they are not all alike; None where one leaves the default."""
-    found = {path: run for path, run in model_runs(settings).items() if path.partition("/")[0] in RANKED}
+    """The runs that name an algorithm, and the settings in which they differ; None where one leaves the default."""
+    found = {path: run for path, run in model_runs(settings).items() if "algorithm" in run}
     named = labels(settings)
     flat = {path: flattened(run) if run else {} for path, run in found.items()}
     keys = list(dict.fromkeys(key for run in flat.values() for key in run))

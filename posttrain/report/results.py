@@ -144,7 +144,7 @@ def _rows(summary: Mapping[str, Figures]) -> list[list[str]]:
 
 
 def _number(figures: Figures, key: str, digits: int) -> str:
-    return f"{figures[key]:.{digits}f}" if key in figures else "-"
+    return f"{figures[key]:z.{digits}f}" if key in figures else "-"
 
 
 def _reward_note(summary: Mapping[str, Figures]) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator
 
 from posttrain.entries import Entries
+from posttrain.errors import ParamsError
 from posttrain.params import PARAMS_FILE, check, did_you_mean
 from posttrain.rewards.reward import Reward, Term
 from posttrain.slots import NONE
@@ -61,7 +62,10 @@ def _term(name: Any, value: Any) -> Term:
     if not isinstance(value, Mapping):
         raise ValueError(f"'{name}' is {value!r:.80}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
     own = {key: value[key] for key in value if key != "weight"}
-    options = check(reward.options, own, where=str(name), file=PARAMS_FILE)
+    try:
+        options = check(reward.options, own, where=str(name), file=PARAMS_FILE)
+    except ParamsError as error:
+        raise ValueError(error.what) from error  # the error around it names the file and the fix
     weight = {"weight": value["weight"]} if "weight" in value else {}
     return Term.model_validate({"reward": reward, "options": options, **weight})
 

@@ -8,8 +8,11 @@ from pathlib import Path
 import polars as pl
 
 from posttrain.measure.phases import phase
+from posttrain.params import read
+from posttrain.stage_table import group_of, policies
 from posttrain.tables.columns import Kind
 from posttrain.tables.sources import Tables
+from posttrain.tables.splits import need_two
 from posttrain.tables.store import check_disjoint, check_table, write_tables
 from posttrain.workspace import table_path
 
@@ -21,8 +24,19 @@ def prepare(run: str, make: Callable[[str], Tables]) -> None:
         for kind, frame in tables.items():
             check_table(frame, kind, table_path(f"{run}/{kind}"))
         check_disjoint({str(kind): frame for kind, frame in tables.items()})
+        _check_measured(run, tables)
     write_tables(tables, Path("data") / run)
     print(summary(tables))
+
+
+def _check_measured(run: str, tables: Tables) -> None:
+    """Refuse prompts that are too few for `evaluate`, before anything is trained."""
+    settings = read()
+    measured = group_of(settings, "evaluate.settings")
+    if "prompts" in tables and measured.get("data") == f"{run}/prompts" and policies(settings):
+        split = measured.get("split", "test")
+        answers = tables["prompts"].filter(split=split)["answer"].str.strip_chars()
+        need_two((answers != "").sum() or len(answers), split, table_path(f"{run}/prompts"))
 
 
 def summary(tables: Mapping[Kind, pl.DataFrame]) -> str:

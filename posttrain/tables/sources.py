@@ -8,7 +8,7 @@ from typing import Any, Final
 import polars as pl
 from pydantic import Field, field_validator, model_validator
 
-from posttrain.errors import ParamsError
+from posttrain.errors import DataError, ParamsError, PosttrainError
 from posttrain.params import Params, load
 from posttrain.tables.columns import Kind, with_ids
 from posttrain.tables.user_data import FileTable, HubTable, load_table
@@ -83,42 +83,34 @@ def file_tables(run: str) -> Tables:
         what = "is a file" if root.is_file() else "folder not found"
         fix = "Give the folder, and name its files: chat: demonstrations.jsonl"
         raise ParamsError(what=what, where=f"{where}.path = {params.path} (params.yaml)", fix=fix)
-    return _loaded(
-        {
-            kind: load_table(
-                source,
-                kind,
-                f"{where}.{kind}",
-                root,
-                outside_workspace=params.outside_workspace,
-                table=_rejected(run, kind),
-            )
-            for kind in GIVEN
-            if (source := getattr(params, kind)) is not None
-        }
-    )
+    return _loaded(params, where, root, outside_workspace=params.outside_workspace)
 
 
 def hub_tables(run: str) -> Tables:
     """The tables of one run of `data.hub`."""
     where = f"data.hub.{run}"
-    params = load(HubRun, where)
-    return _loaded(
-        {
-            kind: load_table(source, kind, f"{where}.{kind}", table=_rejected(run, kind))
-            for kind in GIVEN
-            if (source := getattr(params, kind)) is not None
-        }
-    )
+    return _loaded(load(HubRun, where), where, Path(), outside_workspace=False)
 
 
-def _rejected(run: str, kind: Kind) -> Path:
-    """The table next to whose place the rejected rows are put: outside data/, so that no output is half-written."""
-    return Path("rejected") / run / f"{kind}.parquet"
-
-
-def _loaded(tables: Tables) -> Tables:
-    """The tables, with the feedback that pairs are where none is given."""
+def _loaded(params: FilesRun | HubRun, where: str, root: Path, *, outside_workspace: bool) -> Tables:
+    """The tables of a run, with the feedback that pairs are where none is given; what is wrong with any of them."""
+    tables: Tables = {}
+    errors: list[PosttrainError] = []
+    given = {kind: source for kind in GIVEN if (source := getattr(params, kind)) is not None}
+    for kind, source in given.items():
+        # the rejected rows are put outside data/, so that no output is half-written
+        rejected = Path("rejected") / where.rpartition(".")[2] / f"{kind}.parquet"
+        try:
+            tables[kind] = load_table(
+                source, kind, f"{where}.{kind}", root, outside_workspace=outside_workspace, table=rejected
+            )
+        except PosttrainError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        listed = "\n".join(map(str, errors))
+        raise DataError(what=f"{len(errors)} tables are refused", where=where, fix=f"Fix these:\n{listed}")
+    for error in errors:
+        raise error
     if "pairs" in tables and "feedback" not in tables:
         tables["feedback"] = unpaired(tables["pairs"])
     return tables

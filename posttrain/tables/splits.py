@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import polars as pl
 
+from posttrain.errors import DataError
 from posttrain.tables.columns import Kind, Split, content_ids
 
 SPLIT_NAMES: Final[dict[str, Split]] = {
@@ -31,6 +33,15 @@ def meaning(wanted: Mapping[Split, str], names: list[str]) -> dict[str, Split]:
         name: SPLIT_NAMES[name.lower()] for name in names if name.lower() in SPLIT_NAMES
     }
     return {name: own[name] for name in names if name in own}
+
+
+def need_two(count: int, split: str, table: Path) -> None:
+    """Refuse prompts of which too few are in the split that policies are measured on: an interval needs two."""
+    if count < 2:
+        share = f"raise {split}_share of each table of its entry, " if split != "train" else ""
+        what = f"{count} prompt{'s are' if count != 1 else ' is'} in the split '{split}', and evaluate needs at least 2"
+        fix = f"Give more rows, {share}or write the split of each row into a column `split` (docs/data.md)"
+        raise DataError(what=what, where=str(table), fix=fix)
 
 
 def divided(frame: pl.DataFrame, kind: Kind, *, heldout_share: float, test_share: float) -> pl.Series:

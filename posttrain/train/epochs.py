@@ -80,7 +80,7 @@ class EpochSource(Source):
     """A source over a list of examples; the last batch of an epoch may be smaller."""
 
     def __init__(self, examples: Sequence[Example], batch_size: int, epochs: float, seed: int) -> None:
-        self._examples, self._size, self._seed = examples, batch_size, seed
+        self.examples, self.batch_size, self._seed = examples, batch_size, seed
         self._per_epoch = -(-len(examples) // batch_size)
         self._steps = max(round(self._per_epoch * epochs), 1)
 
@@ -93,10 +93,18 @@ class EpochSource(Source):
         """The examples of one step."""
         epoch, place = divmod(step, self._per_epoch)
         order = torch.randperm(
-            len(self._examples), generator=torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+            len(self.examples), generator=torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
         )
-        chosen = [self._examples[i] for i in order[place * self._size : (place + 1) * self._size].tolist()]
-        return stack(chosen)
+        chosen = order[place * self.batch_size : (place + 1) * self.batch_size].tolist()
+        return stack([self.examples[i] for i in chosen])
+
+
+class StepSource(EpochSource):
+    """As many epochs as it takes to make exactly so many steps."""
+
+    def __init__(self, examples: Sequence[Example], batch_size: int, steps: int, seed: int) -> None:
+        super().__init__(examples, batch_size, 1, seed)
+        self._steps = steps
 
 
 class KtoSource(EpochSource):

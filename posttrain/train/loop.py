@@ -99,17 +99,15 @@ def train_likelihood(
     params: TrainingParams,
     inputs: list[Path],
     objective: Objective,
+    source: EpochSource,
     models: ModelSet,
-    examples: Sequence[Example],
     heldout: Sequence[Example],
     *,
-    batch: int,
-    epochs: float,
     start: Path,
 ) -> None:
     """Learn given rows; writes the model, with the tokenizer of `start`, and its metrics."""
-    source = EpochSource(examples, batch, epochs, params.seed)
-    update, tokens = adamw(models.trained, params, source.steps), most_tokens(examples, batch)
+    examples = source.examples
+    update, tokens = adamw(models.trained, params, source.steps), most_tokens(examples, source.batch_size)
     log = run_training(name, params, inputs, objective, source, models, update, ("loss",), step_tokens=tokens)
 
     save_model(models.policy, model_path(name), start, params.save_dtype)

@@ -70,7 +70,7 @@ def windows(text: ChatText, documents: Sequence[str], width: int, where: str) ->
     stream = [token for ids in (text.plain(documents) if documents else []) for token in (*ids, text.stop)]
     if len(stream) <= width:
         what = f"the {len(documents)} documents of a split have {len(stream)} tokens, fewer than window = {width}"
-        raise DataError(what=what, where=where, fix="Give more text, or lower base.window")
+        raise DataError(what=what, where=where, fix="Give more text, or lower the run's `window`")
     starts = range(0, len(stream) - width, width)
     return [Example([TokenRow([], stream[start : start + width + 1])]) for start in starts]
 

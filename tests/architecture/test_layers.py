@@ -22,7 +22,7 @@ LAYERS = (
     {"posttrain.tasks"},
     {"posttrain.algorithms", "posttrain.models"},  # neither knows the other
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
-    {"posttrain.inputs", "posttrain.leftovers"},
+    {"posttrain.inputs", "posttrain.leftovers", "posttrain.made"},
     {"posttrain.lock_entries"},
     {"posttrain.code"},
     {"posttrain.choices", "posttrain.settle", "posttrain.slots", "posttrain.stage_table"},

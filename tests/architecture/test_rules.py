@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -27,6 +29,13 @@ def every(kind: type[N]) -> Iterator[tuple[str, N]]:
 
 def lines(name: str) -> int:
     return len(modules()[name].read_text(encoding="utf-8").splitlines())
+
+
+def test_the_newest_version_of_the_changelog_is_that_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    unreleased, *released = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert unreleased == "Unreleased" and released[0] == version
+    assert f"This is version {version};" in (ROOT / "docs/versions.md").read_text(encoding="utf-8")
 
 
 def test_there_is_something_to_check() -> None:

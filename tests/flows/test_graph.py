@@ -131,3 +131,12 @@ def test_a_flow_checks_the_parameters_before_anything_else(tmp_path: Path, right
     assert ended.returncode == 1 and words in ended.stdout
     assert ended.stdout.count("error: ") == 1 and "dvc" not in ended.stdout, ended.stdout
     assert not (workspace / ".prefect").exists(), "no server was started"
+
+
+def test_a_flow_shows_the_notes_of_the_check_once(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path / "w", ROOT / "recipes/smoke.yaml")
+    params = workspace / "params.yaml"
+    params.write_text(params.read_text().replace("    base: base/tiny\n", ""))
+    ended = run(workspace, sys.executable, "-m", "flows.graph", "sft")
+    assert ended.returncode == 0, ended.stdout
+    assert ended.stdout.count("note: evaluated nowhere: base/tiny. ") == 1

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 
 from posttrain import errors
+from tests.workspace import ROOT, environment
 
 KINDS = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.PosttrainError)]
 
@@ -28,3 +31,13 @@ def test_an_error_is_caught_by_the_base_that_python_would_raise(
 ) -> None:
     with pytest.raises(base):
         raise kind(what="it is empty", where="a.parquet", fix="Fill it")
+
+
+@pytest.mark.parametrize("command", ["posttrain check", "stages.sft main", "flows.pipeline"])
+def test_a_python_without_the_packages_ends_with_one_line(command: str) -> None:
+    """As where .venv is not activated; -S leaves out the packages of this one."""
+    bare = [sys.executable, "-S", "-m", *command.split()]
+    done = subprocess.run(bare, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and "Run `source .venv/bin/activate` first" in line

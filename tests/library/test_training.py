@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -30,6 +32,8 @@ from posttrain.online.trpo import Trpo
 from posttrain.params import check, merge
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.local import LocalSampler
+from posttrain.tables.columns import with_ids
+from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText
 from posttrain.train import randomness
 from posttrain.train.checkpoint import Checkpoints, fingerprint, run_key
@@ -39,6 +43,7 @@ from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.step import AdamW, Batch, OptimizerParams, StepClosure, Update
 from posttrain.train.tokenize_tables import rankings
+from stages import base_scratch
 from stages.distill import with_system_prompt
 from stages.preference import preference_source
 from tests.library.models import function_reward, tiny_folder
@@ -448,6 +453,22 @@ def test_a_log_with_a_new_column_is_written_anew(tmp_path: Path) -> None:
     log.add({"step": 0, "loss": 1.5})
     log.add({"step": 1, "loss": 1.25, "kl": 0.5})
     assert (tmp_path / "log.csv").read_text() == "step,loss,kl\n0,1.5,\n1,1.25,0.5\n"
+
+
+@pytest.mark.parametrize("steps", [1, 7, 15])
+def test_a_scratch_model_on_a_small_corpus_makes_exactly_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = [f"{number} and {number} is {2 * number}, as all know." for number in range(24)]
+    table = pl.DataFrame({"split": ["train"] * 16 + ["heldout"] * 8, "text": texts})
+    write_table(with_ids(table, "corpus"), Path("data/mine/corpus.parquet"), "corpus")
+    run = f"data: mine/corpus, steps: {steps}, batch: 4, window: 16, tokenizer: {{vocabulary: 300}}"
+    Path("params.yaml").write_text(f"base: {{scratch: {{small: {{{run}, shape: {{layers: 1, width: 16}}}}}}}}\n")
+    base_scratch.main("small")
+    found = json.loads(Path("metrics/base/small.json").read_text())
+    assert found["steps"] == steps and found["rows"] % 4, "the last batch of a pass is smaller"
+    assert len(Path("plots/base/small.csv").read_text().splitlines()) == 1 + steps
 
 
 def test_judged_answers_of_a_prompt_are_ranked_together(folder: Path) -> None:

@@ -30,7 +30,11 @@ def test_an_object_of_the_users_is_loaded(tmp_path: Path) -> None:
     [
         ("soft = 1", "missing:soft", "custom/missing.py not found. Write MODULE:NAME"),
         ("soft = 1", "own_a:sift", "own_a.py has no 'sift'. Did you mean 'soft'?"),
-        ("soft = 1 +", "own_b:soft", "own_b.py cannot be imported (SyntaxError"),
+        (
+            "soft = 1 +",
+            "own_b:soft",
+            "(params.yaml): custom/own_b.py line 1: this is not valid Python (invalid syntax). Fix",
+        ),
         ("soft = 1", "../own_c:soft", "not an import path"),
         ("soft = 1", "json:loads", "custom/json.py not found"),
     ],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.workspace import ROOT
+from tests.workspace import ROOT, make_workspace, run
 from tests.workspace import stage as run_stage
 
 STAGES = sorted(file.stem for file in (ROOT / "stages").glob("[a-z]*.py"))
@@ -68,6 +69,16 @@ def test_a_damaged_table_is_named(own_workspace: Path) -> None:
     done = run_stage(own_workspace, "sft", "main")
     assert done.returncode == 1
     assert "data/two_step/chat.parquet" in done.stdout and "Traceback" not in done.stdout
+
+
+def test_repair_names_the_mistake_in_params_yaml(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path / "w", ROOT / "recipes/smoke.yaml")
+    params = workspace / "params.yaml"
+    params.write_text(params.read_text().replace("      start: base/tiny\n", ""))
+    done = run(workspace, sys.executable, "-m", "posttrain", "repair")
+    assert done.returncode == 1
+    assert done.stdout.startswith("error: params.yaml: sft.runs.main.start is missing. Write the model it starts from")
+    assert len(done.stdout.splitlines()) == 1, done.stdout
 
 
 def _files(workspace: Path) -> dict[str, int]:

@@ -103,7 +103,7 @@ distill:
         ("sft: {runs: {main: {start: ../base}}}", "'../base': expected the model it starts from: a folder under"),
         (
             "sft: {runs: {main: {data: two_step/pairs}}}",
-            "sft.runs.main.data = 'two_step/pairs': expected the demonstrations: e.g. mine/chat for data/mine/chat",
+            "sft.runs.main.data = 'two_step/pairs': pairs is the wrong kind of table; expected the demonstrations: ",
         ),
         (
             "sft: {runs: {main: {data: other/chat}}}",
@@ -291,7 +291,60 @@ def test_all_mistakes_are_reported_at_once() -> None:
         "base: {folders: {m: {path: x}}}}"
     )
     said = mistakes()
-    assert all(words in said for words in ("'base/tny'", "'gpro'", "folder not found", "Fix these 3; nothing was run"))
+    assert all(
+        words in said
+        for words in ("'base/tny'", "'gpro'", "folder not found", "nothing was run or removed. Fix these 3")
+    )
+
+
+def test_a_mistake_is_one_line_with_one_fix() -> None:
+    feedback = "preference: {runs: {dpo: {data: compared/feedback}}}\ndata: {samples: {compared: {tables: [pairs]}}}"
+    said = "dpo learns from a table of pairs. Name one, e.g. compared/pairs. Nothing was run or removed"
+    change(feedback)
+    assert mistakes() == f"params.yaml: preference.runs.dpo.data = 'compared/feedback': {said}"
+    said = (
+        "unknown key. Did you mean 'after'? `python -m posttrain params` explains every key. Nothing was run or removed"
+    )
+    change("online: {runs: {a: {reward: {correct: {weight: 1.0, aftr: x}}}}}")
+    assert mistakes() == f"params.yaml: online.runs.a.reward: correct.aftr: {said}"
+
+
+def test_a_conflict_that_git_left_is_named() -> None:
+    Path("params.yaml").write_text(f"<<<<<<< HEAD\n{RIGHT}=======\n{RIGHT}>>>>>>> other\n")
+    assert mistakes().startswith("params.yaml: line 1: git left a merge conflict. Keep what is right between ")
+
+
+OWN = "def short(rollouts):\n    return [0.0 for _ in rollouts]\n"
+
+
+OUTSIDE = "which is outside custom/, so no change of it would be noticed. Move"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "import json\nfrom own_words import LONGEST\n",
+            f"custom/own_reward.py line 2: it imports own_words.py, {OUTSIDE} own_words.py to custom/. Nothing was run",
+        ),
+        ("import own_beside\n", f"custom/own_beside.py line 3: it imports apart/inner.py, {OUTSIDE} apart/inner.py to"),
+        (
+            "import x y\n",
+            "custom/own_reward.py line 1: this is not valid Python (invalid syntax). Fix the file. Nothing",
+        ),
+    ],
+)
+def test_own_modules_are_read_before_they_are_run(workspace: Path, text: str, said: str) -> None:
+    """Two runs name it: the mistake is reported once."""
+    for folder in ("custom", "apart"):
+        (workspace / folder).mkdir()
+    for outside in ("own_words.py", "apart/inner.py"):
+        (workspace / outside).write_text("LONGEST = 3\n")
+    (workspace / "custom/own_beside.py").write_text("def late():\n    # where it is needed\n    import apart.inner\n")
+    (workspace / "custom/own_reward.py").write_text(f"{text}def short(rollouts):\n    return [0.0 for _ in rollouts]\n")
+    reward = 'reward: {"own_reward:short": 1.0}'
+    change(f"online: {{runs: {{a: {{{reward}}}}}}}\nevaluate: {{settings: {{{reward}}}}}")
+    assert mistakes().startswith(f"params.yaml: {said}")
 
 
 @pytest.mark.parametrize(
@@ -327,6 +380,15 @@ def run_models() -> dict[str, list[type[BaseModel]]]:
     """Group of params.yaml -> the types that its runs may have."""
     found = {group: [model] for group, model in MODELS.items()}
     return found | {group: [one.model for one in rows.values()] for group, rows in ALGORITHMS.items()}
+
+
+def test_the_example_of_a_model_from_scratch_is_right(workspace: Path) -> None:
+    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (workspace / "my/data").mkdir(parents=True)
+    (workspace / "my/data/corpus.jsonl").touch()
+    Path("params.yaml").write_text(example, encoding="utf-8")
+    assert check_params().startswith("params.yaml: 2 runs are right")
 
 
 def test_every_list_of_stages_is_that_of_the_table() -> None:

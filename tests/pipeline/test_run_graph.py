@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from posttrain.params import merge
 from posttrain.tables.store import check_disjoint, read_table
-from tests.workspace import ROOT, Finished, dvc, git, run
+from tests.workspace import ROOT, Finished, dvc, git, run, stage
 
 pytestmark = pytest.mark.xdist_group("smoke")
 
@@ -193,6 +193,17 @@ def test_a_run_from_which_others_start_is_not_cleaned_away(own_workspace: Path) 
         assert "online.runs.grpo.start = 'sft/main'" in done.stdout
     assert (own_workspace / "models/sft/main/model.safetensors").is_file()
     assert (own_workspace / "dvc.lock").read_bytes() == before
+
+
+def test_dvc_does_not_take_what_a_removed_run_left(own_workspace: Path) -> None:
+    change(own_workspace, "    grpo:\n      algorithm: grpo", "    renamed:\n      algorithm: grpo")
+    assert (own_workspace / "models/online/grpo").is_dir()
+    done = dvc(own_workspace, "repro")
+    said = "error: params.yaml: evaluate.policies.grpo = 'online/grpo': the run that made it was removed or renamed. "
+    assert done.returncode and said in done.stdout, done.stdout
+    assert "Running stage 'online@renamed'" not in done.stdout
+    by_hand = stage(own_workspace, "evaluate", "grpo")
+    assert by_hand.returncode == 1 and by_hand.stdout.startswith(said), by_hand.stdout
 
 
 @pytest.mark.parametrize(

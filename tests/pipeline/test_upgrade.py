@@ -116,6 +116,7 @@ def test_it_is_shown_first_and_then_written_and_everything_of_before_is_kept(old
     assert set(contents(old)) == {"params.yaml", *(f"version-0.1/{name}" for name in before)}
     assert check_params().startswith("params.yaml: 7 runs are right")
     new, smoke = read(), read(ROOT / "recipes/smoke.yaml")
+    assert "\n\n\n" not in Path("params.yaml").read_text()
     text = json.dumps(smoke).replace("base/tiny", "base/main").replace('"tiny"', '"main"')
     assert new == json.loads(text), "the same settings as the smoke recipe has now"
     assert upgrade("show") == "params.yaml has format 2: nothing to upgrade"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -52,6 +53,14 @@ def test_a_policy_without_current_results_is_a_row_with_its_reason(finished: Pat
     assert "pass@1" not in nothing and nothing.endswith("Run the pipeline: dvc repro")
     with pytest.raises(DataError, match="sft: not run yet"):
         write_readme({"sft": "not run yet"})
+
+
+def test_a_figure_that_rounds_to_zero_has_no_sign(reported: Path) -> None:
+    file = reported / "results/base/metrics.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "kl_k1": -0.004}))
+    build_report({})
+    (row,) = [line for line in results_table({}).splitlines() if line.startswith("base ")]
+    assert row.split()[-1] == "0.00"
 
 
 def test_readme_gets_the_table_and_keeps_the_rest(reported: Path) -> None:

@@ -23,9 +23,11 @@ SIZES = {"n_corpus": 300, "n_corpus_heldout": 20, "n_sft": 50, "n_sft_heldout": 
 }
 
 
-def run(folder: Path, stage: str, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run `stages.data_STAGE mine` with these settings of data.STAGE.mine."""
-    (folder / "params.yaml").write_text(json.dumps({"data": {stage: {"mine": settings}}}))
+def run(
+    folder: Path, stage: str, *, others: dict[str, Any] | None = None, **settings: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run `stages.data_STAGE mine` with these settings of data.STAGE.mine, and with other sections."""
+    (folder / "params.yaml").write_text(json.dumps({"data": {stage: {"mine": settings}}, **(others or {})}))
     environment = {**os.environ, "PYTHONPATH": str(Path(posttrain.__file__).parents[1])}
     command = [sys.executable, "-m", f"stages.data_{stage}", "mine"]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -89,6 +91,29 @@ def test_own_files_become_tables(tmp_path: Path) -> None:
         "pairs",
         "feedback",
     ]
+
+
+@pytest.mark.parametrize(("data", "refused"), [("mine/prompts", True), ("other/prompts", False)])
+def test_too_few_test_prompts_for_evaluate_are_refused_at_once(tmp_path: Path, data: str, refused: bool) -> None:
+    rows = [{"prompt": f"{n}+1?", "answer": n + 1, "split": "train"} for n in range(20)]
+    put(tmp_path / "own/prompts.jsonl", [*rows, {"prompt": "7+7?", "answer": 14, "split": "test"}])
+    evaluate = {"settings": {"data": data}, "policies": {"sft": "sft/main"}}
+    prompts = {"path": "prompts.jsonl", "heldout_share": 0}
+    done = run(tmp_path, "files", path="own", prompts=prompts, others={"evaluate": evaluate})
+    said = "error: data/mine/prompts.parquet: 1 prompt is in the split 'test', and evaluate needs at least 2. Give more"
+    assert (done.returncode != 0) == refused and (said in done.stderr) == refused, done.stderr
+    assert (tmp_path / "data/mine/prompts.parquet").exists() != refused
+
+
+def test_every_table_that_is_wrong_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "own/chat.jsonl", [{"question": "1+1?"}])
+    put(tmp_path / "own/pairs.jsonl", [{"prompt": "1+1?", "chosen": "2", "rejected": n} for n in ("3", 4)])
+    done = run(tmp_path, "files", path="own", chat="chat.jsonl", pairs="pairs.jsonl")
+    first, *others = done.stderr[done.stderr.index("error: ") :].splitlines()
+    assert first == "error: data.files.mine: 2 tables are refused. Fix these:"
+    assert others[0].startswith("data.files.mine.chat: the columns question are not a layout of a 'chat' table. ")
+    assert others[1].startswith("data.files.mine.pairs: 1 of 2 rows break the rules of a 'pairs' table:")
+    assert "pairs.jsonl line 2: 'rejected' is " in others[2]
 
 
 def test_a_problem_in_two_given_splits_is_refused(tmp_path: Path) -> None:
