@@ -45,13 +45,15 @@ def _named(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, st
 
     stanzas = YAML(typ="safe").load(GRAPH.read_text(encoding="utf-8"))["stages"] if GRAPH.is_file() else {}
     for kind, stanza in stanzas.items():
-        group = GROUP.fullmatch(str(stanza.get("foreach")))
-        for name, run in group_of(settings, group[1]).items() if group else ():
+        if (found := GROUP.fullmatch(str(stanza.get("foreach")))) is None:
+            continue
+        group = found[1]
+        for name, run in group_of(settings, group).items():
             if stage not in (None, f"{kind}@{name}"):
                 continue
             for slot in filter(None, (SLOT.fullmatch(str(dep)) for dep in stanza["do"]["deps"])):
                 first, _, rest = slot[2].partition(".")
-                where = ".".join([f"{group[1]}.{name}", *([rest] if rest else [])]) if first == "item" else slot[2]
+                where = ".".join([f"{group}.{name}", *([rest] if rest else [])]) if first == "item" else slot[2]
                 value = _at(run, rest) if first == "item" else _at(settings, slot[2])
                 if isinstance(value, str):
                     yield slot[1], where, value
