@@ -36,7 +36,7 @@ def _check_measured(run: str, tables: Tables) -> None:
     if "prompts" in tables and measured.get("data") == f"{run}/prompts" and policies(settings):
         split = measured.get("split", "test")
         answers = tables["prompts"].filter(split=split)["answer"].str.strip_chars()
-        need_two((answers != "").sum() or len(answers), split, table_path(f"{run}/prompts"))
+        need_two(int((answers != "").sum()) or len(answers), split, table_path(f"{run}/prompts"))
 
 
 def summary(tables: Mapping[Kind, pl.DataFrame]) -> str:

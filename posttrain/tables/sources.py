@@ -109,8 +109,8 @@ def _loaded(params: FilesRun | HubRun, where: str, root: Path, *, outside_worksp
     if len(errors) > 1:
         listed = "\n".join(map(str, errors))
         raise DataError(what=f"{len(errors)} tables are refused", where=where, fix=f"Fix these:\n{listed}")
-    for error in errors:
-        raise error
+    if errors:
+        raise errors[0]
     if "pairs" in tables and "feedback" not in tables:
         tables["feedback"] = unpaired(tables["pairs"])
     return tables
