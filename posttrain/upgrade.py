@@ -1,4 +1,4 @@
-"""`python -m posttrain upgrade`: a workspace of version 0.1 in the present layout, shown first, written with --yes."""
+"""`python -m posttrain upgrade`: the present layout and, in a project, the installed package; written with --yes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from posttrain.errors import ParamsError, PipelineError
 from posttrain.formats import PARAMS, check_format
 from posttrain.lock import LOCK
 from posttrain.params import FORMAT, PARAMS_FILE, read_yaml
+from posttrain.project import upgrade_project
 from posttrain.sections import check_params
 from posttrain.upgrade_params import upgraded
 from posttrain.workspace import write_text
@@ -27,7 +28,17 @@ OLD_STAGES: Final = ("prepare", "pairs", "evaluate_model@base")
 
 
 def upgrade(mode: Literal["show", "write"]) -> str:
-    """What changes, and whether it was written."""
+    """What changes, and whether it was written: in a project first what the installed package changes."""
+    project = upgrade_project(mode)
+    rest = _upgrade_workspace(mode)
+    if not project:
+        return rest
+    end = "Written. Then: dvc repro" if mode == "write" else "To write it: python -m posttrain upgrade --yes"
+    return "\n".join([*project, end, "", rest])
+
+
+def _upgrade_workspace(mode: Literal["show", "write"]) -> str:
+    """The layout and the outputs of version 0.1."""
     found = read_yaml(PARAMS_FILE).get(FORMAT, 1)
     check_format(found, PARAMS, PARAMS_FILE, ParamsError)
     old = Path(PARAMS_FILE).read_text(encoding="utf-8")

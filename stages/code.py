@@ -11,7 +11,7 @@ from posttrain.errors import PosttrainError
 
 def main() -> int:
     """Writes code/STAGE/RUN.json for every run, and code/report.json."""
-    argparse.ArgumentParser(prog="python -m stages.code", description=__doc__).parse_args()
+    argparse.ArgumentParser(prog="python -m posttrain run code", description=__doc__).parse_args()
     try:
         write_code()
     except PosttrainError as error:
