@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import json
 import math
-import os
 import random
 import re
 import subprocess

@@ -84,7 +84,7 @@ def _add_care(commands: Any) -> None:
     does = "remove what runs that params.yaml no longer has left: outputs, checkpoints and entries of dvc.lock"
     clean = _add(commands, "clean", does, "--list")
     clean.add_argument("--list", action="store_const", const="list", default="remove", dest="form", help="only list it")
-    does = "bring a workspace of posttrain 0.1 to this version: show what changes, or write it"
+    does = "bring a project, or a workspace of posttrain 0.1, to the installed version: show what changes, or write it"
     upgrade = _add(commands, "upgrade", does, "--yes")
     upgrade.add_argument("--yes", action="store_const", const="write", default="show", dest="mode", help="write it")
 
@@ -183,6 +183,9 @@ def _answer(arguments: argparse.Namespace) -> str:
         case "compare":
             return _comparison(arguments)
         case "check":
+            from posttrain.installed import check_installed
+
+            check_installed()
             from posttrain.sections import check_params
 
             return check_params()

@@ -1,11 +1,10 @@
-"""A project outside the checkout: `python -m posttrain init` writes it, `upgrade` brings it to the installed package."""
+"""A project outside the checkout: `init` writes it, `upgrade` brings it to the installed package."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from posttrain.errors import ParamsError, PipelineError
 from posttrain.installed import PINNED, installed, pinned, said
 from posttrain.lock import repair_lock
 from posttrain.params import did_you_mean
+from posttrain.report import plots_page
 from posttrain.workspace import write_json, write_text
 
 TEMPLATE: Final = Path(__file__).parent / "template"
@@ -70,6 +70,7 @@ def init(folder: Path, recipe: str) -> str:
             write_text(folder / name / ".gitkeep", "")
         _pin(folder)
         repair_lock(folder)  # keeps DVC's own files in the project
+        plots_page.install(folder)
     return "\n".join(
         [
             f"wrote a project with the recipe {recipe} to {folder}. Next:",
@@ -126,7 +127,7 @@ def _current() -> dict[str, str]:
 
 
 def _pin(folder: Path) -> None:
-    """Write posttrain.lock: the package, and the files that it wrote, so that `upgrade` knows those that were edited."""
+    """Write posttrain.lock: the package, and the digests of its files here, by which `upgrade` knows those edited."""
     files = {name: _digest(text) for name, text in _current().items()}
     write_json(folder / PINNED, {**installed(), "files": files})
 
@@ -134,7 +135,10 @@ def _pin(folder: Path) -> None:
 def _initialise(folder: Path) -> None:
     """Make it a repository of git and of DVC."""
     quiet = {**os.environ, "DVC_NO_ANALYTICS": "1"}
-    for words in (["git", "init", "--quiet", "--initial-branch=main"], [sys.executable, "-m", "dvc", "init", "--quiet"]):
+    for words in (
+        ["git", "init", "--quiet", "--initial-branch=main"],
+        [sys.executable, "-m", "dvc", "init", "--quiet"],
+    ):
         done = subprocess.run(words, cwd=folder, env=quiet, capture_output=True, text=True, check=False)
         if done.returncode:
             what = " ".join((done.stderr or done.stdout).split())[:300]
