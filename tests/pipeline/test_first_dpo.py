@@ -32,8 +32,8 @@ def script() -> str:
 
 @pytest.mark.slow
 def test_the_guide_ends_with_results_of_both_models(tmp_path: Path) -> None:
-    person = {name: "guide" for name in ("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME")}
-    person |= {name: "guide@localhost" for name in ("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL")}
+    person = dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "guide")
+    person |= dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "guide@localhost")
     env = environment() | LIBRARY | person
     done = subprocess.run(["bash", "-c", script()], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
