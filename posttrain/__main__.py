@@ -155,12 +155,8 @@ def _run(stage: str, words: list[str]) -> str:
 
 def _answer(arguments: argparse.Namespace) -> str:
     match arguments.command:
-        case "init":
-            from posttrain.project import init
-
-            return init(arguments.folder, arguments.recipe)
-        case "run":
-            return _run(arguments.stage, arguments.words)
+        case "init" | "run" | "check" | "upgrade":
+            return _project(arguments)
         case "results" | "report" | "readme":
             return _reported(arguments)
         case "timings":
@@ -182,13 +178,6 @@ def _answer(arguments: argparse.Namespace) -> str:
             return "dvc.lock and DVC's cache are on the disk"
         case "compare":
             return _comparison(arguments)
-        case "check":
-            from posttrain.installed import check_installed
-
-            check_installed()
-            from posttrain.sections import check_params
-
-            return check_params()
         case "status":
             from posttrain.status import status
 
@@ -205,10 +194,6 @@ def _answer(arguments: argparse.Namespace) -> str:
             return merge_entries()
         case "checkpoints":
             return _checkpoints(arguments)
-        case "upgrade":
-            from posttrain.upgrade import upgrade
-
-            return upgrade(arguments.mode)
         case "laws":
             from posttrain.laws.own import hold
 
@@ -221,6 +206,27 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.algorithms.describe import describe
 
             return describe(arguments.name)
+
+
+def _project(arguments: argparse.Namespace) -> str:
+    match arguments.command:
+        case "init":
+            from posttrain.project import init
+
+            return init(arguments.folder, arguments.recipe)
+        case "run":
+            return _run(arguments.stage, arguments.words)
+        case "upgrade":
+            from posttrain.upgrade import upgrade
+
+            return upgrade(arguments.mode)
+        case _:
+            from posttrain.installed import check_installed
+
+            check_installed()
+            from posttrain.sections import check_params
+
+            return check_params()
 
 
 def _cleaned(form: str) -> str:
