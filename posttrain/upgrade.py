@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.formats import PARAMS, check_format
+from posttrain.installed import PINNED
 from posttrain.lock import LOCK
 from posttrain.params import FORMAT, PARAMS_FILE, read_yaml
 from posttrain.project import upgrade_project
@@ -39,7 +40,8 @@ def upgrade(mode: Literal["show", "write"]) -> str:
 
 def _upgrade_workspace(mode: Literal["show", "write"]) -> str:
     """The layout and the outputs of version 0.1."""
-    found = read_yaml(PARAMS_FILE).get(FORMAT, 1)
+    # A project is younger than format 1, so that a file without a format has the present one.
+    found = read_yaml(PARAMS_FILE).get(FORMAT, PARAMS if PINNED.is_file() else 1)
     check_format(found, PARAMS, PARAMS_FILE, ParamsError)
     old = Path(PARAMS_FILE).read_text(encoding="utf-8")
     text, notes = (old, []) if found == PARAMS else _rewritten(old)
