@@ -19,7 +19,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-all lint format reproduce cpu faults fuzz bench bench-gpu learning \
+.PHONY: help env run smoke flow ui compare experiments test test-all test-wheel lint format reproduce cpu faults fuzz bench bench-gpu learning \
 	conformance oracle engines audit lock clean
 
 help: ## list the targets
@@ -71,6 +71,9 @@ test: env ## the quick tests
 
 test-all: env ## every test, the slow ones too
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(TESTS)
+
+test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)
+	$(BIN)/python -m pytest tests/pipeline/test_wheel.py
 
 lint: env ## format, lint and types, without changing a file
 	$(BIN)/ruff format --check .

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from flows import arguments, arrivals, server
-from flows.graph import find_root, python_path
+from flows.graph import find_root
 from flows.notify import VARIABLE
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.workspace import python_path
 
 
 def main(words: list[str] | None = None) -> int:

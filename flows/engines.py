@@ -17,8 +17,9 @@ from typing import Any
 
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.graph import Stage, Where, python_path
+from flows.graph import Stage, Where
 from posttrain.errors import PipelineError
+from posttrain.workspace import python_path
 
 ENGINES = ("ray", "dask")
 LOOPBACK = "127.0.0.1"

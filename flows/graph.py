@@ -22,6 +22,7 @@ from posttrain.params import Params, check, did_you_mean, read_yaml
 from posttrain.stage_table import STAGES
 from posttrain.status import refresh_code
 from posttrain.verify import repair
+from posttrain.workspace import library_command, library_environment
 
 ROOT_FILE = "dvc.yaml"
 MOST_PATHS = 4
@@ -149,8 +150,7 @@ class Reading:
     """DVC's answer on its way from a process of its own, so that neither its locks nor its threads live in the flow."""
 
     def __init__(self, root: Path, targets: Sequence[str] = ()) -> None:
-        env = {**os.environ, "PYTHONPATH": python_path()}
-        command = [sys.executable, "-m", "flows.graph", *targets]
+        env, command = library_environment(), library_command("flows.graph", *targets)
         # A session of its own: on Ctrl-C it just finishes, instead of showing where in DVC it was.
         self._process = subprocess.Popen(
             command, cwd=root, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -170,12 +170,6 @@ class Reading:
         if "error" in answer:
             raise PipelineError(**answer["error"])
         return [from_json(stage) for stage in answer["stages"]]
-
-
-def python_path() -> str:
-    """PYTHONPATH for a process that runs one of these modules in whatever folder the project is."""
-    package = str(Path(__file__).resolve().parent.parent)
-    return os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
 
 
 def to_json(stage: Stage) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import json
 import math
-import os
 import random
 import re
 import subprocess
@@ -20,12 +19,12 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from flows.graph import ours, python_path
+from flows.graph import ours
 from posttrain.compare.experiments import git
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read, read_yaml
 from posttrain.stage_table import group_of
-from posttrain.workspace import CUSTOM
+from posttrain.workspace import CUSTOM, library_command, library_environment
 
 Overrides = Mapping[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
@@ -127,8 +126,7 @@ def check_trials(found: Sequence[Trial]) -> None:
     waits for its tasks.
     """
     asked = json.dumps([[one.name, dict(one.overrides)] for one in found])
-    env = {**os.environ, "PYTHONPATH": python_path()}
-    command = [sys.executable, "-m", "flows.plan"]
+    command, env = library_command("flows.plan"), library_environment()
     done = subprocess.run(command, input=asked, env=env, check=False, stdout=subprocess.PIPE, text=True)
     try:
         answer = json.loads(done.stdout)

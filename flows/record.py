@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,10 +14,11 @@ from typing import Any
 
 import vl_convert
 
-from flows.graph import Stage, mermaid, python_path
+from flows.graph import Stage, mermaid
 from posttrain.errors import PipelineError
 from posttrain.measure.timings import FOLDER, timings_table
 from posttrain.report.plots_page import vegalite_5
+from posttrain.workspace import library_command, library_environment
 
 MOST_PLOTS = 12
 
@@ -85,7 +85,7 @@ def results(root: Path) -> list[dict[str, Any]]:
 
 def _posttrain(root: Path, *words: str) -> str:
     """What a command of ours prints; empty where it fails, as in a project without policies."""
-    command, env = [sys.executable, "-m", "posttrain", *words], {**os.environ, "PYTHONPATH": python_path()}
+    command, env = library_command("posttrain", *words), library_environment()
     done = subprocess.run(
         command, check=False, cwd=root, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )

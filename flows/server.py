@@ -21,8 +21,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from flows.door import NAMES, Door
-from flows.graph import find_root, python_path
+from flows.graph import find_root
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.workspace import library_command, library_environment
 
 HOST = "127.0.0.1"
 PORT = 4200
@@ -147,10 +148,10 @@ def connect(home: Path) -> Temporary | None:
 
 def start_temporary(home: Path) -> Temporary:
     """Start one and point Prefect to it; its port is listened on at once, so that nobody else can take it meanwhile."""
-    env = {**os.environ, "PYTHONPATH": python_path(), SERVER_AUTH: login(home)}
+    env = {**library_environment(), SERVER_AUTH: login(home)}
     listener = _listen(0)
     url = _api(listener)
-    command = [sys.executable, "-m", "flows.server", "--socket", str(listener.fileno()), "--parent", str(os.getpid())]
+    command = library_command("flows.server", "--socket", str(listener.fileno()), "--parent", str(os.getpid()))
     # A session of its own: Ctrl-C on the terminal must not end the server before the flow has told it how it went.
     log = home / "temporary-server.log"
     with log.open("wb") as sink:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import process, server
-from flows.graph import Stage, find_root, python_path
+from flows.graph import Stage, find_root
 from flows.guard import Guard
 from flows.plan import check_committed
 from flows.record import Outcome
@@ -27,6 +27,7 @@ from flows.untracked import untracked_inputs
 from posttrain.compare.experiments import git
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.settle import settle
+from posttrain.workspace import python_path
 
 FLOW = "stage"
 _POLL = 1.0

@@ -27,6 +27,7 @@ PLAIN = {
 
 def main() -> int:
     """Run one command; an error of ours is one clear line, without a traceback unless asked for."""
+    _leave_out_folder()
     parser = argparse.ArgumentParser(prog="python -m posttrain", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, does in PLAIN.items():
@@ -35,6 +36,7 @@ def main() -> int:
     _add_care(commands)
     _add_checkpoints(commands)
     _add_reference(commands)
+    _add_project(commands)
     arguments = parser.parse_args()
     try:
         print(_answer(arguments))
@@ -83,7 +85,7 @@ def _add_care(commands: Any) -> None:
     does = "remove what runs that params.yaml no longer has left: outputs, checkpoints and entries of dvc.lock"
     clean = _add(commands, "clean", does, "--list")
     clean.add_argument("--list", action="store_const", const="list", default="remove", dest="form", help="only list it")
-    does = "bring a workspace of posttrain 0.1 to this version: show what changes, or write it"
+    does = "bring a project, or a workspace of posttrain 0.1, to the installed version: show what changes, or write it"
     upgrade = _add(commands, "upgrade", does, "--yes")
     upgrade.add_argument("--yes", action="store_const", const="write", default="show", dest="mode", help="write it")
 
@@ -116,8 +118,46 @@ def _add_reference(commands: Any) -> None:
     laws.add_argument("module", help="e.g. my_losses for custom/my_losses.py")
 
 
+def _add_project(commands: Any) -> None:
+    """What a project outside the checkout needs."""
+    does = "write a new project that uses the installed package, ready for `dvc repro`"
+    project = _add(commands, "init", does, "my-project --recipe sft-dpo")
+    project.add_argument("folder", type=Path, metavar="DIR", help="a new or an empty folder")
+    told = "what its params.yaml runs: sft-dpo (default), rlvr (SFT, then GRPO with rules), or eval-only"
+    project.add_argument("--recipe", default="sft-dpo", metavar="sft-dpo|rlvr|eval-only", help=told)
+    does = "run one stage, as dvc.yaml of a project does; `dvc repro` runs what is stale"
+    stage = _add(commands, "run", does, "sft main")
+    stage.add_argument("stage", metavar="STAGE", help="its name in dvc.yaml")
+    stage.add_argument("words", nargs=argparse.REMAINDER, metavar="[RUN]", help="the run's name in params.yaml")
+
+
+def _leave_out_folder() -> None:
+    """Keep Python from importing a project's own folders `stages` and `flows` in place of the library's."""
+    if sys.path[0] == str(Path.cwd()) != str(Path(__file__).resolve().parent.parent):
+        del sys.path[0]
+
+
+def _run(stage: str, words: list[str]) -> str:
+    """Become the process of a stage."""
+    import runpy
+
+    from posttrain.stage_table import STAGES
+
+    names = ["code", "report", *(one.name for one in STAGES)]
+    if stage not in names:
+        from posttrain.errors import ParamsError
+        from posttrain.params import did_you_mean
+
+        raise ParamsError(what=f"no stage '{stage}'", where="python -m posttrain run", fix=did_you_mean(stage, names))
+    sys.argv[1:] = words
+    runpy.run_module(f"stages.{stage}", run_name="__main__", alter_sys=True)
+    return ""
+
+
 def _answer(arguments: argparse.Namespace) -> str:
     match arguments.command:
+        case "init" | "run" | "check" | "upgrade":
+            return _project(arguments)
         case "results" | "report" | "readme":
             return _reported(arguments)
         case "timings":
@@ -139,10 +179,6 @@ def _answer(arguments: argparse.Namespace) -> str:
             return "dvc.lock and DVC's cache are on the disk"
         case "compare":
             return _comparison(arguments)
-        case "check":
-            from posttrain.sections import check_params
-
-            return check_params()
         case "status":
             from posttrain.status import status
 
@@ -159,10 +195,6 @@ def _answer(arguments: argparse.Namespace) -> str:
             return merge_entries()
         case "checkpoints":
             return _checkpoints(arguments)
-        case "upgrade":
-            from posttrain.upgrade import upgrade
-
-            return upgrade(arguments.mode)
         case "laws":
             from posttrain.laws.own import hold
 
@@ -187,6 +219,27 @@ def _in_our_words(error: PosttrainError) -> PosttrainError:
         except ParamsError as found:
             return found
     return error
+
+
+def _project(arguments: argparse.Namespace) -> str:
+    match arguments.command:
+        case "init":
+            from posttrain.project import init
+
+            return init(arguments.folder, arguments.recipe)
+        case "run":
+            return _run(arguments.stage, arguments.words)
+        case "upgrade":
+            from posttrain.upgrade import upgrade
+
+            return upgrade(arguments.mode)
+        case _:
+            from posttrain.installed import check_installed
+
+            check_installed()
+            from posttrain.sections import check_params
+
+            return check_params()
 
 
 def _cleaned(form: str) -> str:

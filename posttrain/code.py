@@ -17,16 +17,16 @@ from typing import Any, Final
 
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.formats import check_merged
+from posttrain.installed import check_installed
 from posttrain.outlines import Outline, Outlines, import_line
 from posttrain.stage_table import STAGES, group_of
-from posttrain.workspace import CUSTOM, PARAMS_FILE, write_json
+from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE, write_json
 
 CODE: Final = "code"
 """The stage that writes code/."""
 FOLDER: Final = Path("code")
-LIBRARY: Final = Path(__file__).resolve().parent.parent
-UNCOUNTED: Final = ("posttrain.measure", "posttrain.progress", "posttrain.train.hint")
-"""Modules that no result depends on: they only measure, show progress, or word an error that ends the run."""
+UNCOUNTED: Final = ("posttrain.installed", "posttrain.measure", "posttrain.progress", "posttrain.train.hint")
+"""Modules that no result depends on: they only measure, show progress, or raise or word an error that ends the run."""
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),
@@ -139,6 +139,7 @@ class Library:
 
 def write_code() -> list[Path]:
     """Write the code of every run of params.yaml and remove that of runs that are gone; the files that changed."""
+    check_installed()
     library, settings = Library(), read_params()
     found = {code_path(stage): library.code(stage, settings) for stage in run_names(settings)}
     library.outlines.keep()
@@ -155,6 +156,7 @@ def write_code() -> list[Path]:
 
 def is_current() -> bool:
     """Whether code/ holds the code and the packages as they are."""
+    check_installed()
     library, settings = Library(), read_params()
     stages = list(run_names(settings))
     wanted = {code_path(stage) for stage in stages}

@@ -18,6 +18,7 @@ from posttrain.code import CODE, Code, Library, check_loaded, code_path, differe
 from posttrain.digests import Digests, Mark, mark, recorded
 from posttrain.durable import sync
 from posttrain.errors import VERIFY, PipelineError
+from posttrain.installed import check_installed
 from posttrain.measure.phases import CLOCK
 from posttrain.workspace import CUSTOM
 
@@ -169,6 +170,7 @@ def watch_code() -> None:
 
 def fix(stage: str) -> None:
     """Take down the inputs of a stage that starts now, under DVC's name for it where DVC started it."""
+    check_installed()
     address = os.environ.get("DVC_STAGE", "")
     try:
         declared = _declared(*_address(address or stage))

@@ -1,4 +1,4 @@
-"""How a stage is run from the command line: `python -m stages.NAME [RUN]`."""
+"""How a stage is run from the command line: `python -m stages.NAME [RUN]` or `python -m posttrain run NAME [RUN]`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 def run_stage(work: Callable[[], None]) -> None:
     """Run a stage that exists once."""
     parser = _parser(work)
-    arguments, stage = parser.parse_args(), parser.prog.rpartition(".")[2]
+    arguments, stage = parser.parse_args(), parser.prog.rpartition(" ")[2]
     _guarded(stage, stage, lambda: _held(stage, work, arguments))
 
 
@@ -44,7 +44,7 @@ def run_named_stage(work: Callable[[str], None]) -> None:
     """Run a stage that exists once for each named run of params.yaml."""
     parser = _parser(work)
     parser.add_argument("run", help="the run's name in params.yaml")
-    arguments, stage = parser.parse_args(), parser.prog.rpartition(".")[2]
+    arguments, stage = parser.parse_args(), parser.prog.rpartition(" ")[2]
 
     def held() -> None:
         name = "/".join(checked_name(part) for part in arguments.run.split("/"))
@@ -80,7 +80,7 @@ def _parser(work: Callable[..., None]) -> argparse.ArgumentParser:
     module = sys.modules[work.__module__]
     name = module.__spec__.name if module.__spec__ else work.__module__
     parser = argparse.ArgumentParser(
-        prog=f"python -m {name}",
+        prog=f"python -m posttrain run {name.rpartition('.')[2]}",
         description=module.__doc__,
         epilog="Parameters come from params.yaml; set POSTTRAIN_TRACEBACK=1 to see where an error was raised.",
     )

@@ -1,4 +1,4 @@
-"""`python -m posttrain upgrade`: a workspace of version 0.1 in the present layout, shown first, written with --yes."""
+"""`python -m posttrain upgrade`: the present layout and, in a project, the installed package; written with --yes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from typing import Any, Final, Literal
 
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.formats import PARAMS, check_format
+from posttrain.installed import PINNED
 from posttrain.lock import LOCK
 from posttrain.params import FORMAT, PARAMS_FILE, read_yaml
+from posttrain.project import upgrade_project
 from posttrain.sections import check_params
 from posttrain.upgrade_params import upgraded
 from posttrain.workspace import write_text
@@ -29,8 +31,19 @@ OLD_STAGES: Final = ("prepare", "pairs", "evaluate_model@base")
 
 
 def upgrade(mode: Literal["show", "write"]) -> str:
-    """What changes, and whether it was written."""
-    found = read_yaml(PARAMS_FILE).get(FORMAT, 1)
+    """What changes, and whether it was written: in a project first what the installed package changes."""
+    project = upgrade_project(mode)
+    rest = _upgrade_workspace(mode)
+    if not project:
+        return rest
+    end = "Written. Then: dvc repro" if mode == "write" else "To write it: python -m posttrain upgrade --yes"
+    return "\n".join([*project, end, "", rest])
+
+
+def _upgrade_workspace(mode: Literal["show", "write"]) -> str:
+    """The layout and the outputs of version 0.1."""
+    # A project is younger than format 1, so that a file without a format has the present one.
+    found = read_yaml(PARAMS_FILE).get(FORMAT, PARAMS if PINNED.is_file() else 1)
     check_format(found, PARAMS, PARAMS_FILE, ParamsError)
     old = Path(PARAMS_FILE).read_text(encoding="utf-8")
     text, notes = (old, []) if found == PARAMS else _rewritten(old)

@@ -20,6 +20,8 @@ from posttrain.errors import PipelineError
 PARAMS_FILE = "params.yaml"
 CUSTOM = Path("custom")
 """Where a user's own modules lie."""
+LIBRARY = Path(__file__).resolve().parent.parent
+"""The folder of the packages posttrain, stages and flows: a checkout, or where they are installed."""
 PATIENCE_S = 10.0
 """How long to wait for a holder: an orphan ends itself within a second, and then its place is free."""
 DONE = "done"
@@ -68,6 +70,21 @@ def leads_out(path: str | Path, root: str | Path = ".") -> bool:
 def any_leads_out(path: str | Path) -> bool:
     """Whether a path, or what lies in the folder that it is, ends outside the workspace."""
     return any(leads_out(one) for one in (path, *Path(path).glob("*")))
+
+
+def library_command(module: str, *words: str) -> list[str]:
+    """The command that runs one of the library's modules, also in a folder that has a package of the same name."""
+    return [sys.executable, "-P", "-m", module, *words]
+
+
+def library_environment() -> dict[str, str]:
+    """This process' environment, with which such a command finds the library."""
+    return {**os.environ, "PYTHONPATH": python_path()}
+
+
+def python_path() -> str:
+    """PYTHONPATH for a process that runs one of the library's modules in whatever folder the project is."""
+    return os.pathsep.join(filter(None, [str(LIBRARY), os.environ.get("PYTHONPATH")]))
 
 
 def write_json(path: Path, data: object) -> None:

@@ -12,7 +12,7 @@ from posttrain.made import check_made
 
 def main() -> int:
     """Writes code/STAGE/RUN.json for every run, and code/report.json."""
-    argparse.ArgumentParser(prog="python -m stages.code", description=__doc__).parse_args()
+    argparse.ArgumentParser(prog="python -m posttrain run code", description=__doc__).parse_args()
     try:
         check_made()
         write_code()

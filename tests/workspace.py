@@ -37,7 +37,7 @@ def make_workspace(dest: Path, params_file: Path | None = None, *, cache: Path |
             continue
         target = dest / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, target)
+        shutil.copy2(ROOT / name, target, follow_symlinks=False)
     if params_file is not None:
         shutil.copyfile(params_file, dest / "params.yaml")
     if cache is not None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from posttrain.errors import PipelineError
 from posttrain.params import PARAMS_FILE
-from posttrain.workspace import failure_path
+from posttrain.workspace import failure_path, library_command, library_environment
 
 NOT_RUN = "not run yet"
 LONGEST = 300
@@ -26,7 +25,8 @@ def not_current(labels: Mapping[str, str]) -> dict[str, str]:
 
 def _stages() -> list[dict[str, Any]]:
     """The stages of dvc.yaml with what is stale, read by DVC in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "flows.graph"], capture_output=True, text=True, check=False)
+    command, env = library_command("flows.graph"), library_environment()
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     try:
         answer = json.loads(done.stdout)
     except ValueError as error:

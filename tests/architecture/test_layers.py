@@ -10,7 +10,8 @@ LAYERS = (
     {"flows"},
     {"posttrain.__main__"},
     {"posttrain.checkpoints", "posttrain.upgrade"},
-    {"posttrain.upgrade_params"},
+    {"posttrain.project", "posttrain.upgrade_params"},
+    {"posttrain.template"},
     {"posttrain.sections"},  # types the runs of all stages
     {"stages"},
     {"posttrain.accept"},
@@ -26,7 +27,7 @@ LAYERS = (
     {"posttrain.lock_entries"},
     {"posttrain.code"},
     {"posttrain.choices", "posttrain.settle", "posttrain.slots", "posttrain.stage_table"},
-    {"posttrain.measure", "posttrain.durable", "posttrain.outlines"},
+    {"posttrain.measure", "posttrain.durable", "posttrain.installed", "posttrain.outlines"},
     {"posttrain.digests", "posttrain.user_code"},
     {"posttrain.params"},
     {"posttrain.formats", "posttrain.renames"},

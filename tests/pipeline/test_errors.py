@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("smoke")
 def test_every_stage_explains_itself(smoke_workspace: Path, stage: str) -> None:
     done = run_stage(smoke_workspace, stage, "--help")
     assert done.returncode == 0
-    assert f"python -m stages.{stage}" in done.stdout and "params.yaml" in done.stdout
+    assert f"python -m posttrain run {stage}" in done.stdout and "params.yaml" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""The installed package as a project has pinned it: its version and digest in posttrain.lock."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.errors import PipelineError
+from posttrain.workspace import LIBRARY
+
+PINNED: Final = Path("posttrain.lock")
+"""Only a project has it: a checkout runs its own code, which DVC sees."""
+PACKAGES: Final = ("flows", "posttrain", "stages")
+COMPILED: Final = "__pycache__"
+
+
+def installed() -> dict[str, str]:
+    """The version of the package that runs, and the digest of its files."""
+    digest = hashlib.sha256()
+    for package in PACKAGES:
+        for file in sorted((LIBRARY / package).rglob("*")):
+            if file.is_file() and COMPILED not in file.parts:
+                content = hashlib.sha256(file.read_bytes()).hexdigest()
+                digest.update(f"{file.relative_to(LIBRARY).as_posix()} {content}\n".encode())
+    return {"version": version("posttrain"), "digest": digest.hexdigest()}
+
+
+def pinned() -> dict[str, Any] | None:
+    """What posttrain.lock holds; None where there is none."""
+    try:
+        found = json.loads(PINNED.read_bytes())
+        names = {"version": str(found["version"]), "digest": str(found["digest"])}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        fix = "Restore it: git checkout posttrain.lock"
+        raise PipelineError(what="the file is damaged", where=str(PINNED), fix=fix) from error
+    return {**found, **names}
+
+
+def said(package: dict[str, Any]) -> str:
+    """A package in words."""
+    return f"posttrain {package['version']} ({package['digest'][:12]})"
+
+
+def check_installed() -> None:
+    """Raise if this folder is a project that has pinned another package than the one that runs."""
+    wanted = pinned()
+    if wanted is None:
+        return
+    found = installed()
+    if (wanted["version"], wanted["digest"]) != (found["version"], found["digest"]):
+        what = f"the project uses {said(wanted)}, but {said(found)} is installed"
+        fix = f"Run `python -m posttrain upgrade`, or install {wanted['version']} again"
+        raise PipelineError(what=what, where=str(PINNED), fix=fix)

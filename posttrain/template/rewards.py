@@ -1,0 +1,21 @@
+"""Rewards of your own. params.yaml names them as `rewards:NAME`; see docs/rewards.md of posttrain."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from posttrain.params import Params
+from posttrain.rewards.reward import rule
+from posttrain.rollout import Rollout
+
+
+class Words(Params):
+    """The options of `brief` in params.yaml."""
+
+    most: int = Field(30, ge=1, description="words from which on the score is 0")
+
+
+@rule(Words)
+def brief(rollout: Rollout, options: Words) -> float:
+    """1 for no words, falling to 0."""
+    return max(0.0, 1 - len(rollout.text.split()) / options.most)

@@ -1,0 +1,66 @@
+"""The wheel in an environment of its own, in folders outside the checkout: `make test-wheel`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from posttrain.project import RECIPES
+from tests.workspace import ROOT, Finished, environment, make_workspace, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel"), pytest.mark.timeout(3600)]
+
+
+def inside(python: Path, folder: Path, *words: str) -> Finished:
+    """Run a module of the environment; its own folder comes first in PATH, where dvc.yaml's commands are looked up."""
+    env = {**environment(), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run([python, "-m", *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return Finished(done.args, done.returncode, done.stdout + done.stderr)
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a fresh environment with our wheel; what it depends on comes from the running environment."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = make_workspace(folder / "source")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    done = run(source, *pip, "wheel", ".", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "built"))
+    assert done.returncode == 0, done.stdout
+    (wheel,) = (folder / "built").glob("posttrain-*.whl")
+    venv.create(folder / "env")
+    fresh = folder / "env/bin/python"
+    done = run(folder, *pip, "--python", str(fresh), "install", "--no-deps", "--no-index", str(wheel))
+    assert done.returncode == 0, done.stdout
+    paths = json.loads(run(folder, str(fresh), "-c", PATHS).stdout)
+    Path(paths, "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    return fresh
+
+
+PATHS = "import json, sysconfig; print(json.dumps(sysconfig.get_path('purelib')))"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_project_of_the_wheel_runs_to_its_results(recipe: str, python: Path, tmp_path: Path) -> None:
+    done = run(tmp_path, str(python), "-c", "import posttrain; print(posttrain.__file__)")
+    assert Path(done.stdout.strip()).is_relative_to(python.parents[1]), done.stdout
+    done = inside(python, tmp_path, "posttrain", "init", "project", "--recipe", recipe)
+    assert done.returncode == 0, done.stdout
+    project = tmp_path / "project"
+    for words in (("posttrain", "check"), ("dvc", "repro")):
+        done = inside(python, project, *words)
+        assert done.returncode == 0, done.stdout
+    done = inside(python, project, "posttrain", "results", "--json")
+    rows = json.loads(done.stdout)
+    assert len(rows) == 2 and all(0 <= row["score"] <= 1 for row in rows), rows
+    assert (project / "report/report.html").stat().st_size > 50_000
+    done = inside(python, project, "flows.pipeline")
+    assert done.returncode == 0 and "Cached" in done.stdout, done.stdout
+    assert "up to date" in inside(python, project, "dvc", "status").stdout
+    assert str(ROOT) not in "".join(file.read_text() for file in (project / "code").rglob("*.json"))
