@@ -35,6 +35,7 @@ def main() -> int:
     _add_care(commands)
     _add_checkpoints(commands)
     _add_reference(commands)
+    _add_preview(commands)
     arguments = parser.parse_args()
     try:
         print(_answer(arguments))
@@ -115,6 +116,26 @@ def _add_reference(commands: Any) -> None:
     laws.add_argument("module", help="e.g. my_losses for custom/my_losses.py")
 
 
+def _add_preview(commands: Any) -> None:
+    does = "the rows of a table as a model's tokenizer and chat template write them, with what is trained in colour"
+    shown = _add(commands, "preview", does, "mine/chat base/start --rows 5 --html preview.html")
+    shown.add_argument("table", metavar="TABLE", help="e.g. mine/chat for data/mine/chat.parquet, or the file")
+    shown.add_argument(
+        "model", metavar="MODEL", help="a model folder, or a run such as sft/main, also before it is trained"
+    )
+    shown.add_argument("--rows", type=int, default=3, metavar="N", help="show so many rows; default: 3")
+    shown.add_argument("--html", metavar="FILE", help="write the rows as a page instead")
+    shown.add_argument("--turns", choices=("all", "last"), help="of a chat table; default: the run's, or all")
+    shown.add_argument("--max-tokens", type=int, metavar="N", help="longer rows are left out; default: the run's")
+    shown.add_argument(
+        "--color",
+        action="store_const",
+        const="colour",
+        dest="style",
+        help="colours also where the output is no terminal",
+    )
+
+
 def _answer(arguments: argparse.Namespace) -> str:
     match arguments.command:
         case "results" | "report" | "readme":
@@ -166,6 +187,8 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.laws.own import hold
 
             return hold(arguments.module)
+        case "preview":
+            return _preview(arguments)
         case "params":
             from posttrain.sections import describe_params
 
@@ -174,6 +197,20 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.algorithms.describe import describe
 
             return describe(arguments.name)
+
+
+def _preview(arguments: argparse.Namespace) -> str:
+    from posttrain.preview.show import preview
+
+    return preview(
+        arguments.table,
+        arguments.model,
+        rows=arguments.rows,
+        style=arguments.style or ("colour" if sys.stdout.isatty() else "plain"),
+        html=arguments.html,
+        turns=arguments.turns,
+        longest=arguments.max_tokens,
+    )
 
 
 def _cleaned(form: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from posttrain.params import HALF
-from posttrain.tables.columns import ROLES, canonical
+from posttrain.tables.columns import ROLES
 from posttrain.tables.failures import shown
 from posttrain.tables.schemas import CONTROL
 
@@ -55,7 +55,7 @@ def conversation(row: Row, *names: str) -> dict[str, Any]:
         else:
             messages += turns(row, name)
             fields.append({})
-    return {"messages": messages, "tools": _tools(row), "fields": canonical(fields) if any(fields) else None}
+    return {"messages": messages, "tools": _tools(row), "fields": _kept(fields) if any(fields) else None}
 
 
 def sharegpt(row: Row) -> dict[str, Any]:
@@ -173,7 +173,12 @@ def _tools(row: Row) -> str | None:
     if not isinstance(found, list) or not all(tool_name(one) for one in found):
         raise OddRowError(f"'tools' is {shown(value)}; give a list of function schemas, each with a name")
     _check_texts(found, "'tools'")
-    return canonical(found)
+    return _kept(found)
+
+
+def _kept(value: Any) -> str:
+    """JSON with the keys in their order, because templates write them so."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _json(value: str) -> Any:
