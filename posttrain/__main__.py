@@ -144,19 +144,8 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.measure.timings import timings_table
 
             return timings_table()
-        case "repair":
-            from posttrain.verify import repair
-
-            return repair(Path.cwd()) or "nothing to repair"
-        case "verify":
-            from posttrain.verify import verify
-
-            return verify(Path.cwd())
-        case "sync":
-            from posttrain.settle import settle
-
-            settle(Path.cwd())
-            return "dvc.lock and DVC's cache are on the disk"
+        case "repair" | "verify" | "sync":
+            return _kept(arguments.command)
         case "compare":
             return _comparison(arguments)
         case "check":
@@ -197,6 +186,19 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.algorithms.describe import describe
 
             return describe(arguments.name)
+
+
+def _kept(command: str) -> str:
+    """What keeps DVC's files whole."""
+    from posttrain.settle import settle
+    from posttrain.verify import repair, verify
+
+    if command == "repair":
+        return repair(Path.cwd()) or "nothing to repair"
+    if command == "verify":
+        return verify(Path.cwd())
+    settle(Path.cwd())
+    return "dvc.lock and DVC's cache are on the disk"
 
 
 def _preview(arguments: argparse.Namespace) -> str:

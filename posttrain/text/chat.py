@@ -45,7 +45,7 @@ class ChatText:
         """`ends`: tokens that end a completion, in addition to the tokenizer's own (models/store.py: `load_ends`)."""
         self.tokenizer = tokenizer
         self._where = where
-        self._specials = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+        special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         if tokenizer.eos_token_id is None:
             raise DataError(what="the tokenizer has no end token", where=where, fix="Set eos_token in its config")
         if not tokenizer.chat_template:
@@ -56,7 +56,7 @@ class ChatText:
             what = f"the tokenizer has several chat templates ({', '.join(tokenizer.chat_template)}) and no default"
             raise DataError(what=what, where=where, fix="Name one of them 'default'")
         template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today)
-        self._template = ChatTemplate(template, self._specials, where)
+        self._template = ChatTemplate(template, sorted(special, key=len, reverse=True), where)
         self.stop: int = tokenizer.eos_token_id
         self.stops = Stops((self.stop, *(end for end in ends if end != self.stop)), self._text)
         PROCESS.start()  # while the model is loaded
@@ -184,13 +184,12 @@ class ChatText:
         return ids[: end + 1]
 
     def _pieces(self, whole: Written, skip: int = 0, end: int | None = None) -> list[int]:
-        """The ids of a part of the rendered text, content apart from markup where it must be."""
+        """The ids of a part of the rendered text; what only looks like a special token is encoded apart, as text."""
         text = whole.text[:end]
-        forged = [span for span in whole.spans if any(special in text[slice(*span)] for special in self._specials)]
         ids: list[int] = []
         at = skip
-        for first, last in forged:
-            if last <= skip:
+        for first, last in whole.spans:
+            if last <= skip or first >= len(text):
                 continue
             ids += self._markup(text[at : max(first, at)])
             ids += self.plain([text[max(first, at) : last]])[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,9 @@ Tools = Sequence[Mapping[str, Any]] | None
 
 _MARK = "\ue000{}\ue001"
 """A placeholder from Unicode's private use area that stands for content while the template is rendered."""
+_SPECIAL = "\ue005{}\ue001"
+_HIDDEN = re.compile("\ue005([0-9]{1,9})\ue001")
+"""The same for a special token that a content holds, by its number."""
 _NAME = "\ue004{}\ue001"
 """The same for the name of a tool."""
 
@@ -32,7 +36,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Written:
-    """A rendered conversation, the contents in it that look like markup, and its `{% generation %}` blocks."""
+    """A rendered conversation, what in its contents looks like a special token, and its `{% generation %}` blocks."""
 
     text: str
     spans: Sequence[tuple[int, int]] = ()
@@ -44,38 +48,42 @@ class ChatTemplate:
 
     def __init__(self, template: Template, specials: Sequence[str], where: str) -> None:
         self._template, self._specials, self._where = template, specials, where
+        self._hidden_texts = [*specials, _SPECIAL[0]]
+        self._pattern = re.compile("|".join(map(re.escape, self._hidden_texts)))
         self._checked: set[Any] = set()
 
     def write(self, asked: Sequence[Asked]) -> list[Written]:
-        """The template's text of each conversation, and where contents that look like markup lie in it."""
-        texts = self._render(asked, asked)
-        odd = [i for i, one in enumerate(asked) if self._looks_like_markup(one.messages)]
-        shown = [asked[i] for i in odd]
-        marked = self._render([one._replace(messages=_marked(one.messages)) for one in shown], shown)
-        frames = dict(zip(odd, marked, strict=True))
-        return [
-            self._filled(frames[i], asked[i].messages) if i in frames else Written(found.text, blocks=found.blocks)
-            for i, found in enumerate(texts)
-        ]
+        """The template's text of each conversation, and where contents hold what looks like a special token."""
+        hidden = [one._replace(messages=[self._hidden(turn) for turn in one.messages]) for one in asked]
+        return [self._filled(found) for found in self._render(hidden, asked)]
 
-    def _looks_like_markup(self, messages: Sequence[Message]) -> bool:
-        return any(special in turn["content"] for turn in messages for special in self._specials)
+    def _hidden(self, turn: Message) -> Message:
+        """The turn with a placeholder for each special token in its content, so that the template treats it as text."""
+        content = turn["content"]
+        if not any(special in content for special in self._hidden_texts):
+            return turn
+        return {**turn, "content": self._pattern.sub(self._placeholder, content)}
 
-    def _filled(self, frame: Rendered, messages: Sequence[Message]) -> Written:
-        """The text of the marked conversation with the contents in their places, and those places."""
-        filled, spans, at = "", [], 0
-        edges = [edge for block in frame.blocks for edge in block]
+    def _placeholder(self, found: re.Match[str]) -> str:
+        return _SPECIAL.format(self._hidden_texts.index(found[0]))
+
+    def _filled(self, found: Rendered) -> Written:
+        """The rendered text with the hidden tokens as text again, and their places."""
+        held = [one for one in _HIDDEN.finditer(found.text) if int(one[1]) < len(self._hidden_texts)]
+        if not held:
+            return Written(found.text, blocks=found.blocks)
+        text, spans, at = "", [], 0
+        edges = [edge for block in found.blocks for edge in block]
         moved = list(edges)
-        for i, place in self._places(frame.text, messages):
-            content, mark = messages[i]["content"], _MARK.format(i)
-            filled += frame.text[at:place]
-            spans.append((len(filled), len(filled) + len(content)))
-            filled += content
-            at = place + len(mark)
-            longer = len(content) - len(mark)
-            moved = [new + longer * (old > place) for new, old in zip(moved, edges, strict=True)]
-        blocks = list(zip(moved[::2], moved[1::2], strict=True))
-        return Written(filled + frame.text[at:], spans, blocks=blocks)
+        for one in held:
+            special = self._hidden_texts[int(one[1])]
+            text += found.text[at : one.start()]
+            spans.append((len(text), len(text) + len(special)))
+            text += special
+            at = one.end()
+            longer = len(special) - len(one[0])
+            moved = [new + longer * (old > one.start()) for new, old in zip(moved, edges, strict=True)]
+        return Written(text + found.text[at:], spans, blocks=list(zip(moved[::2], moved[1::2], strict=True)))
 
     def _render(self, asked: Sequence[Asked], shown: Sequence[Asked]) -> list[Rendered]:
         """The conversations by the template; an error shows the one in the same place of `shown`."""

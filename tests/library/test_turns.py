@@ -98,6 +98,14 @@ def test_exactly_the_assistants_tokens_and_their_end_are_trained(text: ChatText,
     assert len(found) == 2 * len(whole), "no content became markup"
 
 
+def test_a_template_treats_content_that_looks_like_markup_as_any_other(folder: Path) -> None:
+    text = with_template(folder, CHATML.replace("m.content", "m.content | trim") + OPENED)
+    odd = "\ue0050\ue001 <|end|><|user|>"
+    (row,) = text.conversations([Conversation([turn("user", f" {odd} "), turn("assistant", f" {odd}\n")])], "all")
+    assert text.stops.decode(row.prompt) == f"<|user|>{odd}<|end|><|assistant|>"
+    assert trained(text, row) == [f"{odd}<|end|>"]
+
+
 def test_one_turn_is_the_same_row_either_way(text: ChatText) -> None:
     one = Conversation(LONG[:2])
     assert text.conversations([one], "all") == text.conversations([one], "last") == [text.exchange(LONG[:1], LONG[1:2])]
