@@ -47,7 +47,7 @@ def opened(table: str, model: str, turns: Trained | None, longest: int | None) -
     """The table `NAME/KIND` or a file, with a model folder, a model under models/ or a run that is not yet trained."""
     path, kind = _table(table)
     settings = _settings(model)
-    folder = _folder(model, model)
+    folder = _folder(model)
     limits = Limits(
         longest=longest if longest is not None else settings.get("max_tokens"),
         context=getattr(load_config(folder).get_text_config(), "max_position_embeddings", None),
@@ -84,21 +84,25 @@ def _settings(model: str) -> Mapping[str, Any]:
     return found
 
 
-def _folder(model: str, asked: str) -> Path:
+def _folder(asked: str) -> Path:
     """The folder of a model, or of what its run starts from where it is not trained yet."""
-    if (Path(model) / "config.json").is_file():
-        return Path(model)
-    if (model_path(model) / "config.json").is_file():
-        return model_path(model)
-    settings = read()
-    if model in model_runs(settings):
-        run = at(settings, section_of(settings, model)) or {}
-        if isinstance(run.get("start"), str) and run["start"] != asked:
-            return _folder(run["start"], asked)
-        if isinstance(run.get("path"), str):
-            return _folder(run["path"], asked)
-        fix = f"Make it first: dvc repro {stage_of(settings, model)}"
-        raise ModelError(what=f"the model {model} does not exist yet, so there is no tokenizer", where=asked, fix=fix)
-    known = ", ".join(model_runs(settings)) or "none"
-    fix = f"Give a folder with config.json, a model under models/, or one of the runs: {known}"
-    raise ParamsError(what="this is neither a model folder nor a run of params.yaml", where=model, fix=fix)
+    name, seen = asked, {asked}
+    while True:
+        for folder in (Path(name), model_path(name)):
+            if (folder / "config.json").is_file():
+                return folder
+        settings = read()
+        known = model_runs(settings)
+        if name not in known:
+            fix = "Give a folder with config.json, a model under models/, or one of the runs: "
+            fix += ", ".join(known) or "none"
+            raise ParamsError(what="this is neither a model folder nor a run of params.yaml", where=name, fix=fix)
+        run = at(settings, section_of(settings, name)) or {}
+        before = run.get("start", run.get("path"))
+        if not isinstance(before, str) or before in seen:
+            fix = f"Make it first: dvc repro {stage_of(settings, name)}"
+            raise ModelError(
+                what=f"the model {name} does not exist yet, so there is no tokenizer", where=asked, fix=fix
+            )
+        name = before
+        seen.add(name)
