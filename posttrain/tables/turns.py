@@ -51,7 +51,7 @@ def conversation(row: Row, *names: str) -> dict[str, Any]:
             for nth, turn in enumerate(value, 1):
                 where = f"turn {nth} of '{name}'"
                 messages.append(_turn(turn, where, FIELDS))
-                fields.append(_fields(turn, where))
+                fields.append(_fields(turn, where) if len(turn) > 2 else {})
         else:
             messages += turns(row, name)
             fields.append({})

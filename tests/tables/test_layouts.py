@@ -93,7 +93,11 @@ def test_arguments_as_json_text_are_the_same_row() -> None:
     text = json.loads(json.dumps(tool_row()))
     text["messages"][1]["tool_calls"][0]["function"]["arguments"] = '{"city": "Bern"}'
     text["tools"] = json.dumps(text["tools"])
-    assert load([text], "chat").equals(load([tool_row()], "chat"))
+    table = load([tool_row()], "chat")
+    assert load([text], "chat").equals(table)
+    assert table["tools"][0].startswith('[{"type":"function","function":{"name"'), (
+        "keys in their order, as templates write"
+    )
 
 
 def with_turn(nth: int, **changed: Any) -> Row:
