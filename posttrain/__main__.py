@@ -37,6 +37,7 @@ def main() -> int:
     _add_checkpoints(commands)
     _add_reference(commands)
     _add_project(commands)
+    _add_preview(commands)
     arguments = parser.parse_args()
     try:
         print(_answer(arguments))
@@ -154,6 +155,26 @@ def _run(stage: str, words: list[str]) -> str:
     return ""
 
 
+def _add_preview(commands: Any) -> None:
+    does = "the rows of a table as a model's tokenizer and chat template write them, with what is trained in colour"
+    shown = _add(commands, "preview", does, "mine/chat base/start --rows 5 --html preview.html")
+    shown.add_argument("table", metavar="TABLE", help="e.g. mine/chat for data/mine/chat.parquet, or the file")
+    shown.add_argument(
+        "model", metavar="MODEL", help="a model folder, or a run such as sft/main, also before it is trained"
+    )
+    shown.add_argument("--rows", type=int, default=3, metavar="N", help="show so many rows; default: 3")
+    shown.add_argument("--html", metavar="FILE", help="write the rows as a page instead")
+    shown.add_argument("--turns", choices=("all", "last"), help="of a chat table; default: the run's, or all")
+    shown.add_argument("--max-tokens", type=int, metavar="N", help="longer rows are left out; default: the run's")
+    shown.add_argument(
+        "--color",
+        action="store_const",
+        const="colour",
+        dest="style",
+        help="colours also where the output is no terminal",
+    )
+
+
 def _answer(arguments: argparse.Namespace) -> str:
     match arguments.command:
         case "init" | "run" | "check" | "upgrade":
@@ -164,19 +185,8 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.measure.timings import timings_table
 
             return timings_table()
-        case "repair":
-            from posttrain.verify import repair
-
-            return repair(Path.cwd()) or "nothing to repair"
-        case "verify":
-            from posttrain.verify import verify
-
-            return verify(Path.cwd())
-        case "sync":
-            from posttrain.settle import settle
-
-            settle(Path.cwd())
-            return "dvc.lock and DVC's cache are on the disk"
+        case "repair" | "verify" | "sync":
+            return _kept(arguments.command)
         case "compare":
             return _comparison(arguments)
         case "status":
@@ -199,6 +209,8 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.laws.own import hold
 
             return hold(arguments.module)
+        case "preview":
+            return _preview(arguments)
         case "params":
             from posttrain.sections import describe_params
 
@@ -240,6 +252,33 @@ def _project(arguments: argparse.Namespace) -> str:
             from posttrain.sections import check_params
 
             return check_params()
+
+
+def _kept(command: str) -> str:
+    """What keeps DVC's files whole."""
+    from posttrain.settle import settle
+    from posttrain.verify import repair, verify
+
+    if command == "repair":
+        return repair(Path.cwd()) or "nothing to repair"
+    if command == "verify":
+        return verify(Path.cwd())
+    settle(Path.cwd())
+    return "dvc.lock and DVC's cache are on the disk"
+
+
+def _preview(arguments: argparse.Namespace) -> str:
+    from posttrain.preview.show import preview
+
+    return preview(
+        arguments.table,
+        arguments.model,
+        rows=arguments.rows,
+        style=arguments.style or ("colour" if sys.stdout.isatty() else "plain"),
+        html=arguments.html,
+        turns=arguments.turns,
+        longest=arguments.max_tokens,
+    )
 
 
 def _cleaned(form: str) -> str:

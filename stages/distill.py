@@ -15,9 +15,11 @@ from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.slots import needed_model, table_of
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
-from posttrain.text.chat import ChatText, Message
+from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import Message, Tools
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.run_config import load_run
+from posttrain.train.tokenize_tables import conversation
 from posttrain.workspace import table_path
 
 
@@ -62,9 +64,14 @@ def _check_tokenizer(text: ChatText, teacher: Path, params: DistillRun, section:
 def _in_context(text: ChatText, params: DistillRun, context: str) -> Mapping[tuple[int, ...], list[int]]:
     """What the teacher sees for each prompt of the student: a system turn more."""
     asked = read_table(table_path(params.data), "prompts").filter(split="train")["prompt"].to_list()
+    tools: list[Tools] = [None] * len(asked)
     if chat := table_of(params.demonstrations):
-        asked += [turns[:-1] for turns in read_table(chat, "chat").filter(split="train")["messages"].to_list()]
-    plain, framed = text.prompts(asked), text.prompts([with_system_prompt(turns, context) for turns in asked])
+        rows = read_table(chat, "chat").filter(split="train").iter_rows(named=True)
+        given = [conversation(row, str(chat)) for row in rows]
+        asked += [one.messages[:-1] for one in given]
+        tools += [one.tools for one in given]
+    plain = text.prompts(asked, tools)
+    framed = text.prompts([with_system_prompt(turns, context) for turns in asked], tools)
     return {tuple(ids): seen for ids, seen in zip(plain, framed, strict=True)}
 
 

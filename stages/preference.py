@@ -8,7 +8,7 @@ from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
-from posttrain.models.store import load_tokenizer, save_model
+from posttrain.models.store import load_ends, load_tokenizer, save_model
 from posttrain.params import PARAMS_FILE
 from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
@@ -45,7 +45,7 @@ def main(run: str) -> None:
     start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
     objective, kind = PreferenceObjective(params), needed_kind(params, section)
 
-    text = ChatText(load_tokenizer(start), str(start), today=params.date)
+    text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
     frame = read_table(table, kind).filter(split="train")
     tokenize = feedback if kind == "feedback" else comparisons
     examples = tokenize(text, frame.iter_rows(named=True), params.max_tokens, str(table))

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
 from posttrain.models.device import Runtime
 from posttrain.models.rounding import round_weights
-from posttrain.models.store import load_tokenizer, save_model
+from posttrain.models.store import load_ends, load_tokenizer, save_model
 from posttrain.params import load
 from posttrain.slots import NONE, model_slot, needed_model, table_of, table_slot
 from posttrain.stage import run_named_stage
@@ -59,7 +59,7 @@ def main(run: str) -> None:
     start, pairs = needed_model(params.start, f"{section}.start"), table_path(params.data)
     judged, chat = table_of(params.feedback), table_of(params.demonstrations)
 
-    text = ChatText(load_tokenizer(start), str(start), today=params.date)
+    text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
     frame = read_table(pairs, "pairs")
     examples, heldout = (
         comparisons(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(pairs))
@@ -71,7 +71,7 @@ def main(run: str) -> None:
     shown: list[Example] = []
     if chat:
         rows = read_table(chat, "chat").filter(split="train").head(params.shown)
-        shown = demonstrations(text, rows.iter_rows(named=True), params.max_tokens, str(chat))
+        shown = demonstrations(text, rows.iter_rows(named=True), params.max_tokens, str(chat), "last")
 
     objective = RewardObjective(params.objective)
     models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)

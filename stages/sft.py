@@ -6,12 +6,12 @@ from pydantic import Field
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import Runtime
-from posttrain.models.store import load_tokenizer
+from posttrain.models.store import load_ends, load_tokenizer
 from posttrain.params import load
 from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
-from posttrain.text.chat import ChatText
+from posttrain.text.chat import ChatText, Trained
 from posttrain.train.epochs import EpochSource
 from posttrain.train.loop import TrainingParams, train_likelihood
 from posttrain.train.model_set import ModelSet
@@ -27,6 +27,7 @@ class SftRun(TrainingParams):
     epochs: float = Field(3.0, gt=0, description="times through the demonstrations")
     batch: int = Field(16, ge=1, description="demonstrations per step")
     max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
+    turns: Trained = Field("all", description="the assistant's turns that are trained: all, or the last of each row")
     objective: LikelihoodKnobs = Field(default_factory=LikelihoodKnobs)
 
 
@@ -36,10 +37,12 @@ def main(run: str) -> None:
     params = load(SftRun, section)
     start, chat = needed_model(params.start, f"{section}.start"), table_path(params.data)
 
-    text = ChatText(load_tokenizer(start), str(start), today=params.date)
+    text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
     frame = read_table(chat, "chat")
     examples, heldout = (
-        demonstrations(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(chat))
+        demonstrations(
+            text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(chat), params.turns
+        )
         for split in ("train", "heldout")
     )
 

@@ -30,7 +30,7 @@ from posttrain.rewards.reward import Context, Reward, RewardSum, Term
 from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.text.chat import Stops
+from posttrain.text.stops import Stops
 from posttrain.train.checkpoint import Checkpoints, Saved
 from posttrain.train.epochs import Example, Source, WrappedSource, stack
 from posttrain.train.loop import Run, train

@@ -268,7 +268,7 @@ class DistillRun(OnlineParams, DistillRunKnobs):
             return samples
         rows = read_table(chat, "chat").filter(split="train").iter_rows(named=True)
         size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
-        given = EpochSource(demonstrations(text, rows, self.max_tokens, str(chat)), size, 1, self.seed)
+        given = EpochSource(demonstrations(text, rows, self.max_tokens, str(chat), "last"), size, 1, self.seed)
         return MixedSource(samples, given, self.own, self.seed)
 
     def tables(self) -> list[Path]:

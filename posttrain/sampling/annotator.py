@@ -104,8 +104,7 @@ def _best(
             what = f"no {split} prompt got a complete sample{reached} (the best of all has {max(rewards):g})"
             fix = "Raise samples or prompts, lower min_score, or leave chat out of tables"
             raise DataError(what=what, where=f"{where} (params.yaml)", fix=fix)
-    frame = pl.DataFrame(kept)
-    return with_ids(frame, "chat").with_columns(frame["score"]).unique("id", keep="first", maintain_order=True)
+    return with_ids(pl.DataFrame(kept), "chat").unique("id", keep="first", maintain_order=True)
 
 
 def _learnable(sampled: Rollout) -> bool:

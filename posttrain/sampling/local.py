@@ -17,7 +17,7 @@ from posttrain.formulas.ragged import row_keys, uniform
 from posttrain.models.decode import backend_of
 from posttrain.models.device import Runtime
 from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams, context_of
-from posttrain.text.chat import Stops, StopStrings
+from posttrain.text.stops import Stops, StopStrings
 
 
 class LocalSampler:

@@ -76,8 +76,14 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
     },
 }
 
-OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {"chat": {"score": pl.Float64()}}
-"""Columns at the end of a table that some runs write: in chat the reward of a policy's own sample."""
+TOOL_USE: Final = ("fields", "tools")
+"""Columns of a chat table where a row uses tools, as JSON: what each turn has beside role and content (a list with an
+object per turn), and the tools that may be called. Null in other rows."""
+
+OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {
+    "chat": {"score": pl.Float64(), **dict.fromkeys(TOOL_USE, pl.String())}
+}
+"""Columns at the end that only some tables have: in chat the reward of a policy's own sample, and tool use."""
 
 CONTENT: Final[dict[Kind, tuple[str, ...]]] = {
     "corpus": ("text",),
@@ -114,8 +120,22 @@ def canonical(value: Any) -> str:
 
 
 def content_id(row: Mapping[str, Any], kind: Kind) -> str:
-    """The id of one row: `digest(canonical({content columns}))`."""
-    return digest(canonical({name: row[name] for name in CONTENT[kind]}))
+    """The id of one row: `digest(canonical({content columns}))`, tool use among them where the row has it."""
+    used = {name: row.get(name) for name in TOOL_USE}
+    content = {name: row[name] for name in CONTENT[kind]}
+    return digest(canonical(content | used if any(used.values()) else content))
+
+
+def row_ids(frame: pl.DataFrame, kind: Kind) -> pl.Series:
+    """`content_id` of every row."""
+    ids, used = content_ids(frame, CONTENT[kind]), [name for name in TOOL_USE if name in frame.columns]
+    if kind != "chat" or not used:
+        return ids
+    whole = frame.with_columns(pl.lit(None, pl.String()).alias(name) for name in TOOL_USE if name not in used)
+    more = content_ids(whole, (*CONTENT[kind], *TOOL_USE))
+    return frame.select(pl.when(pl.any_horizontal(pl.col(used).is_not_null())).then(more).otherwise(ids).alias("id"))[
+        "id"
+    ]
 
 
 def content_ids(frame: pl.DataFrame, columns: Iterable[str]) -> pl.Series:
@@ -128,7 +148,7 @@ def content_ids(frame: pl.DataFrame, columns: Iterable[str]) -> pl.Series:
 
 
 def with_ids(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
-    """The frame with its `id` column and with the table's columns in their order."""
+    """The frame with its `id` column and with the table's columns in their order, optional ones last."""
     needed = [name for name in COLUMNS[kind] if name != "id"]
     missing = [name for name in needed if name not in frame.columns]
     if missing:
@@ -137,7 +157,9 @@ def with_ids(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
             where=f"with_ids(frame, '{kind}')",
             fix="Add the columns before the ids",
         )
-    return frame.select(content_ids(frame, CONTENT[kind]), *needed)
+    return frame.select(
+        row_ids(frame, kind), *needed, *(name for name in OPTIONAL.get(kind, {}) if name in frame.columns)
+    )
 
 
 def from_rows(rows: Iterable[Mapping[str, Any]], kind: Kind) -> pl.DataFrame:

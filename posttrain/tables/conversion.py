@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,9 +12,11 @@ from posttrain.errors import DataError
 from posttrain.params import did_you_mean
 from posttrain.tables.columns import Kind
 from posttrain.tables.failures import printable, shown
-from posttrain.tables.layouts import NoLayoutError, OddRowError, convert, table_of, understood, wanted_columns
+from posttrain.tables.layouts import NoLayoutError, convert, table_of, understood, wanted_columns
 from posttrain.tables.places import Parts
 from posttrain.tables.readers import Columns, Part, Row
+from posttrain.tables.source_columns import ColumnOptions
+from posttrain.tables.turns import OddRowError
 
 ORIGIN: Final = ("file", "line")
 """The columns that say where a row came from."""
@@ -42,9 +43,10 @@ class Converted:
     limited: bool
 
 
-def read_parts(parts: Parts, kind: Kind, rename: Mapping[str, str], limit: int | None, where: str) -> Converted:
+def read_parts(parts: Parts, kind: Kind, shape: ColumnOptions, limit: int | None, where: str) -> Converted:
     """The rows of all parts, at most `limit` of each split."""
-    reading = _Reading(kind, rename, limit, where)
+    shape.check(kind, wanted_columns(kind), where)
+    reading = _Reading(kind, shape, limit, where)
     for source, some in parts.items():
         for part in some:
             reading.add(source, part)
@@ -54,7 +56,7 @@ def read_parts(parts: Parts, kind: Kind, rename: Mapping[str, str], limit: int |
 @dataclass
 class _Reading:
     kind: Kind
-    rename: Mapping[str, str]
+    shape: ColumnOptions
     limit: int | None
     where: str
     frames: list[pl.DataFrame] = field(default_factory=list)
@@ -66,11 +68,11 @@ class _Reading:
     """Whether some row had the columns of a layout."""
 
     def add(self, source: str, part: Part) -> None:
-        columns = Columns(wanted_columns(self.kind) | self.rename.keys())
+        columns = Columns(wanted_columns(self.kind) | self.shape.read)
         converted: list[Row] = []
         number = 0
         for number, read in part.rows(columns, self.where):
-            row = self._renamed(read, part) if isinstance(read, dict) else read
+            row = self._shaped(read, part)
             given = row.get("split") if isinstance(row, dict) else None
             if not self._within_limit(source, given):
                 if given is None:
@@ -88,7 +90,7 @@ class _Reading:
         if not number:
             raise DataError(what=f"{part.place} has no rows", where=self.where, fix="Give it rows or remove it")
         self._flush(converted, source, part)
-        self._check_renames(columns, part)
+        self._check_columns(columns, part)
         self.columns.update(columns.seen)
 
     def done(self) -> Converted:
@@ -97,9 +99,10 @@ class _Reading:
             raise DataError(
                 what=f"the columns {names[:300] or '(none)'} are not a layout of a '{self.kind}' table",
                 where=self.where,
-                fix=f"Understood are: {understood(self.kind)}. Rename columns, e.g. rename: {{question: prompt}}",
+                fix=f"Understood are: {understood(self.kind)}. Rename columns, e.g. rename: {{question: prompt}}, "
+                "or make a text of them, e.g. template: {prompt: '{question}'}",
             )
-        return Converted(pl.concat(self.frames), self.refused, self.limited)
+        return Converted(pl.concat(self.frames, how="diagonal"), self.refused, self.limited)
 
     def _within_limit(self, source: str, given: Any) -> bool:
         key = (source, given if isinstance(given, str) else None)
@@ -116,20 +119,25 @@ class _Reading:
             raise OddRowError(f"'split' is {shown(row['split'])}; name a split, or rename the column if it is not one")
         return convert(row, self.kind)
 
-    def _renamed(self, row: Row, part: Part) -> Row:
-        if not self.rename:
-            return row
-        for old, new in self.rename.items():
-            if old in row and new in row and new not in self.rename:
+    def _shaped(self, read: Row | str, part: Part) -> Row | str:
+        """The row with the layout's columns, or why it has none."""
+        if isinstance(read, str) or self.shape.plain:
+            return read
+        for old, new in self.shape.rename.items():
+            if old in read and new in read and new not in self.shape.rename:
                 what = f"'rename' turns '{old}' into '{new}', which {part.place} already has"
                 raise DataError(what=what, where=self.where, fix=f"Rename '{new}' too")
-        return {self.rename.get(name, name): value for name, value in row.items()}
+        try:
+            return self.shape.shaped(read)
+        except OddRowError as odd:
+            return str(odd)
 
-    def _check_renames(self, columns: Columns, part: Part) -> None:
-        missing = next((old for old in self.rename if old not in columns.seen), None)
-        if missing is not None:
-            fix = printable(did_you_mean(missing, list(columns.seen)))
-            raise DataError(what=f"{part.place} has no column '{missing}' to rename", where=self.where, fix=fix)
+    def _check_columns(self, columns: Columns, part: Part) -> None:
+        missing = sorted(self.shape.read - columns.seen.keys())
+        if missing:
+            fix = printable(did_you_mean(missing[0], list(columns.seen)))
+            use = self.shape.use_of(missing[0])
+            raise DataError(what=f"{part.place} has no column '{missing[0]}' {use}", where=self.where, fix=fix)
 
     def _flush(self, rows: list[Row], source: str, part: Part) -> None:
         origin = {"given": pl.String(), "line": pl.UInt32()}

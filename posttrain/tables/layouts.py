@@ -1,30 +1,22 @@
-"""Turns one row of a TRL data set layout into a row of our tables, or says why it cannot be one."""
+"""Turns one row of a known data set layout into a row of our tables, or says why it cannot be one."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
 
-from posttrain.params import HALF
-from posttrain.tables.columns import COLUMNS, TURNS, Kind, content_ids
+from posttrain.tables.columns import COLUMNS, OPTIONAL, TURNS, Kind, content_ids
 from posttrain.tables.failures import shown
+from posttrain.tables.turns import OddRowError, Row, Turns, conversation, sharegpt, text, turns, type_name
 
-Row = Mapping[str, Any]
 Layout = tuple[str, ...]
-Turns = list[tuple[str, str]]
-"""Role and content of each turn."""
 
 _LABELS: Final = {"true": True, "1": True, "false": False, "0": False}
-_ROLE_OF: Final = {"completion": "assistant", "chosen": "assistant", "rejected": "assistant"}
-
-
-class OddRowError(ValueError):
-    """A row that cannot become one of ours; the message says why and what to do."""
 
 
 class NoLayoutError(OddRowError):
@@ -51,7 +43,7 @@ def understood(kind: Kind) -> str:
 
 def wanted_columns(kind: Kind) -> frozenset[str]:
     """Every column that some layout reads."""
-    optional = {"answer", "info", "margin", "problem", "split"}
+    optional = {"answer", "info", "input", "margin", "problem", "split", "system", "tools"}
     return frozenset(name for layout in LAYOUTS[kind] for name in layout) | optional
 
 
@@ -59,6 +51,10 @@ def table_of(rows: Sequence[Row], kind: Kind) -> pl.DataFrame:
     """Converted rows as a frame, `problem` filled in with the hash of what was asked."""
     names = [name for name in COLUMNS[kind] if name not in ("id", "split")]
     columns = [_series(name, [row[name] for row in rows], COLUMNS[kind][name]) for name in names]
+    for name, dtype in OPTIONAL.get(kind, {}).items():
+        values = [row.get(name) for row in rows]
+        if any(value is not None for value in values):
+            columns.append(pl.Series(name, values, dtype=dtype))
     frame = pl.DataFrame(columns)
     if "problem" not in names or not frame["problem"].null_count():
         return frame
@@ -72,59 +68,13 @@ def _series(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
         return pl.Series(name, values, dtype=dtype)
     # by Arrow, because polars takes several times as long to make structs from Python's
     offsets = [0]
-    for turns in values:
-        offsets.append(offsets[-1] + len(turns))
-    flat = [turn for turns in values for turn in turns]
+    for talk in values:
+        offsets.append(offsets[-1] + len(talk))
+    flat = [turn for talk in values for turn in talk]
     fields = [pa.array([turn[nth] for turn in flat], type=pa.large_string()) for nth in (0, 1)]
     struct = pa.StructArray.from_arrays(fields, names=["role", "content"])
     lists = pa.LargeListArray.from_arrays(pa.array(offsets, type=pa.int64()), struct)
     return pl.Series(name, pl.from_arrow(lists))
-
-
-def _turns(row: Row, name: str) -> Turns:
-    """A plain text as one turn, or a conversation as it is."""
-    value = row[name]
-    if isinstance(value, str):
-        return [(_ROLE_OF.get(name, "user"), _text(value, name))]
-    if isinstance(value, list):
-        return [_turn(turn, f"turn {nth} of '{name}'") for nth, turn in enumerate(value, 1)]
-    raise OddRowError(f"'{name}' is {_type(value)}; give a text, or a list of turns with 'role' and 'content'")
-
-
-def _turn(turn: Any, where: str) -> tuple[str, str]:
-    if not isinstance(turn, dict):
-        raise OddRowError(f"{where} is {_type(turn)}; each turn needs the texts 'role' and 'content'")
-    role, content = turn.get("role"), turn.get("content")
-    if len(turn) > 2:
-        _check_extras(turn, where)
-    if isinstance(content, list):
-        content = "".join(_part(part, where) for part in content)
-    if not isinstance(role, str) or not isinstance(content, str):
-        name = "content" if isinstance(role, str) else "role"
-        raise OddRowError(
-            f"the {name} of {where} is {_type(turn.get(name))}; each turn needs the texts 'role' and 'content'"
-        )
-    return _text(role, where), _text(content, where)
-
-
-def _check_extras(turn: Row, where: str) -> None:
-    for extra, value in turn.items():
-        if value is not None and extra not in ("role", "content"):
-            raise OddRowError(f"{where} has {shown(extra)}, which would be lost; put it into the content or remove it")
-
-
-def _part(part: Any, where: str) -> str:
-    """The text of one part of a content; templates put such parts together with nothing between them."""
-    told = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
-    if set(told) != {"type", "text"} or told["type"] != "text" or not isinstance(told["text"], str):
-        raise OddRowError(f"{where} has the part {shown(part)}; only parts {{type: text, text: ...}} can be trained on")
-    return told["text"]
-
-
-def _text(value: str, where: str) -> str:
-    if not value.isascii() and HALF.search(value):
-        raise OddRowError(f"{where} holds half a character (a surrogate); remove it")
-    return value
 
 
 def _scalar(row: Row, name: str) -> str | None:
@@ -133,34 +83,51 @@ def _scalar(row: Row, name: str) -> str | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return _text(value, f"'{name}'")
+        return text(value, f"'{name}'")
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
     if not isinstance(value, float):
-        raise OddRowError(f"'{name}' is {_type(value)}; give a text or a number")
+        raise OddRowError(f"'{name}' is {type_name(value)}; give a text or a number")
     if not math.isfinite(value) or value.is_integer():
         raise OddRowError(f"'{name}' is the number {value}, which can be written in several ways; give it as a text")
     return repr(value)
 
 
 def _corpus(row: Row) -> dict[str, Any]:
-    if not isinstance(row["text"], str):
-        raise OddRowError(f"'text' is {_type(row['text'])}; give a text")
-    return {"text": _text(row["text"], "'text'")}
+    return {"text": _plain(row, "text")}
 
 
 def _messages(row: Row) -> dict[str, Any]:
-    return {"messages": _turns(row, "messages")}
+    return conversation(row, "messages")
 
 
 def _demonstration(row: Row) -> dict[str, Any]:
-    return {"messages": _turns(row, "prompt") + _turns(row, "completion")}
+    return conversation(row, "prompt", "completion")
+
+
+def _alpaca(row: Row) -> dict[str, Any]:
+    return conversation(
+        {**row, "prompt": _instruction(row), "completion": _plain(row, "output")}, "prompt", "completion"
+    )
+
+
+def _instruction(row: Row) -> list[dict[str, Any]]:
+    """Alpaca's instruction, and its input on the line after it; `system` where there is one."""
+    asked = "\n".join(_plain(row, name) for name in ("instruction", "input") if row.get(name))
+    system = [{"role": "system", "content": _plain(row, "system")}] if row.get("system") else []
+    return [*system, {"role": "user", "content": asked}]
+
+
+def _plain(row: Row, name: str) -> str:
+    if not isinstance(row[name], str):
+        raise OddRowError(f"'{name}' is {type_name(row[name])}; give a text")
+    return text(row[name], f"'{name}'")
 
 
 def _prompt(row: Row) -> dict[str, Any]:
-    prompt = {"prompt": _turns(row, "prompt"), "answer": _scalar(row, "answer") or ""}
+    prompt = {"prompt": turns(row, "prompt"), "answer": _scalar(row, "answer") or ""}
     return {**prompt, "info": _info(row), "task": ""}
 
 
@@ -177,16 +144,20 @@ def _info(row: Row) -> str:
 
 
 def _preference(row: Row) -> dict[str, Any]:
-    prompt = _turns(row, "prompt")
-    answers = {name: _after(prompt, _turns(row, name), name) for name in ("chosen", "rejected")}
+    prompt = turns(row, "prompt")
+    answers = {name: _after(prompt, turns(row, name), name) for name in ("chosen", "rejected")}
     return {"prompt": prompt, **answers, "margin": _margin(row)}
+
+
+def _alpaca_preference(row: Row) -> dict[str, Any]:
+    return _preference({**row, "prompt": _instruction(row)})
 
 
 def _implicit_preference(row: Row) -> dict[str, Any]:
     for name in ("chosen", "rejected"):
         if isinstance(row[name], str):
             raise OddRowError(f"'{name}' is a plain text and there is no 'prompt'; add the prompt")
-    chosen, rejected = _turns(row, "chosen"), _turns(row, "rejected")
+    chosen, rejected = turns(row, "chosen"), turns(row, "rejected")
     prompt = chosen[:-1]
     return {
         "prompt": prompt,
@@ -197,10 +168,10 @@ def _implicit_preference(row: Row) -> dict[str, Any]:
 
 
 def _judged(row: Row) -> dict[str, Any]:
-    prompt = _turns(row, "prompt")
+    prompt = turns(row, "prompt")
     return {
         "prompt": prompt,
-        "completion": _after(prompt, _turns(row, "completion"), "completion"),
+        "completion": _after(prompt, turns(row, "completion"), "completion"),
         "label": _label(row),
     }
 
@@ -231,16 +202,20 @@ def _margin(row: Row) -> float:
     raise OddRowError(f"'margin' is {shown(value)}; give a number, or rename the column")
 
 
-def _type(value: Any) -> str:
-    named = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
-    return "missing or null" if value is None else named.get(type(value), f"of the type {type(value).__name__}")
-
-
 LAYOUTS: Final[dict[Kind, dict[Layout, Callable[[Row], dict[str, Any]]]]] = {
     "corpus": {("text",): _corpus},
-    "chat": {("messages",): _messages, ("prompt", "completion"): _demonstration},
+    "chat": {
+        ("messages",): _messages,
+        ("prompt", "completion"): _demonstration,
+        ("conversations",): sharegpt,
+        ("instruction", "output"): _alpaca,
+    },
     "prompts": {("prompt",): _prompt},
-    "pairs": {("prompt", "chosen", "rejected"): _preference, ("chosen", "rejected"): _implicit_preference},
+    "pairs": {
+        ("prompt", "chosen", "rejected"): _preference,
+        ("instruction", "chosen", "rejected"): _alpaca_preference,
+        ("chosen", "rejected"): _implicit_preference,
+    },
     "feedback": {("prompt", "completion", "label"): _judged},
     "rollouts": {},
 }

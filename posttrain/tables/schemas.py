@@ -8,7 +8,18 @@ from typing import Final
 import polars as pl
 
 from posttrain.tables.checks import pa
-from posttrain.tables.columns import COLUMNS, CONTENT, OPTIONAL, ROLES, SPLITS, TEXT_LIMIT, TURNS, Kind, content_ids
+from posttrain.tables.columns import (
+    COLUMNS,
+    CONTENT,
+    OPTIONAL,
+    ROLES,
+    SPLITS,
+    TEXT_LIMIT,
+    TOOL_USE,
+    TURNS,
+    Kind,
+    row_ids,
+)
 
 CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
 _LOGP_TOLERANCE: Final = 1e-4
@@ -20,7 +31,7 @@ def schema_of(kind: Kind) -> pa.DataFrameSchema:
     """The schema of a table: its columns in their order, optional ones last, with the rules of each."""
     optional = OPTIONAL.get(kind, {})
     columns = {
-        name: pa.Column(dtype, checks=_rules(kind, name), required=name not in optional)
+        name: pa.Column(dtype, checks=_rules(kind, name), required=name not in optional, nullable=name in TOOL_USE)
         for name, dtype in (COLUMNS[kind] | optional).items()
     }
     return pa.DataFrameSchema(columns, strict=True, ordered=True, name=kind)
@@ -47,7 +58,7 @@ def _rules(kind: Kind, name: str) -> list[pa.Check]:
 def _id_rules(kind: Kind) -> list[pa.Check]:
     def matches(data: pa.PolarsData) -> pl.LazyFrame:
         frame = data.lazyframe.collect()
-        return pl.LazyFrame({"id": frame["id"] == content_ids(frame, CONTENT[kind])})
+        return pl.LazyFrame({"id": frame["id"] == row_ids(frame, kind)})
 
     requirement = f"must be the hash of {' + '.join(CONTENT[kind])}"
     error = f"{requirement}; make the ids again with with_ids()"
@@ -96,7 +107,7 @@ def _turn_rules(name: str) -> list[pa.Check]:
     rules = [
         _rule("must hold a turn", "fill it in or drop the row", turns.list.len() > 0),
         _rule(f"each role must be one of {', '.join(ROLES)}", "rename the role", every(role.is_in(ROLES))),
-        _rule("each content must not be blank", "fill it in or drop the row", every(content.str.strip_chars() != "")),
+        _filled_in(every(content.str.strip_chars() != "")),
         _rule(at_most, "cut it or drop the row", every(content.str.len_chars().fill_null(0) <= TEXT_LIMIT)),
         _rule("only the first turn may be the system's", "merge the system turns", ~later.list.any()),
     ]
@@ -104,6 +115,19 @@ def _turn_rules(name: str) -> list[pa.Check]:
         clean = every(~content.str.contains(CONTROL).fill_null(value=False))
         rules.append(_rule("no content may hold control characters", "remove them", clean))
     return rules
+
+
+def _filled_in(holds: pl.Expr) -> pa.Check:
+    """Every turn says something, or calls a tool."""
+
+    def check(data: pa.PolarsData) -> pl.LazyFrame:
+        if "fields" not in data.lazyframe.collect_schema():
+            return data.lazyframe.select(holds)
+        calls = pl.col("fields").str.contains('"tool_calls"', literal=True).fill_null(value=False)
+        return data.lazyframe.select(holds | calls)
+
+    requirement = "each content must not be blank"
+    return pa.Check(check, name=requirement, error=f"{requirement}; fill it in or drop the row", n_failure_cases=1)
 
 
 def _last_role(name: str, role: str) -> pa.Check:

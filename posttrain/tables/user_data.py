@@ -30,6 +30,7 @@ from posttrain.tables.failures import (
 )
 from posttrain.tables.places import Finder, Parts
 from posttrain.tables.readers import Columns, Numbered, Part, arrow_rows
+from posttrain.tables.source_columns import ColumnOptions
 from posttrain.tables.store import rejected_path, write_parquet
 from posttrain.tables.user_splits import (
     Say,
@@ -46,10 +47,9 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _HELD_OUT: Final[dict[Split, str]] = {"train": "train", "heldout": "held out", "test": "test"}
 
 
-class ReadOptions(SplitOptions):
+class ReadOptions(ColumnOptions, SplitOptions):
     """How a table of the user's becomes ours."""
 
-    rename: dict[str, str] = Field(default={}, description="Columns to rename, the source's name: the layout's name")
     limit: int | None = Field(default=None, ge=1, description="Read only so many rows of each of the source's splits")
     bad_rows: Literal["stop", "drop"] = Field(
         default="stop", description="What to do with rows that break the table's rules"
@@ -107,7 +107,7 @@ def load_table(
     else:
         found = _file_parts(source, Finder(where, outside_workspace), root, say)
     parts = selected(found, source, where, say)
-    read = read_parts(parts, kind, source.rename, source.limit, where)
+    read = read_parts(parts, kind, source, source.limit, where)
     if read.limited:
         say(f"read only the first {source.limit:,} rows of each split (limit)")
     own = own_splits(read, list(parts), source, where)
@@ -119,7 +119,7 @@ def load_table(
         raise _rejection(rejected, told, f"of {counted(count)} break the rules of a '{kind}' table:", where, table)
     if told:
         say(f"{counted(rejected.height)} left out as bad (bad_rows: drop), e.g. {told[0]}")
-    good = rows.join(rejected, on=ORIGIN, how="anti", maintain_order="left").select(COLUMNS[kind].keys())
+    good = rows.join(rejected, on=ORIGIN, how="anti", maintain_order="left").drop(ORIGIN)
     check_splits(good, source, kind, where)
     _tell(good, own, source, kind, count, say)
     return good
@@ -168,7 +168,7 @@ def _without_duplicates(rows: pl.DataFrame, say: Say) -> pl.DataFrame:
 
 def _rejected(rows: pl.DataFrame, refused: list[Refused], kind: Kind) -> tuple[pl.DataFrame, list[str]]:
     """Every rejected row with its file, its line and the reason, and sentences about the first of them."""
-    failures = row_failures(rows.select(COLUMNS[kind].keys()), kind) if rows.height else []
+    failures = row_failures(rows.drop(ORIGIN), kind) if rows.height else []
     told = [f"{_place(one.file, one.line)}: {one.reason}" for one in refused[:LISTED]]
     told += sentences(rows, failures, lambda row: _place(rows["file"][row], rows["line"][row]))
     schema = {"file": pl.String(), "line": pl.UInt32(), "reason": pl.String()}
@@ -199,7 +199,9 @@ def _tell(table: pl.DataFrame, own: pl.DataFrame, source: ReadOptions, kind: Kin
         roles = pl.col("messages").list.eval(pl.element().struct.field("role") == "assistant")
         several = table.filter(roles.list.sum() > 1).height
         if several:
-            say(f"{counted(several)} with several assistant turns: only the last of each is trained")
+            say(
+                f"{counted(several)} with several assistant turns: sft trains on all of them, or the last (turns: last)"
+            )
     if kind == "prompts" and 0 < (lacking := table.filter(answer="").height) < table.height:
         say(f"{counted(lacking)} without an answer: no rule can check them")
 

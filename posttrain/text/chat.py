@@ -6,26 +6,24 @@ token. Text that looks like a special token stays text: it cannot forge a turn o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
 from posttrain.errors import DataError
-from posttrain.measure.record import note
 from posttrain.rollout import TokenRow
-from posttrain.text.templates import PROCESS, Asked, RenderError, Template
+from posttrain.text.chat_template import ChatTemplate, Conversation, Message, Tools, Written
+from posttrain.text.stops import Stops
+from posttrain.text.templates import PROCESS, Asked, Template
 
-Message = Mapping[str, str]
+Trained = Literal["all", "last"]
 DATE = "2024-07-26"
 """What a template that asks for today's date gets: the same ids every day."""
-_MARK = "\ue000{}\ue001"
-"""A placeholder from Unicode's private use area that stands for content while the template is rendered."""
 _PLACEHOLDER = "\ue002\ue003\ue002"
 """Stands for what a policy wrote, whose tokens are known."""
-_ANSWER: Message = {"role": "assistant", "content": ""}
+_ANSWER: Message = {"role": "assistant", "content": "?"}
 
 
 def _iso(value: Any) -> Any:
@@ -47,7 +45,7 @@ class ChatText:
         """`ends`: tokens that end a completion, in addition to the tokenizer's own (models/store.py: `load_ends`)."""
         self.tokenizer = tokenizer
         self._where = where
-        self._specials = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
+        special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         if tokenizer.eos_token_id is None:
             raise DataError(what="the tokenizer has no end token", where=where, fix="Set eos_token in its config")
         if not tokenizer.chat_template:
@@ -57,37 +55,45 @@ class ChatText:
         if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
             what = f"the tokenizer has several chat templates ({', '.join(tokenizer.chat_template)}) and no default"
             raise DataError(what=what, where=where, fix="Name one of them 'default'")
-        self._template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today)
-        self._checked: set[tuple[str, ...]] = set()
+        template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today)
+        self._template = ChatTemplate(template, sorted(special, key=len, reverse=True), where)
         self.stop: int = tokenizer.eos_token_id
         self.stops = Stops((self.stop, *(end for end in ends if end != self.stop)), self._text)
         PROCESS.start()  # while the model is loaded
 
-    def prompts(self, conversations: Sequence[Sequence[Message]]) -> list[list[int]]:
+    def prompts(
+        self, conversations: Sequence[Sequence[Message]], tools: Sequence[Tools] | None = None
+    ) -> list[list[int]]:
         """The ids that the model is asked to continue, of each conversation."""
-        rendered = self._rendered([(messages, True) for messages in conversations])
-        for messages in conversations:
-            self._check([*messages, _ANSWER])
-        return [self._pieces(*one) for one in rendered]
+        given = [None] * len(conversations) if tools is None else tools
+        asked = [Asked(messages, True, some) for messages, some in zip(conversations, given, strict=True)]
+        rendered = self._template.write(asked)
+        for one in asked:
+            self._template.check(Conversation([*one.messages, _ANSWER], one.tools))
+        return [self._pieces(one) for one in rendered]
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """The same for one conversation."""
         return self.prompts([messages])[0]
 
+    def conversations(self, talks: Sequence[Conversation], turns: Trained) -> list[TokenRow]:
+        """Conversations that end with the assistant; trained are all its turns or the last, each with its end token.
+
+        What the template writes for a turn must not change when turns follow it, unless `{% generation %}` marks it.
+        """
+        trained = [_assistant(one.messages) if turns == "all" else [len(one.messages) - 1] for one in talks]
+        places = [(one, nth) for one, some in zip(talks, trained, strict=True) for nth in some]
+        opened = iter(self._template.write([Asked(one.messages[:nth], True, one.tools) for one, nth in places]))
+        closed = iter(self._template.write([Asked(one.messages[: nth + 1], False, one.tools) for one, nth in places]))
+        rows = []
+        for one, some in zip(talks, trained, strict=True):
+            self._template.check(one)
+            rows.append(self._row(one, [(next(opened), next(closed)) for _ in some]))
+        return rows
+
     def exchanges(self, pairs: Sequence[tuple[Sequence[Message], Sequence[Message]]]) -> list[TokenRow]:
         """Prompts and their answers (one assistant turn each); an answer ends with the stop token."""
-        whole = [[*prompt, *answer] for prompt, answer in pairs]
-        opened = self._rendered([(prompt, True) for prompt, _ in pairs])
-        closed = self._rendered([(messages, False) for messages in whole])
-        encoded = []
-        for messages, (head, asked), (text, spans) in zip(whole, opened, closed, strict=True):
-            self._check(messages)
-            if not text.startswith(head):
-                fix = "Use a template that only adds text at the end"
-                raise self._refusal("changes earlier text when a turn is added to", messages, fix)
-            completion = self._pieces(text, spans, skip=len(head))
-            encoded.append(TokenRow(self._pieces(head, asked), self._until_stop(completion)))
-        return encoded
+        return self.conversations([Conversation([*prompt, *answer]) for prompt, answer in pairs], "last")
 
     def exchange(self, prompt: Sequence[Message], answer: Sequence[Message]) -> TokenRow:
         """The same for one conversation."""
@@ -99,14 +105,13 @@ class ChatText:
         They begin with the end of that turn where `last` is no stop token, as after a stop string.
         """
         turns = [*messages[:-1], {**messages[-1], "content": _PLACEHOLDER}, *reply]
-        ((text, spans),) = self._rendered([(turns, True)])
-        self._check([*turns, _ANSWER])
-        place = text.rfind(_PLACEHOLDER) + len(_PLACEHOLDER)
-        ids = self._pieces(text, spans, skip=place)
+        (found,) = self._template.write([Asked(turns, True)])
+        self._template.check(Conversation([*turns, _ANSWER]))
+        ids = self._pieces(found, found.text.rfind(_PLACEHOLDER) + len(_PLACEHOLDER))
         end = next((i + 1 for i, token in enumerate(ids) if token in self.stops.tokens), None)
         if end is None:
             fix = f"End the assistant's turn with {self.tokenizer.eos_token} in the template"
-            raise self._refusal("puts no stop token after the answer in", [*messages, *reply], fix)
+            raise self._template.refusal("puts no stop token after the answer in", [*messages, *reply], fix)
         return ids[end:] if last in self.stops.tokens else ids
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
@@ -122,26 +127,73 @@ class ChatText:
         text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
+    def _row(self, talk: Conversation, turns: Sequence[tuple[Written, Written]]) -> TokenRow:
+        """The row of a conversation, from its text up to each trained turn, and up to that turn's end."""
+        whole = turns[-1][1]
+        if len(turns) > 1 and whole.blocks:
+            return self._marked_row(talk, whole, len(turns))
+        for head, closed in turns:
+            if not closed.text.startswith(head.text):
+                fix = "Use a template that only adds text at the end"
+                raise self._template.refusal("changes earlier text when a turn is added to", talk.messages, fix)
+        starts = [len(head.text) for head, _ in turns]
+        trained = [self._until_stop(self._pieces(one, start)) for (_, one), start in zip(turns, starts, strict=True)]
+        prompt = self._pieces(turns[0][0])
+        if len(turns) == 1:
+            return TokenRow(prompt, trained[0])
+        if not all(whole.text.startswith(head.text) for head, _ in turns):
+            raise self._ambiguous(talk)
+        return self._joined(talk, prompt, whole, starts, trained)
+
+    def _marked_row(self, talk: Conversation, whole: Written, turns: int) -> TokenRow:
+        """The row of a conversation whose trained turns the template marks."""
+        if len(whole.blocks) != turns:
+            what = f"marks {len(whole.blocks)} turns with {{% generation %}}, not the {turns} of the assistant, in"
+            raise self._template.refusal(what, talk.messages, "Mark each turn of the assistant once", name=talk.name)
+        starts = [start for start, _ in whole.blocks]
+        trained = [self._until_stop(self._pieces(whole, *block)) for block in whole.blocks]
+        return self._joined(talk, self._pieces(whole, 0, starts[0]), whole, starts, trained)
+
+    def _joined(
+        self, talk: Conversation, prompt: list[int], whole: Written, starts: Sequence[int], trained: Sequence[list[int]]
+    ) -> TokenRow:
+        """The whole conversation with a mask: each trained turn, and what lies between it and the next."""
+        rest: list[int] = []
+        mask: list[bool] = []
+        for start, end, ids in zip(starts, [*starts[1:], None], trained, strict=True):
+            found = self._pieces(whole, start, end) if end else ids
+            if found[: len(ids)] != ids:
+                raise self._ambiguous(talk)
+            rest += found
+            mask += [place < len(ids) for place in range(len(found))]
+        return TokenRow(prompt, rest, mask)
+
+    def _ambiguous(self, talk: Conversation) -> DataError:
+        what = "writes an earlier turn of the assistant otherwise once turns follow it, so what to train is unclear, in"
+        fix = "Set turns: last, or use a template that marks what is trained with {% generation %}"
+        return self._template.refusal(what, talk.messages, fix, name=talk.name)
+
     def _until_stop(self, ids: list[int]) -> list[int]:
-        if self.stop not in ids:
+        end = next((place for place, token in enumerate(ids) if token in self.stops.tokens), None)
+        if end is None:
             raise DataError(
                 what="the chat template puts no stop token after the answer",
                 where=self._where,
                 fix=f"End the assistant's turn with {self.tokenizer.eos_token} in the template",
             )
-        return ids[: ids.index(self.stop) + 1]
+        return ids[: end + 1]
 
-    def _pieces(self, text: str, spans: Sequence[tuple[int, int]], skip: int = 0) -> list[int]:
-        """The ids of the rendered text from character `skip` on, content apart from markup where it must be."""
-        forged = [span for span in spans if any(special in text[slice(*span)] for special in self._specials)]
+    def _pieces(self, whole: Written, skip: int = 0, end: int | None = None) -> list[int]:
+        """The ids of a part of the rendered text; what only looks like a special token is encoded apart, as text."""
+        text = whole.text[:end]
         ids: list[int] = []
         at = skip
-        for start, end in forged:
-            if end <= skip:
+        for first, last in whole.spans:
+            if last <= skip or first >= len(text):
                 continue
-            ids += self._markup(text[at : max(start, at)])
-            ids += self.plain([text[max(start, at) : end]])[0]
-            at = end
+            ids += self._markup(text[at : max(first, at)])
+            ids += self.plain([text[max(first, at) : last]])[0]
+            at = last
         return ids + self._markup(text[at:])
 
     def _markup(self, text: str) -> list[int]:
@@ -158,110 +210,6 @@ class ChatText:
             fix = "Simplify the patterns in its tokenizer.json, or shorten the text"
             raise DataError(what=what, where=self._where, fix=fix) from error
 
-    def _rendered(self, asked: Sequence[Asked]) -> list[tuple[str, list[tuple[int, int]]]]:
-        """The template's text of each conversation, and where contents that look like markup lie in it."""
-        texts = self._render(asked, asked)
-        odd = [i for i, (messages, _) in enumerate(asked) if self._looks_like_markup(messages)]
-        shown = [asked[i] for i in odd]
-        frames = dict(zip(odd, self._render([(_marked(turns), opened) for turns, opened in shown], shown), strict=True))
-        return [self._filled(frames[i], asked[i][0]) if i in frames else (text, []) for i, text in enumerate(texts)]
 
-    def _looks_like_markup(self, messages: Sequence[Message]) -> bool:
-        return any(special in turn["content"] for turn in messages for special in self._specials)
-
-    def _filled(self, frame: str, messages: Sequence[Message]) -> tuple[str, list[tuple[int, int]]]:
-        """The text of the marked conversation with the contents in their places, and those places."""
-        filled, spans, at = "", [], 0
-        for i, (turn, place) in enumerate(zip(messages, self._places(frame, messages), strict=True)):
-            filled += frame[at:place]
-            spans.append((len(filled), len(filled) + len(turn["content"])))
-            filled += turn["content"]
-            at = place + len(_MARK.format(i))
-        return filled + frame[at:], spans
-
-    def _render(self, asked: Sequence[Asked], shown: Sequence[Asked]) -> list[str]:
-        """The conversations by the template; an error shows the one in the same place of `shown`."""
-        texts: list[str] = []
-        try:
-            for found in self._template.render(asked):
-                texts.append(found.text)
-                if found.dated:
-                    note(date=self._template.date)
-        except RenderError as error:
-            fix = "Change the conversation, or the template"
-            raise self._refusal("fails on", shown[len(texts)][0], fix, f": {error}") from error
-        return texts
-
-    def _check(self, messages: Sequence[Message]) -> None:
-        """Refuse a template that loses or moves turns, or opens no answer; once for each sequence of roles."""
-        roles = tuple(turn["role"] for turn in messages)
-        if roles in self._checked:
-            return
-        marked = _marked(messages)
-        frame = self._render([(marked, False)], [(messages, False)])[0]
-        start = self._places(frame, messages)[-1]
-        if len(messages) > 1:
-            before = (marked[:-1], False), (marked[:-1], True)
-            closed, opened = self._render(before, [(messages, False)] * 2)
-            header = frame[len(closed) : start]
-            if closed == opened and frame.startswith(closed) and header.strip():
-                fix = f"Let it write {header!r} after the last turn where add_generation_prompt is true"
-                raise self._refusal("ignores add_generation_prompt and so opens no answer to", messages[:-1], fix)
-        self._checked.add(roles)
-
-    def _places(self, frame: str, messages: Sequence[Message]) -> list[int]:
-        """Where the mark of each turn lies in the text that the template made of the marks."""
-        places = [frame.find(_MARK.format(i)) for i in range(len(messages))]
-        fix = "Use a template that takes these turns, or change the conversation"
-        if -1 in places:
-            lost = places.index(-1)
-            raise self._refusal(f"leaves out turn {lost + 1} ({messages[lost]['role']}) of", messages, fix)
-        if places != sorted(places):
-            raise self._refusal("changes the order of", messages, fix)
-        return places
-
-    def _refusal(self, what: str, messages: Sequence[Message], fix: str, why: str = "") -> DataError:
-        """The error for what the template does to a conversation, which is shown by its roles and its beginning."""
-        roles = ", ".join(turn["role"] for turn in messages) or "no"
-        begins = f", which begins {messages[0]['content'][:60]!r}" if messages else ""
-        return DataError(
-            what=f"the chat template {what} a conversation of {roles} turns{begins}{why}", where=self._where, fix=fix
-        )
-
-
-def _marked(messages: Sequence[Message]) -> list[Message]:
-    """The turns with a mark each in place of the content."""
-    return [{**turn, "content": _MARK.format(i)} for i, turn in enumerate(messages)]
-
-
-Decode = Callable[[Sequence[int]], str]
-
-MARGIN = 8
-"""Tokens before the longest match: a cut character, or tokens without text of their own."""
-
-
-@dataclass(frozen=True)
-class Stops:
-    """The tokens that end a completion, and how tokens become the text that stop strings are looked for in."""
-
-    tokens: tuple[int, ...]
-    decode: Decode
-
-
-class StopStrings:
-    """Looks for strings at the end of a growing text, in as few tokens as can hold one."""
-
-    def __init__(self, strings: Sequence[str], decode: Decode) -> None:
-        self._strings, self._decode = tuple(strings), decode
-        self._tail = MARGIN + max((len(one.encode()) for one in strings), default=0)
-
-    def end(self, ids: Sequence[int], new: int) -> int | None:
-        """How many ids there are once a string is complete; all but the last `new` have been looked at."""
-        if not self._strings or not self._within(ids, len(ids) - new, len(ids)):
-            return None
-        known = len(ids) - new
-        return next((end for end in range(known + 1, len(ids) + 1) if self._within(ids, end - 1, end)), None)
-
-    def _within(self, ids: Sequence[int], known: int, end: int) -> bool:
-        text = self._decode(ids[max(known - self._tail, 0) : end])
-        return any(one in text for one in self._strings)
+def _assistant(messages: Sequence[Message]) -> list[int]:
+    return [nth for nth, turn in enumerate(messages) if turn["role"] == "assistant"]

@@ -1,8 +1,8 @@
 """The process that renders chat templates under limits of time, memory and length: a template is foreign code.
 
-It reads lines of JSON, each a template and conversations, and answers each with a line: {"text", "dated"} or {"error"}
-for every conversation. It is started as a file and imports nothing of the library. Its jinja environment is that of
-transformers.
+It reads lines of JSON, each a template and conversations, and answers each with a line: {"text", "dated", "blocks"} or
+{"error"} for every conversation. It is started as a file and imports nothing of the library. Its jinja environment is
+that of transformers.
 """
 
 from __future__ import annotations
@@ -38,14 +38,35 @@ FAILURES: Final = (
 
 
 class Generation(Extension):
-    """`{% generation %}` blocks, which mark what is learned, are rendered like the text around them."""
+    """`{% generation %}` blocks, which mark what is learned: they are rendered in place, and noted."""
 
     tags = {"generation"}  # noqa: RUF012
 
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        """The block's body in place of the block."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def begin(self) -> list[str]:
+        """The list that the text has to be collected in, piece by piece."""
+        self.pieces: list[str] = []
+        self.blocks: list[tuple[int, int]] = []
+        self._texts: list[str] = []
+        return self.pieces
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        """A call that notes the block and gives its text."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
+
+    def note(self, caller: Any) -> str:
+        """The block's text, whose place is after all that was written before it."""
+        text: str = caller()
+        start = sum(map(len, self.pieces))
+        self.blocks.append((start, start + len(text)))
+        self._texts.append(text)
+        return text
+
+    def check(self, text: str) -> None:
+        """Refuse blocks that were not written where they were noted, as in a macro, which writes later."""
+        if [text[slice(*block)] for block in self.blocks] != self._texts:
+            raise jinja2.TemplateError("a {% generation %} block stands inside a macro, set or filter")
 
 
 class Namespace(jinja2.utils.Namespace):
@@ -90,7 +111,7 @@ def compiled(template: str) -> jinja2.Template:
 
 
 def render(template: str, date: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The text of a conversation, and whether the template asked for the date."""
+    """The text of a conversation, whether the template asked for the date, and where its generation blocks are."""
     asked = []
 
     def strftime_now(form: str) -> str:
@@ -98,15 +119,21 @@ def render(template: str, date: str, values: dict[str, Any]) -> dict[str, Any]:
         return datetime.fromisoformat(date).strftime(form)
 
     try:
-        text = compiled(template).render(values, strftime_now=strftime_now, tools=None, documents=None)
+        found = compiled(template)
+        generation: Any = found.environment.extensions[Generation.identifier]
+        pieces = generation.begin()
+        for piece in found.generate(values, strftime_now=strftime_now, documents=None):
+            pieces.append(piece)
+        text = "".join(pieces)
+        generation.check(text)
     except MemoryError:
         return {"error": f"it needs more than {MEMORY >> 20} MiB of memory"}
     except FAILURES as error:
         return {"error": str(error)[:200] if type(error) is jinja2.TemplateError else f"{error!r:.200}"}
-    longest = LONGEST + 10 * sum(len(message["content"]) for message in values["messages"])
+    longest = LONGEST + 10 * (len(str(values["messages"])) + len(str(values["tools"])))
     if len(text) > longest:
         return {"error": f"it writes {len(text):,} characters for one conversation, more than {longest:,}"}
-    return {"text": text, "dated": bool(asked)}
+    return {"text": text, "dated": bool(asked), "blocks": generation.blocks}
 
 
 def main() -> None:

@@ -12,12 +12,20 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from posttrain.text import template_worker
 
-Asked = tuple[Sequence[Mapping[str, str]], bool]
-"""A conversation, and whether the template is to open an answer (add_generation_prompt)."""
+
+class Asked(NamedTuple):
+    """A conversation for the template to write."""
+
+    messages: Sequence[Mapping[str, Any]]
+    opened: bool
+    """Whether it is to open an answer (add_generation_prompt)."""
+    tools: Sequence[Any] | None = None
+
+
 TOGETHER = 256
 """Conversations in one request at most: a request costs more than to render one."""
 CHARACTERS = 1_000_000
@@ -31,6 +39,8 @@ class Rendered:
     text: str
     dated: bool
     """Whether the template asked for today's date, and got the fixed one."""
+    blocks: list[tuple[int, int]]
+    """Where its `{% generation %}` blocks lie in the text."""
 
 
 class TemplateProcess:
@@ -96,7 +106,10 @@ class Template:
     def render(self, asked: Sequence[Asked]) -> Iterator[Rendered]:
         """The conversations in their order; an error says what the template does wrong with the next one."""
         for part in _parts(asked):
-            conversations = [{"messages": list(messages), "add_generation_prompt": opened} for messages, opened in part]
+            conversations = [
+                {"messages": list(one.messages), "add_generation_prompt": one.opened, "tools": one.tools}
+                for one in part
+            ]
             shared = {"template": self.source, "specials": dict(self.specials), "date": self.date}
             answers = PROCESS.ask({**shared, "conversations": conversations})
             if len(answers) < len(part):  # one of them ended the child: which one shows when they go one by one
@@ -122,7 +135,7 @@ def _parts(asked: Sequence[Asked]) -> Iterator[list[Asked]]:
     size = 0
     for one in asked:
         part.append(one)
-        size += sum(len(turn["content"]) for turn in one[0])
+        size += sum(len(turn["content"]) for turn in one.messages)
         if len(part) == TOGETHER or size >= CHARACTERS:
             yield part
             part, size = [], 0

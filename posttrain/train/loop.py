@@ -112,7 +112,8 @@ def train_likelihood(
 
     save_model(models.policy, model_path(name), start, params.save_dtype)
     losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}
-    learned = sum(len(row.rest) for example in examples for row in example.rows)
+    rows = (row for example in examples for row in example.rows)
+    learned = sum(len(row.rest) if row.mask is None else sum(row.mask) for row in rows)
     write_json(metrics_path(name), {"steps": source.steps, "rows": len(examples), "tokens": learned, **rounded(losses)})
     print(f"{name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(name)}")
 

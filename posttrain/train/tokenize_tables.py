@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,16 +10,26 @@ from typing import Any
 from posttrain.errors import DataError
 from posttrain.measure.phases import phase
 from posttrain.rollout import TokenRow
-from posttrain.text.chat import ChatText
+from posttrain.text.chat import ChatText, Trained
+from posttrain.text.chat_template import Conversation
 from posttrain.train.epochs import Example
 
 Record = Mapping[str, Any]
 
 
+def conversation(row: Record, where: str) -> Conversation:
+    """A row of a chat table with its tool use."""
+    messages = row["messages"]
+    if row.get("fields"):
+        messages = [{**turn, **more} for turn, more in zip(messages, json.loads(row["fields"]), strict=True)]
+    tools = json.loads(row["tools"]) if row.get("tools") else None
+    return Conversation(messages, tools, f"{where} id {row['id']}")
+
+
 @phase("load")
-def demonstrations(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Example]:
-    """Chat rows: the last turn is the completion; rows longer than `longest` tokens are left out, and counted."""
-    encoded = text.exchanges([(row["messages"][:-1], row["messages"][-1:]) for row in rows])
+def demonstrations(text: ChatText, rows: Iterable[Record], longest: int, where: str, turns: Trained) -> list[Example]:
+    """Chat rows, trained on all turns of the assistant or the last; longer rows are left out, and counted."""
+    encoded = text.conversations([conversation(row, where) for row in rows], turns)
     examples = [Example([one]) for one in encoded]
     return _short(examples, longest, where)
 

@@ -18,7 +18,8 @@ from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams
 from posttrain.text.bpe import BpeParams, train_tokenizer
-from posttrain.text.chat import ChatText, Stops
+from posttrain.text.chat import ChatText
+from posttrain.text.stops import Stops
 
 TEXTS = [f"{a}+{b}={a + b} so the answer is #### {a + b}" for a in range(20) for b in range(20)]
 

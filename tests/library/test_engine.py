@@ -11,8 +11,8 @@ from posttrain.models.forward import packed_states, score_tokens
 from posttrain.models.logp import head_of
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import Mixture, SamplingParams
-from posttrain.text.chat import Stops
 from posttrain.text.layout import pack
+from posttrain.text.stops import Stops
 from tests.library.models import Samples, greedy, random_rows, sample, tiny_model
 
 STOP = 2

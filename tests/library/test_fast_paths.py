@@ -20,7 +20,7 @@ from posttrain.models.logp import loss_tiles, plain_token_logp
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.text.chat import Stops
+from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.step import StepClosure, make_batch
 from tests.library.models import HEADS, Samples, greedy, random_head, random_rows, sample, tiny_model

@@ -13,7 +13,7 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.kv_cache import FIRST, KVBuffer
 from posttrain.sampling.local import sample_next, top_k_top_p_mask
 from posttrain.sampling.sampler import Mixture, SamplingParams
-from posttrain.text.chat import Stops, StopStrings
+from posttrain.text.stops import Stops, StopStrings
 from tests.library.models import Samples, greedy, random_rows, sample, tiny_model
 from tests.library.naive import assert_same, naive
 

@@ -195,7 +195,11 @@ def test_rows_of_a_loaded_data_set() -> None:
 
 BAD_COLUMNS: list[tuple[Kind, Row, str]] = [
     ("chat", {"question": "a", "response": "b"}, "here: the columns question, response are not a layout of a 'chat'"),
-    ("chat", {"question": "a"}, "Understood are: messages | prompt + completion. Rename columns, e.g."),
+    (
+        "chat",
+        {"question": "a"},
+        "Understood are: messages | prompt + completion | conversations | instruction + output. Rename columns, e.g.",
+    ),
     ("corpus", {"te\x1b[2Jxt": "a"}, "the columns te\\x1b[2Jxt are not a layout"),
 ]
 
@@ -209,6 +213,7 @@ def test_files_without_a_layout(suffix: str, kind: Kind, row: Row, told: str) ->
 
 
 TOOLED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [{"f": 1}]}]
+AUDIO = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "audio": {"id": 1}}]
 PARTS = [{"type": "text", "text": "a"}, {"type": "image", "url": "x"}]
 ODD_ROWS: list[tuple[Kind, list[Row], Row, str]] = [
     ("pairs", CONVERSED, {"prompt": "a", "chosen": "b", "rejected": 5}, "'rejected' is a number; give a text, or a"),
@@ -225,7 +230,8 @@ ODD_ROWS: list[tuple[Kind, list[Row], Row, str]] = [
     ("chat", MESSAGES, {"messages": ["a"]}, "turn 1 of 'messages' is a text; each turn needs the texts"),
     ("chat", MESSAGES, {"messages": [{"from": "human", "value": "x"}]}, "the role of turn 1 of 'messages' is missing"),
     ("chat", MESSAGES, {"messages": [{"role": "user"}]}, "the content of turn 1 of 'messages' is missing or null"),
-    ("chat", MESSAGES, {"messages": TOOLED}, "turn 2 of 'messages' has 'tool_calls', which would be lost; put it into"),
+    ("chat", MESSAGES, {"messages": TOOLED}, "turn 2 of 'messages' has the tool call {'f': 1}; give {type: function"),
+    ("chat", MESSAGES, {"messages": AUDIO}, "turn 2 of 'messages' has 'audio', which would be lost; put it into"),
     ("chat", MESSAGES, {"messages": [{"role": "user", "content": PARTS}]}, "turn 1 of 'messages' has the part {'type'"),
     ("chat", MESSAGES, {"messages": user("\ud800")}, "turn 1 of 'messages' holds half a character"),
     ("prompts", PROMPTS, {"prompt": "a", "answer": ["4"]}, "'answer' is a list; give a text or a number"),
@@ -532,7 +538,8 @@ def test_no_row_disappears_without_a_line(capsys: pytest.CaptureFixture[str]) ->
 def test_several_assistant_turns_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     longer = {"messages": user("a") + assistant("b") + user("c") + assistant("d")}
     load(put("a.jsonl", [*MESSAGES, longer]), "chat", test_share=0.0)
-    assert "here: 1 row with several assistant turns: only the last of each is trained" in capsys.readouterr().err
+    told = "here: 1 row with several assistant turns: sft trains on all of them, or the last (turns: last)"
+    assert told in capsys.readouterr().err
 
 
 def test_the_size_of_what_a_parquet_file_decodes_to() -> None:

@@ -1,0 +1,251 @@
+"""Tool use, ShareGPT and Alpaca, texts made of several columns, and columns that are kept as info."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from posttrain.errors import DataError, ParamsError, TableError
+from posttrain.params import check
+from posttrain.tables.columns import Kind, content_id
+from posttrain.tables.store import check_table, read_table, write_table
+from posttrain.tables.user_data import FileTable, load_table
+from tests.tables.samples import assistant, user
+
+Row = dict[str, Any]
+ALL: Row = {"heldout_share": 0.0, "test_share": 0.0}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Bern"}}}
+
+
+def tool_row(n: int = 0) -> Row:
+    return {
+        "messages": [
+            *user(f"Weather in Bern, day {n}?"),
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "name": "weather", "tool_call_id": "c1", "content": "rain"},
+            *assistant("It rains."),
+        ],
+        "tools": [WEATHER],
+    }
+
+
+PLAIN = {"messages": [*user("1+1?"), *assistant("2")]}
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def put(rows: list[Row], name: str = "a.jsonl") -> str:
+    if name.endswith(".jsonl"):
+        Path(name).write_text("\n".join(json.dumps(row) for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), name)
+    return name
+
+
+def load(rows: list[Row], kind: Kind, name: str = "a.jsonl", **params: Any) -> pl.DataFrame:
+    loaded = load_table(FileTable(path=put(rows, name), **{**ALL, **params}), kind, "here")
+    return check_table(loaded, kind, f"{kind}.parquet")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_tool_use_is_kept_beside_the_turns(name: str) -> None:
+    table = load([tool_row()], "chat", name)
+    row = table.row(0, named=True)
+    assert [turn["role"] for turn in row["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert [turn["content"] for turn in row["messages"]] == ["Weather in Bern, day 0?", "", "rain", "It rains."]
+    assert json.loads(row["fields"]) == [{}, {"tool_calls": [CALL]}, {"name": "weather", "tool_call_id": "c1"}, {}]
+    assert json.loads(row["tools"]) == [WEATHER]
+    write_table(table, "chat.parquet", "chat")
+    assert read_table("chat.parquet", "chat").equals(table)
+
+
+def test_a_table_without_tool_use_is_as_it_was() -> None:
+    assert load([PLAIN], "chat").columns == ["id", "split", "problem", "messages"]
+    assert load([{**PLAIN, "tools": []}], "chat").equals(load([PLAIN], "chat"))
+
+
+def test_tool_use_counts_in_the_id_of_its_row_alone() -> None:
+    other = {**tool_row(), "tools": [{"type": "function", "function": {"name": "other"}}]}
+    table = load([PLAIN, tool_row(), other, tool_row()], "chat")
+    assert table.height == 3, "the fourth row is the second"
+    assert table["id"][0] == load([PLAIN], "chat")["id"][0] == content_id(PLAIN, "chat")
+    assert table["id"].to_list() == [content_id(row, "chat") for row in table.iter_rows(named=True)]
+    assert table["id"][1] == load([tool_row()], "chat")["id"][0]
+
+
+def test_rows_with_and_without_tools_in_several_batches() -> None:
+    rows = [{"messages": [*user(f"{n}?"), *assistant("a")]} for n in range(8192)] + [tool_row()]
+    assert load(rows, "chat")["tools"].null_count() == 8192
+
+
+def test_arguments_as_json_text_are_the_same_row() -> None:
+    text = json.loads(json.dumps(tool_row()))
+    text["messages"][1]["tool_calls"][0]["function"]["arguments"] = '{"city": "Bern"}'
+    text["tools"] = json.dumps(text["tools"])
+    table = load([tool_row()], "chat")
+    assert load([text], "chat").equals(table)
+    assert table["tools"][0].startswith('[{"type":"function","function":{"name"'), (
+        "keys in their order, as templates write"
+    )
+
+
+def with_turn(nth: int, **changed: Any) -> Row:
+    row = json.loads(json.dumps(tool_row()))
+    row["messages"][nth] |= changed
+    return row  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({**tool_row(), "tools": {"a": 1}}, "'tools' is {'a': 1}; give a list of function schemas, each with a name"),
+        ({**tool_row(), "tools": "nonsense"}, "'tools' is 'nonsense'; give a list"),
+        ({**tool_row(), "tools": [{"type": "function"}]}, "give a list of function schemas"),
+        (with_turn(0, tool_calls=[CALL]), "'tool_calls' of turn 1 of 'messages' must be a list, in a turn of the ass"),
+        (with_turn(1, tool_calls=[{"function": {"name": "f", "arguments": "{"}}]), "turn 2 of 'messages' has the tool"),
+        (with_turn(1, tool_calls=[{"function": {"name": "f", "arguments": {"x": "\x1b"}}}]), "control characters"),
+        (with_turn(1, tool_calls=None), "the content of turn 2 of 'messages' is missing or null"),
+        (with_turn(1, tool_calls=[]), "the content of turn 2 of 'messages' is missing or null"),
+        (with_turn(0, name="Ann"), "turn 1 of 'messages' has 'name', which would be lost"),
+        (with_turn(3, reasoning_content=7), "'reasoning_content' of turn 4 of 'messages' is a number; give a text"),
+        (with_turn(3, weight=0), "turn 4 of 'messages' has 'weight', which would be lost"),
+    ],
+)
+def test_odd_tool_use_is_refused(row: Row, told: str) -> None:
+    with pytest.raises(TableError) as caught:
+        load([PLAIN, row], "chat")
+    assert told in str(caught.value)
+
+
+def test_only_chat_keeps_tool_use() -> None:
+    calling = [{"role": "assistant", "content": "b", "tool_calls": [CALL]}]
+    with pytest.raises(TableError, match="turn 1 of 'chosen' has 'tool_calls', which would be lost"):
+        load([{"prompt": "a", "chosen": calling, "rejected": "c"}], "pairs")
+
+
+SHAREGPT = [{"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "messages"),
+    [
+        ({"conversations": SHAREGPT}, PLAIN["messages"]),
+        ({"conversations": PLAIN["messages"]}, PLAIN["messages"]),
+        (
+            {"conversations": SHAREGPT, "system": "Be kind."},
+            [{"role": "system", "content": "Be kind."}, *PLAIN["messages"]],
+        ),
+        ({"instruction": "1+1?", "output": "2"}, PLAIN["messages"]),
+        ({"instruction": "1+1?", "input": "", "output": "2"}, PLAIN["messages"]),
+        ({"instruction": "Add.", "input": "1, 1", "output": "2"}, [*user("Add.\n1, 1"), *assistant("2")]),
+    ],
+)
+def test_sharegpt_and_alpaca(row: Row, messages: list[Row]) -> None:
+    assert load([row], "chat")["messages"][0].to_list() == messages
+
+
+def test_alpaca_pairs() -> None:
+    row = load([{"instruction": "Add.", "input": "1, 1", "chosen": "2", "rejected": "3"}], "pairs").row(0, named=True)
+    assert [row[name] for name in ("prompt", "chosen", "rejected")] == [
+        user("Add.\n1, 1"),
+        assistant("2"),
+        assistant("3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"conversations": "a"}, "'conversations' is a text; give a list of turns with 'from' and 'value'"),
+        ({"conversations": [{"from": "bard", "value": "a"}]}, "turn 1 of 'conversations' is from 'bard', which is not"),
+        ({"conversations": [{"from": "human"}]}, "the content of turn 1 of 'conversations' is missing"),
+        ({"conversations": [{"from": "gpt", "value": "a", "weight": 0}]}, "has 'weight', which would be lost"),
+        ({"instruction": ["a"], "output": "b"}, "'instruction' is a list; give a text"),
+    ],
+)
+def test_odd_rows_of_other_layouts(row: Row, told: str) -> None:
+    with pytest.raises(TableError) as caught:
+        load([PLAIN, row], "chat")
+    assert told in str(caught.value)
+
+
+def test_a_template_makes_a_column_of_several() -> None:
+    row = {"question": "Which?", "choices": ["a) 1", "b) 2"], "n": 2, "right": "b"}
+    template = {"prompt": "{question} {{{n}}}\n{choices}", "answer": "{right}"}
+    table = load([row], "prompts", template=template, info=["n", "choices"])
+    assert table["prompt"][0].to_list() == user("Which? {2}\na) 1\nb) 2")
+    assert table["answer"].to_list() == ["b"]
+    assert json.loads(table["info"][0]) == {"n": 2, "choices": ["a) 1", "b) 2"]}
+
+
+def test_a_template_may_stand_beside_renamed_columns_and_use_its_own() -> None:
+    row = {"prompt": "1+1?", "reply": "2"}
+    table = load([row], "chat", template={"prompt": "Q: {prompt}"}, rename={"reply": "completion"})
+    assert table["messages"][0].to_list() == [*user("Q: 1+1?"), *assistant("2")]
+
+
+def test_a_template_needs_its_columns_in_every_row() -> None:
+    rows = [{"a": "x", "b": "y"}, {"a": "x", "b": None}, {"a": "x"}]
+    with pytest.raises(TableError) as caught:
+        load(rows, "prompts", template={"prompt": "{a} {b}"})
+    for line in (2, 3):
+        assert f"a.jsonl line {line}: 'b' is missing or null, and the template of 'prompt' needs it" in str(
+            caught.value
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "told"),
+    [
+        (
+            "prompts",
+            {"template": {"prompt": "{txet}"}},
+            "a.jsonl has no column 'txet' for a template. Did you mean 'text'?",
+        ),
+        (
+            "prompts",
+            {"template": {"promt": "{text}"}},
+            "'promt' is not a column of a layout of a 'prompts' table. Did you",
+        ),
+        (
+            "prompts",
+            {"rename": {"text": "prompt"}, "info": ["levl"]},
+            "no column 'levl' to keep as info. Did you mean 'level'?",
+        ),
+        ("corpus", {"info": ["level"]}, "here.info: a 'corpus' table has no column info"),
+    ],
+)
+def test_columns_that_are_not_there(kind: Kind, params: Row, told: str) -> None:
+    with pytest.raises(DataError) as caught:
+        load([{"text": "a", "level": 1}], kind, **params)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({"template": {"prompt": "{a.b}"}}, "braces hold the name of a column and nothing else"),
+        ({"template": {"prompt": "{a!r}"}}, "braces hold the name of a column"),
+        ({"template": {"prompt": "{}"}}, "braces hold the name of a column"),
+        ({"template": {"prompt": "{a"}}, "expected '}' before end of string"),
+        (
+            {"template": {"prompt": "{a}"}, "rename": {"b": "prompt"}},
+            "'prompt' is made twice, by 'rename' and otherwise",
+        ),
+    ],
+)
+def test_templates_that_cannot_be_read(params: Row, told: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        check(FileTable, {"path": "a", **params}, where="table")
+    assert told in str(caught.value)
