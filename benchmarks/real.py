@@ -44,7 +44,7 @@ KNOWN = {
 
 def estimate(name: str) -> str:
     """Time, memory and disk of a run on this machine."""
-    import stages  # noqa: F401  # first: it sets the instructions that torch may use
+    import stages  # noqa: F401, I001  # first: it sets the instructions that torch may use
     import torch
 
     from posttrain.models.device import free_bytes

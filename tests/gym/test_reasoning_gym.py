@@ -1,4 +1,4 @@
-"""The tables of reasoning-gym: equal rows from every process, and no task whose rows differ or whose answers are wrong."""
+"""The tables of reasoning-gym: equal rows from every process; tasks that do not repeat or score 0 are left out."""
 
 from __future__ import annotations
 
