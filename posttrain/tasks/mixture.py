@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 from pydantic import ConfigDict, Field, field_validator
@@ -12,6 +13,7 @@ from posttrain.errors import ParamsError
 from posttrain.measure.record import note
 from posttrain.params import PARAMS_FILE, Params
 from posttrain.tables.columns import Kind, Split
+from posttrain.tasks.counts import COUNTED, Counts
 from posttrain.tasks.task import Generator, Task, generated, generator_of
 
 
@@ -26,77 +28,77 @@ class Part(Params):
         ["train", "heldout", "test"], min_length=1, description="where its rows are; [test]: it is never trained on"
     )
 
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """The task's own keys."""
+        return self.model_extra or {}
 
-class MixtureParams(Params):
+
+class MixtureParams(Counts):
     """What is mixed, and how many rows there are in all."""
 
     seed: int = Field(0, ge=0, description="decides the order of rows")
     parts: dict[str, Part] = Field(min_length=1, description="name -> {task, weight, splits, and the task's own keys}")
-    demonstrations: int = Field(400, ge=1, description="training rows of `chat`")
-    heldout_demonstrations: int = Field(40, ge=1, description="held-out rows of `chat`")
-    prompts: int = Field(800, ge=1, description="training prompts")
-    heldout_prompts: int = Field(100, ge=1, description="held-out prompts")
-    test_prompts: int = Field(200, ge=1, description="test prompts")
 
     @field_validator("parts")
     @classmethod
     def _generate(cls, parts: dict[str, Part]) -> dict[str, Part]:
         for name, part in parts.items():
-            _generator(name, part)
+            generator_of(part.task, part.own, f"parts.{name}")
         return parts
 
-    def sizes(self) -> dict[Kind, dict[Split, int]]:
-        """The rows of each table and split."""
-        return {
-            "chat": {"train": self.demonstrations, "heldout": self.heldout_demonstrations},
-            "prompts": {"train": self.prompts, "heldout": self.heldout_prompts, "test": self.test_prompts},
-        }
-
-
-def _generator(name: str, part: Part) -> tuple[Generator, Params]:
-    """A part's generator with its parameters, which are the keys that are no key of every part."""
-    return generator_of(part.task, part.model_extra or {}, f"parts.{name}")
+    def shares(self, kind: Kind, split: Split) -> dict[str, int]:
+        """Part -> its rows of a split: whole numbers that add up, as close to the weights as can be."""
+        weights = {name: part.weight for name, part in self.parts.items() if split in part.splits}
+        size, total, before = self.sizes()[kind][split], sum(weights.values()), 0.0
+        ends = [0]
+        for weight in weights.values():
+            before += weight
+            ends.append(round(size * before / total))
+        return {name: end - start for name, start, end in zip(weights, ends, ends[1:], strict=False)}
 
 
 def _tables(params: MixtureParams) -> dict[Kind, pl.DataFrame]:
     """The parts' first rows, as many as their weights say, in an order by the seed."""
     note(seed=params.seed)
-    tables = {name: generated(part.task, *_generator(name, part)) for name, part in params.parts.items()}
+    shares = {(kind, split): params.shares(kind, split) for kind, names in COUNTED.items() for split in names}
+    tables = {name: _part(name, part, shares) for name, part in params.parts.items()}
     return {
-        kind: pl.concat([_mixed(params, kind, split, size, tables) for split, size in sizes.items()])
-        for kind, sizes in params.sizes().items()
+        kind: pl.concat([_mixed(params.seed, kind, split, shares[kind, split], tables) for split in names])
+        for kind, names in COUNTED.items()
     }
 
 
+Shares = Mapping[tuple[Kind, Split], Mapping[str, int]]
+
+
+def _part(name: str, part: Part, shares: Shares) -> Mapping[Kind, pl.DataFrame]:
+    """The tables of one part, no more than its shares where its generator can be told."""
+    generator, params = generator_of(part.task, part.own, f"parts.{name}")
+    if isinstance(params, Counts):
+        asked = {COUNTED[kind][split]: of.get(name, 0) for (kind, split), of in shares.items()}
+        params = params.model_copy(update=asked)
+    return generated(part.task, generator, params)
+
+
 def _mixed(
-    params: MixtureParams, kind: Kind, split: Split, size: int, tables: Mapping[str, Mapping[Kind, pl.DataFrame]]
+    seed: int, kind: Kind, split: Split, shares: Mapping[str, int], tables: Mapping[str, Mapping[Kind, pl.DataFrame]]
 ) -> pl.DataFrame:
-    chosen = {name: part.weight for name, part in params.parts.items() if split in part.splits and kind in tables[name]}
-    if not chosen:
-        what = f"no part has rows of `{kind}` in the split {split}"
-        raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Add {split} to the splits of a part")
+    if not shares:
+        fix = f"Add {split} to the splits of a part"
+        raise ParamsError(what=f"no part has rows in the split {split}", where=PARAMS_FILE, fix=fix)
     frames = []
-    for name, rows in _shares(chosen, size).items():
-        frame = tables[name][kind].filter(split=split).head(rows)
-        if frame.height < rows:
-            what = f"parts.{name} has {frame.height} rows of `{kind}` in the split {split}, and its share is {rows}"
+    for name, rows in shares.items():
+        frame = tables[name][kind].filter(split=split).head(rows) if kind in tables[name] else None
+        if frame is None or frame.height < rows:
+            there = 0 if frame is None else frame.height
+            what = f"parts.{name} has {there} rows of `{kind}` in the split {split}, and its share is {rows}"
             raise ParamsError(what=what, where=PARAMS_FILE, fix="Have it generate more, or ask for fewer in all")
         frames.append(frame)
     found = pl.concat(frames).unique("id", keep="first", maintain_order=True)
     order = list(range(found.height))
-    random.Random(f"{params.seed}:{kind}:{split}").shuffle(order)
+    random.Random(f"{seed}:{kind}:{split}").shuffle(order)
     return found[order]
-
-
-def _shares(weights: Mapping[str, float], size: int) -> dict[str, int]:
-    """Whole numbers that add up to `size`, as close to the weights as can be."""
-    total, before, given = sum(weights.values()), 0.0, 0
-    found: dict[str, int] = {}
-    for name, weight in weights.items():
-        before += weight
-        found[name] = round(size * before / total) - given
-        given += found[name]
-    return found
 
 
 TASKS = {"mixture": Task(Generator(MixtureParams, ("chat", "prompts"), _tables))}

@@ -109,11 +109,11 @@ def test_a_mixture_has_its_parts_by_weight_and_some_in_the_test_split_alone(para
         ("task: mixture, parts: {a: {task: sums, larges: 9}}", "parts.a.larges: unknown key. Did you mean 'largest'?"),
         (
             "task: mixture, parts: {a: {task: sums, splits: [test]}}",
-            "no part has rows of `chat` in the split train. Add train to the splits of a part",
+            "no part has rows in the split train. Add train to the splits of a part",
         ),
         (
-            "task: mixture, prompts: 100, parts: {a: {task: sums, prompts: 50}}",
-            "parts.a has 50 rows of `prompts` in the split train, and its share is 100",
+            "task: mixture, prompts: 9, parts: {a: {task: two_step, n_sft: 900, n_rl: 5}}",
+            "parts.a has 5 rows of `prompts` in the split train, and its share is 9",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from posttrain.errors import ParamsError
 from posttrain.measure.record import note
-from posttrain.params import PARAMS_FILE, Params
+from posttrain.params import PARAMS_FILE
 from posttrain.tables.columns import Kind, Split, from_rows
 from posttrain.tables.splits import split_of
 from posttrain.tasks.arithmetic.problems import (
@@ -24,6 +24,7 @@ from posttrain.tasks.arithmetic.problems import (
     draw_story,
     draw_sum,
 )
+from posttrain.tasks.counts import Counts
 from posttrain.tasks.task import Generator, Task
 
 MARK: Final = "The answer is"
@@ -33,7 +34,7 @@ TRIES: Final = 100
 """Draws in a row that may give a problem again or one of another split before there are no more."""
 
 
-class ArithmeticParams(Params):
+class ArithmeticParams(Counts):
     """How difficult the problems are, and how many there are."""
 
     seed: int = Field(0, ge=0, description="draws the problems")
@@ -41,11 +42,6 @@ class ArithmeticParams(Params):
     most: int = Field(3, ge=2, le=9, description="the most numbers of a problem")
     largest: int = Field(50, ge=2, le=9_999, description="the largest number, and of sums the largest result")
     worked_share: float = Field(0.5, ge=0, le=1, description="share of the demonstrations that show their working")
-    demonstrations: int = Field(400, ge=1, description="training rows of `chat`")
-    heldout_demonstrations: int = Field(40, ge=1, description="held-out rows of `chat`")
-    prompts: int = Field(800, ge=1, description="training prompts")
-    heldout_prompts: int = Field(100, ge=1, description="held-out prompts")
-    test_prompts: int = Field(200, ge=1, description="test prompts")
 
     @model_validator(mode="after")
     def _in_order(self) -> ArithmeticParams:
@@ -57,20 +53,15 @@ class ArithmeticParams(Params):
 def _tables(draw: Draw, params: ArithmeticParams) -> dict[Kind, pl.DataFrame]:
     """The tables `chat` and `prompts`; each part has a random stream of its own."""
     note(seed=params.seed)
-    shown: dict[Split, int] = {"train": params.demonstrations, "heldout": params.heldout_demonstrations}
-    asked: dict[Split, int] = {
-        "train": params.prompts,
-        "heldout": params.heldout_prompts,
-        "test": params.test_prompts,
-    }
+    sizes = params.sizes()
     chat = [
         {**_row(split, one), "messages": [*_prompt(one), {"role": "assistant", "content": answer}]}
-        for split, size in shown.items()
+        for split, size in sizes["chat"].items()
         for one, answer in _demonstrations(draw, params, split, size)
     ]
     prompts = [
         {**_row(split, one), "prompt": _prompt(one), "answer": str(one.answer), "info": "{}", "task": ""}
-        for split, size in asked.items()
+        for split, size in sizes["prompts"].items()
         for one in _problems(draw, params, "prompts", split, size)
     ]
     return {"chat": from_rows(chat, "chat"), "prompts": from_rows(prompts, "prompts")}
