@@ -161,5 +161,5 @@ lock: ## renew constraints.txt with the newest versions that pyproject.toml allo
 	mv constraints.new constraints.txt && rm -rf .venv-lock
 
 clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay
-	rm -rf $(VENV) .smoke .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
+	rm -rf $(VENV) .smoke .real .real-quick .packages .reasoning-gym .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
