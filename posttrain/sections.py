@@ -31,6 +31,7 @@ from posttrain.train.run_config import Algorithm, load_run
 from posttrain.user_code import PATH as IMPORT_PATH
 from stages.base_folders import FolderRun
 from stages.base_hub import HubRun as HubModel
+from stages.base_packaged import PackagedRun
 from stages.base_scratch import ScratchRun
 from stages.preference import PREFERENCE, PreferenceRun, needed_kind
 from stages.reward import RewardRun
@@ -43,6 +44,7 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "base.scratch": ScratchRun,
     "base.folders": FolderRun,
     "base.hub": HubModel,
+    "base.packaged": PackagedRun,
     "sft.runs": SftRun,
     "reward.runs": RewardRun,
 }

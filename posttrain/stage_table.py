@@ -32,6 +32,7 @@ STAGES: Final = (
     Stage("base_scratch", "base.scratch", "model"),
     Stage("base_folders", "base.folders", "model"),
     Stage("base_hub", "base.hub", "model"),
+    Stage("base_packaged", "base.packaged", "model"),
     Stage("sft", "sft.runs", "model"),
     Stage("data_samples", "data.samples", "tables"),
     Stage("reward", "reward.runs", "model"),

@@ -65,7 +65,8 @@ def main(label: str) -> None:
     if reference == model_folder:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
     elif reference is not None:
-        metrics |= divergence(model, reference, sampled, params.sampling.temperature, device)
+        some = [one for one in sampled if one.sample < (params.kl_samples or params.samples)]
+        metrics |= divergence(model, reference, some, params.sampling.temperature, device)
 
     folder = Path("results") / label
     tables = [rollouts_table(label, reward, sampled, greedy=False), rollouts_table(label, reward, greedy, greedy=True)]

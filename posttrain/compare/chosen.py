@@ -18,21 +18,24 @@ WORKSPACE = "workspace"
 """The files as they lie here; `dvc metrics diff` calls them so too."""
 
 
-def choose(names: Sequence[str], policy: str | None, score: Score) -> list[Measured]:
-    """All that the names stand for, each training once; without names every policy of the workspace."""
+def choose(names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = ()) -> list[Measured]:
+    """All that the names stand for, each training once; without names every policy of the workspace.
+
+    `tasks`: measured on the prompts of these tasks alone.
+    """
     settings = read()
     labels = policies(settings)
     here = [name for name in names if name in labels] or ([] if names else list(labels))
     others = [name for name in names if name not in labels]
     known = experiments() if [name for name in others if name != WORKSPACE] else []
     found = {one.name: one for name in others if name != WORKSPACE for one in _found(name, known, list(labels))}
-    measured = [read_measured(Path(), label, label, score) for label in dict.fromkeys(here)]
+    measured = [read_measured(Path(), label, label, score, tasks) for label in dict.fromkeys(here)]
     if others:
         flat = [settings_of(one) for one in found.values()] + ([flattened(settings)] if WORKSPACE in others else [])
         chosen = policy or _policy(flat, here, settings)
         if WORKSPACE in others:
-            measured.append(read_measured(Path(), WORKSPACE, chosen, score))
-        measured += [_read(one, chosen, score) for one in found.values()]
+            measured.append(read_measured(Path(), WORKSPACE, chosen, score, tasks))
+        measured += [_read(one, chosen, score, tasks) for one in found.values()]
     if not measured:
         fix = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
         raise PipelineError(what="there is nothing to compare", where=PARAMS_FILE, fix=fix)
@@ -66,6 +69,6 @@ def _policy(flat: Sequence[Flat], here: Sequence[str], settings: Settings) -> st
     raise PipelineError(what=what, where="compare", fix=fix)
 
 
-def _read(experiment: Experiment, policy: str, score: Score) -> Measured:
+def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
-        return read_measured(fetch(experiment, policy, Path(folder)), experiment.name, policy, score)
+        return read_measured(fetch(experiment, policy, Path(folder)), experiment.name, policy, score, tasks)

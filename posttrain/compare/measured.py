@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ import polars as pl
 from posttrain.compare.experiments import TIMES
 from posttrain.compare.statistics import Floats
 from posttrain.errors import DataError
-from posttrain.params import PARAMS_FILE, read_yaml
+from posttrain.params import PARAMS_FILE, did_you_mean, read_yaml
 from posttrain.report.curves import Column, read_curve
 from posttrain.report.lineage import flattened
 from posttrain.stage_table import policies, section_of, stage_of
@@ -52,9 +52,17 @@ class Measured:
         return {key.removeprefix(head): value for key, value in self.settings.items() if key.startswith(head)}
 
 
-def read_measured(folder: Path, name: str, policy: str, score: Score) -> Measured:
-    """What lies in a workspace, or in a copy of an experiment's files that is laid out like one."""
-    rollouts = read_table(folder / "results" / policy / "rollouts.parquet", "rollouts")
+def read_measured(folder: Path, name: str, policy: str, score: Score, tasks: Sequence[str] = ()) -> Measured:
+    """What lies in a workspace, or in a copy of an experiment's files; `tasks`: on the prompts of these alone."""
+    file = folder / "results" / policy / "rollouts.parquet"
+    rollouts = read_table(file, "rollouts")
+    known = rollouts["task"].unique().sort().to_list()
+    for task in tasks:
+        if task not in known:
+            what, fix = f"{name}: no prompt is of the task '{task:.80}'", did_you_mean(task, known)
+            raise DataError(what=what, where=str(file), fix=fix)
+    if tasks:
+        rollouts = rollouts.filter(pl.col("task").is_in(tasks))
     chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
     scores = chosen.group_by("prompt_id", maintain_order=True).agg(pl.col("reward").mean())
     settings = read_yaml(folder / PARAMS_FILE)

@@ -28,6 +28,11 @@ class EvaluateParams(Params):
     split: Split = Field("test", description="the prompts' split; test has a generator seed of its own")
     prompts: int = Field(500, ge=2, description="prompts, from the top of the split")
     samples: int = Field(8, ge=1, description="samples of each prompt")
+    kl_samples: int | None = Field(
+        None,
+        ge=1,
+        description="samples of each prompt that KL is measured on; null: all. It takes about as long as sampling them",
+    )
     seed: int = Field(20_261_121, ge=0, description="the samples' random numbers; a seed that no training uses")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     device: DeviceParams = Field(default_factory=DeviceParams)

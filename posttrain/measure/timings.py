@@ -64,7 +64,7 @@ def peak_mb() -> float:
 
 def timings_table(folder: Path = FOLDER) -> str:
     """Every stage's seconds and the share of each phase, the longest stage first."""
-    found = sorted((_read(file) for file in folder.rglob("*.json")), key=lambda one: -float(one["total"]))
+    found = sorted((read_timings(file) for file in folder.rglob("*.json")), key=lambda one: -float(one["total"]))
     if not found:
         fix = "Run a stage: each writes its timings at its end"
         raise PipelineError(what="there are no timings", where=str(folder), fix=fix)
@@ -83,7 +83,8 @@ def timings_table(folder: Path = FOLDER) -> str:
     return "\n".join(lines)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_timings(file: Path) -> dict[str, Any]:
+    """The timings that a stage wrote."""
     try:
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         {name: float(found["seconds"][name]) for name in (*NAMES, OTHER)}

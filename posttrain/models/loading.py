@@ -103,7 +103,7 @@ def filled(cls: Any, config: Any, weights: WeightFiles) -> Any:
         raise ModelError(what=what, where=where, fix="Take the config that belongs to the weights")
     tied = dict(outline(cls, config, where).all_tied_weights_keys)
     _check_dtypes(weights)
-    with _quiet():
+    with quiet():
         try:
             model, found = cls.from_pretrained(
                 None,
@@ -126,13 +126,13 @@ def filled(cls: Any, config: Any, weights: WeightFiles) -> Any:
     if apart:
         what = f"the config ties {', '.join(apart)} to other weights, and the files give them values of their own"
         raise ModelError(what=what, where=where, fix="Set tie_word_embeddings: false in it")
-    with _quiet():
+    with quiet():
         check_runs(ready(model), str(weights.folder))
     return model
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No bars and warnings of transformers, whose loader reads one tensor at a time: our errors say what was found."""
     from transformers.utils import logging
 

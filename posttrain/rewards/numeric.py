@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from decimal import Decimal
 from functools import lru_cache
+from typing import Literal
 
 from pydantic import Field
 
@@ -12,8 +14,11 @@ from posttrain.params import Params
 from posttrain.rewards.reward import rule
 from posttrain.rollout import Prompt, Rollout, Score
 
-_NUMBER = r"(-?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)\.?\s*\Z"
+_DIGITS = r"(-?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+_NUMBER = rf"{_DIGITS}\.?\s*\Z"
 """A number that ends a text: a dollar sign, thousands set off by commas and a full stop after it are allowed."""
+_ANY = re.compile(rf"(?<![\w./])(?<![0-9],){_DIGITS}(?!\w|[,./][0-9])")
+"""A number anywhere in a text, as a word of its own."""
 _LAST = re.compile(rf"(?:\A|(?<=[\s=:])){_NUMBER}")
 _WHOLE = re.compile(rf"\s*{_NUMBER}")
 _REASONS = {
@@ -30,11 +35,19 @@ class NumericOptions(Params):
     after: str | None = Field(
         None, min_length=1, description="the mark before the final answer, e.g. '####'; null: the number ends the text"
     )
+    find: Literal["end", "last"] = Field(
+        "end",
+        description="end: the number ends the completion; last: it is the last number in it, whatever follows",
+    )
 
 
-def final_number(text: str, after: str | None) -> Decimal | None:
-    """The number that ends a completion, after the mark where one is asked for; None where there is none."""
-    return _decimal((_LAST if after is None else _marked(after)).search(text))
+def final_number(text: str, options: NumericOptions) -> Decimal | None:
+    """The number that is a completion's answer, after the mark where one is asked for; None where there is none."""
+    if options.find == "last":
+        _, mark, rest = (text, "", text) if options.after is None else text.rpartition(options.after)
+        found = deque(_ANY.finditer(rest), maxlen=1) if mark or options.after is None else None
+        return _decimal(found[0] if found else None)
+    return _decimal((_LAST if options.after is None else _marked(options.after)).search(text))
 
 
 def expected_number(answer: str, after: str | None) -> Decimal | None:
@@ -57,13 +70,14 @@ def _unjudged(prompt: Prompt, options: NumericOptions) -> str | None:
 
 def _missing(options: NumericOptions) -> Score:
     wanted = "a number" if options.after is None else f"`{options.after} N`"
-    return Score(0.0, "unparseable", f"it does not end with {wanted}")
+    verb = "end with" if options.find == "end" else "have"
+    return Score(0.0, "unparseable", f"it does not {verb} {wanted}")
 
 
 @rule(NumericOptions, _unjudged)
 def correct(rollout: Rollout, options: NumericOptions) -> Score:
     """1 where the final number is the expected one."""
-    found = final_number(rollout.text, options.after)
+    found = final_number(rollout.text, options)
     expected = expected_number(rollout.prompt.answer, options.after)
     if found is None:
         return _missing(options)
@@ -75,7 +89,7 @@ def correct(rollout: Rollout, options: NumericOptions) -> Score:
 @rule(NumericOptions, form_only=True)
 def well_formed(rollout: Rollout, options: NumericOptions) -> Score:
     """1 where the text ends by itself with a final number, and has the mark once where one is asked for."""
-    if final_number(rollout.text, options.after) is None:
+    if final_number(rollout.text, options) is None:
         return _missing(options)
     once = options.after is None or rollout.text.count(options.after) == 1
     return Score(float(once and not rollout.truncated))

@@ -54,7 +54,17 @@ class Task:
     """(label, figures of the reference, figures of a policy) -> a line for the report about what a gain consists of."""
 
 
-TASKS: Final[Entries[Task]] = Entries("TASKS", {"two_step": "posttrain.tasks.two_step.task"})
+TASKS: Final[Entries[Task]] = Entries(
+    "TASKS",
+    {
+        "two_step": "posttrain.tasks.two_step.task",
+        "sums": "posttrain.tasks.arithmetic.task",
+        "stories": "posttrain.tasks.arithmetic.task",
+        "products": "posttrain.tasks.arithmetic.task",
+        "sequences": "posttrain.tasks.arithmetic.task",
+        "mixture": "posttrain.tasks.mixture",
+    },
+)
 """Name -> the module whose own TASKS has it."""
 PLAIN: Final = Task()
 """Prompts without a task: one turn, rewards with their defaults."""
@@ -75,13 +85,17 @@ def load_task(name: str) -> Task:
 
 
 def task_tables(run: str) -> dict[Any, Any]:
-    """The tables that one run of `data.tasks` generates, with ids; prompts name their task."""
-    name, generator, params = task_run(run)
+    """The tables that one run of `data.tasks` generates, with ids."""
+    return generated(*task_run(run))
+
+
+def generated(name: str, generator: Generator, params: Params) -> dict[Any, Any]:
+    """The tables of a generator, with ids; prompts that name no task are of this one."""
     tables = dict(generator.tables(params))
     if "prompts" in tables:
-        known = {"info": pl.lit("{}"), "answer": pl.lit("")}
+        known = {"info": pl.lit("{}"), "answer": pl.lit(""), "task": pl.lit("")}
         missing = [value.alias(key) for key, value in known.items() if key not in tables["prompts"].columns]
-        tables["prompts"] = tables["prompts"].with_columns(*missing, pl.lit(name).alias("task"))
+        tables["prompts"] = tables["prompts"].with_columns(*missing).with_columns(pl.col("task").replace("", name))
         _check_info(name, tables["prompts"]["info"].to_list())
     return {kind: frame if "id" in frame.columns else with_ids(frame, kind) for kind, frame in tables.items()}
 
@@ -103,12 +117,19 @@ def task_run(run: str) -> tuple[str, Generator, Params]:
     where = f"data.tasks.{run}"
     own = at(read(), where)
     name = own.get("task") if isinstance(own, dict) else None
-    if not isinstance(name, str) or (name not in TASKS and not is_import_path(name)):
+    if not isinstance(name, str):
         what = f"{where}.task = {name!r:.80} is unknown" if name is not None else f"{where} names no task"
-        hint = did_you_mean(str(name), list(TASKS)) if name is not None else f"Give it one of: {', '.join(TASKS)}"
-        raise ParamsError(what=what, where=PARAMS_FILE, fix=hint)
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Give it one of: {', '.join(TASKS)}")
+    return name, *generator_of(name, {key: own[key] for key in own if key != "task"}, where)
+
+
+def generator_of(name: str, own: Mapping[str, Any], where: str) -> tuple[Generator, Params]:
+    """The generator of a task, with its parameters."""
+    if name not in TASKS and not is_import_path(name):
+        what = f"{where}.task = '{name[:80]}' is unknown"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=did_you_mean(name, list(TASKS)))
     generator = load_task(name).generator
     if generator is None:
         what = f"{where}.task = '{name}' generates no tables"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Give the task a generator, or its tables as data.files")
-    return name, generator, check(generator.params, {key: own[key] for key in own if key != "task"}, where=where)
+    return generator, check(generator.params, own, where=where)

@@ -130,6 +130,31 @@ def test_a_policy_of_which_nothing_can_be_read_is_not_measured(finished: Path) -
     assert re.search(r"note: .*grpo.*: not measured, as no completion has an answer that can be read", words)
 
 
+def by_task(folder: Path, policies: tuple[str, ...]) -> None:
+    """The first half of the prompts are sums, which every policy but the first solves; the rest nobody solves."""
+    for policy in policies:
+        rows = [
+            {**row, "task": "sums", "reward": float(policy != policies[0])}
+            if int(row["answer"]) <= workspace.PROMPTS // 2
+            else {**row, "task": "products", "reward": 0.0}
+            for row in workspace.rollouts(policy)
+        ]
+        workspace.put_policy(folder, policy, rows)
+
+
+def test_one_task_is_compared_alone(finished: Path) -> None:
+    by_task(finished, ("sft", "grpo"))
+    half = workspace.PROMPTS // 2
+    sums, products = (compare(choose(["sft", "grpo"], None, "sampled", [task])) for task in ("sums", "products"))
+    assert (sums.prompts, products.prompts) == (half, workspace.PROMPTS - half)
+    assert {mean.label: mean.value for mean in sums.means} == {"grpo": 1.0, "sft": 0.0}
+    assert [mean.value for mean in products.means] == [0.0, 0.0]
+    whole = compare(choose(["sft", "grpo"], None, "sampled", ["sums", "products"]))
+    assert whole.means[0].value == pytest.approx(half / workspace.PROMPTS)
+    with pytest.raises(PosttrainError, match=r"sft: no prompt is of the task 'sum'.*Did you mean 'sums'\?"):
+        choose(["sft", "grpo"], None, "sampled", ["sum"])
+
+
 def test_against_one_leaves_the_other_pairs_out(seeded: Path) -> None:
     measured = choose(["sft", "low_1", "high_1"], None, "sampled")
     assert len(compare(measured).held_out) == 3

@@ -132,6 +132,17 @@ def test_a_run_has_the_surrogate_that_it_names_and_no_other(monkeypatch: pytest.
     assert not any(file.startswith(("posttrain/measure/", "posttrain/report/")) for file in grpo)
 
 
+def test_a_run_that_judges_a_mixture_has_the_code_of_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    parts = {"a": {"task": "sums"}, "b": {"task": "two_step"}}
+    tasks = {"mixed": {"task": "mixture", "parts": parts}, "other": {"task": "two_step"}}
+    settings = {"data": {"tasks": tasks}, "online": {"runs": {"run": {"algorithm": "grpo", "data": "mixed/prompts"}}}}
+    files = library().code("online@run", settings)["files"]
+    assert {f"posttrain/tasks/{name}.py" for name in ("mixture", "arithmetic/task", "two_step/task")} <= files.keys()
+    other = {**settings, "online": {"runs": {"run": {"algorithm": "grpo", "data": "other/prompts"}}}}
+    assert not any("arithmetic" in file or "mixture" in file for file in library().code("online@run", other)["files"])
+
+
 def test_a_users_module_counts_with_what_it_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "custom").mkdir()
     (tmp_path / "custom/mine.py").write_text("from shared import half\n")

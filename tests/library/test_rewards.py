@@ -18,7 +18,7 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.online.watch import Watch
 from posttrain.params import Params, check
 from posttrain.rewards.catalog import REWARDS, Rewards
-from posttrain.rewards.numeric import expected_number, final_number
+from posttrain.rewards.numeric import NumericOptions, expected_number, final_number
 from posttrain.rewards.reward import Context, Reward, RewardSum, Term, check_readable, judged_prompts
 from posttrain.rollout import Prompt, Rollout, Score, Status
 from posttrain.sampling.annotator import _prefers
@@ -279,8 +279,9 @@ def test_the_examples_of_the_documentation_are_true() -> None:
     judged = [(row[0], row[1].strip("`"), row[2].strip("`"), row[3]) for row in rows if row[-1] in VERDICTS]
     assert len(judged) > 20
     for mark, answer, completion, verdict in judged:
-        after = None if mark == "null" else mark.strip("`")
-        found = final_number(completion.replace("⏎", "\n"), after), expected_number(answer.replace("⏎", "\n"), after)
+        after = None if mark in ("null", "last") else mark.strip("`")
+        options = NumericOptions(after=after, find="last" if mark == "last" else "end")
+        found = final_number(completion.replace("⏎", "\n"), options), expected_number(answer.replace("⏎", "\n"), after)
         says = "answer refused" if found[1] is None else "not parsed" if found[0] is None else str(found[0] == found[1])
         assert VERDICTS[verdict] == says, (mark, answer, completion)
     for name, reward in REWARDS.items():

@@ -1,0 +1,120 @@
+"""`make real` and `make real-quick`: what the run will take, and the table of what it has found (docs/real.md).
+
+python -m benchmarks.real estimate real-quick
+python -m benchmarks.real table                  in the folder where it ran
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.machine import machine
+from posttrain.compare.chosen import choose
+from posttrain.compare.measured import Measured, scores
+from posttrain.compare.statistics import ALPHA, difference
+from posttrain.measure.timings import FOLDER, read_timings
+from posttrain.params import at, read
+from posttrain.stage_table import policies
+
+THREADS = 2
+MATRICES = 2_000, 576, 1_536
+"""A product of the model's feed-forward layer, by which machines are compared."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a run took where it was measured."""
+
+    minutes: float
+    gflops: float
+    """The speed of that machine."""
+    memory_gb: float
+    disk_gb: float
+
+
+KNOWN = {
+    "real": Known(minutes=50, gflops=100, memory_gb=4.5, disk_gb=7),
+    "real-quick": Known(minutes=11, gflops=100, memory_gb=4, disk_gb=5),
+}
+
+
+def estimate(name: str) -> str:
+    """Time, memory and disk of a run on this machine."""
+    import stages  # noqa: F401, I001  # first: it sets the instructions that torch may use
+    import torch
+
+    from posttrain.models.device import free_bytes
+
+    known = KNOWN[name]
+    minutes = known.minutes * known.gflops / gflops()
+    memory, disk = free_bytes(torch.device("cpu")) / 1e9, shutil.disk_usage(".").free / 1e9
+    return (
+        f"{name}: about {minutes:.0f} minutes with {THREADS} threads, by the speed of this machine now; "
+        f"{known.memory_gb:g} GB of memory ({memory:.0f} GB are free) and {known.disk_gb:g} GB of disk "
+        f"({disk:.0f} GB are free)"
+    )
+
+
+def gflops() -> float:
+    """The speed of matrix products with as many threads as the recipes use: the best of a few."""
+    import torch
+
+    torch.set_num_threads(THREADS)
+    rows, inner, columns = MATRICES
+    left, right = torch.ones(rows, inner), torch.ones(inner, columns)
+    best = 0.0
+    for _ in range(20):
+        start = time.perf_counter()
+        torch.mm(left, right)
+        best = max(best, 2e-9 * rows * inner * columns / (time.perf_counter() - start))
+    return best
+
+
+def table() -> str:
+    """Every policy on the tasks that were trained and on those that never were, each beside the one before it."""
+    settings = read()
+    parts = at(settings, "data.tasks.math.parts")
+    trained = [part["task"] for part in parts.values() if "train" in part.get("splits", ["train"])]
+    others = [part["task"] for part in parts.values() if part["task"] not in trained]
+    groups = {"trained": trained, "never trained": others}
+    labels = list(policies(settings))
+    head = ["policy"]
+    for name, tasks in groups.items():
+        head += [f"{name}: {', '.join(tasks)} [95 %]", "change [95 %]"]
+    columns = [_column(choose(labels, None, "sampled", tasks)) for tasks in groups.values()]
+    rows = [[label, *(cell for column in columns for cell in column[nth])] for nth, label in enumerate(labels)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *rows)]
+    return "\n".join([*lines, "", _cost()])
+
+
+def _column(found: Sequence[Measured]) -> list[tuple[str, str]]:
+    """The share of right answers of each policy, and the change from the one before it, with intervals over prompts."""
+    cells = []
+    for nth, one in enumerate(found):
+        here = scores([one])
+        own = difference(here, here * 0)
+        half = own.half(ALPHA)
+        change = "-"
+        if nth:
+            apart = difference(here, scores([found[nth - 1]]))
+            low, high = (apart.mean + sign * apart.half(ALPHA) for sign in (-1, 1))
+            change = f"{apart.mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+        cells.append((f"{own.mean:.3f} [{max(own.mean - half, 0):.3f}, {min(own.mean + half, 1):.3f}]", change))
+    return cells
+
+
+def _cost() -> str:
+    """The time and memory of all stages, and the machine."""
+    found = [read_timings(file) for file in FOLDER.rglob("*.json")]
+    minutes, peak = sum(one["total"] for one in found) / 60, max(one["peak_mb"] for one in found) / 1e3
+    longest = sorted(found, key=lambda one: -float(one["total"]))[:6]
+    parts = ", ".join(f"{one['stage']} {one['total'] / 60:.1f}" for one in longest)
+    return f"{minutes:.0f} minutes in all ({parts}), {peak:.1f} GB of memory at most; {THREADS} threads; {machine()}."
+
+
+if __name__ == "__main__":
+    print(estimate(sys.argv[2]) if sys.argv[1] == "estimate" else table())

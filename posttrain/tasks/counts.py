@@ -1,0 +1,29 @@
+"""How many rows a generator of demonstrations and prompts makes of each table and split."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from posttrain.params import Params
+from posttrain.tables.columns import Kind, Split
+
+
+class Counts(Params):
+    """Base of generators whose tables are `chat` and `prompts`; a mixture asks such a part for its share alone."""
+
+    demonstrations: int = Field(400, ge=0, description="training rows of `chat`")
+    heldout_demonstrations: int = Field(40, ge=0, description="held-out rows of `chat`")
+    prompts: int = Field(800, ge=0, description="training prompts")
+    heldout_prompts: int = Field(100, ge=0, description="held-out prompts")
+    test_prompts: int = Field(200, ge=0, description="test prompts")
+
+    def sizes(self) -> dict[Kind, dict[Split, int]]:
+        """Table -> split -> rows."""
+        return {kind: {split: getattr(self, name) for split, name in names.items()} for kind, names in COUNTED.items()}
+
+
+COUNTED: dict[Kind, dict[Split, str]] = {
+    "chat": {"train": "demonstrations", "heldout": "heldout_demonstrations"},
+    "prompts": {"train": "prompts", "heldout": "heldout_prompts", "test": "test_prompts"},
+}
+"""Table -> split -> the parameter that says how many rows."""
