@@ -31,7 +31,9 @@ class FilterRun(Params):
 
     data: str = table_slot(*KINDS, description="the table that is filtered")
     against: str = table_slot(
-        *KINDS, description="training rows that share text with its held-out and test rows are left out", optional=True
+        *KINDS,
+        description="the table of an evaluation, from whose held-out and test rows training rows must differ",
+        optional=True,
     )
     ngram: int = Field(13, ge=3, le=100, description="`against`: as many words in a row that are the same")
     near_duplicates: float | None = Field(

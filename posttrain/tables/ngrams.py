@@ -134,7 +134,8 @@ def _powers(base: int, count: int) -> Array:
 def _kept_powers(base: int, count: int) -> Array:
     factors = np.full(count, base, dtype=np.uint64)
     factors[0] = 1
-    return np.multiply.accumulate(factors)
+    powers: Array = np.multiply.accumulate(factors)
+    return powers
 
 
 def _mixed(values: Array) -> Array:
