@@ -142,4 +142,5 @@ def _mixed(values: Array) -> Array:
     """The finalizer of splitmix64: every bit of the input changes half of the output's."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    mixed: Array = values ^ (values >> np.uint64(31))
+    return mixed

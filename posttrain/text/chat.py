@@ -47,6 +47,7 @@ class ChatText:
         """`ends`: tokens that end a completion, in addition to the tokenizer's own (models/store.py: `load_ends`)."""
         self.tokenizer = tokenizer
         self._where = where
+        self.today = today
         self._specials = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
         if tokenizer.eos_token_id is None:
             raise DataError(what="the tokenizer has no end token", where=where, fix="Set eos_token in its config")
