@@ -109,6 +109,10 @@ def _add_reference(commands: Any) -> None:
     shown.add_argument("section", nargs="?", help="one section, e.g. online")
     algorithms = _add(commands, "algorithms", "every algorithm, or one with its formula and settings", "grpo")
     algorithms.add_argument("name", nargs="?")
+    tokens = _add(commands, "tokens", "how long the rows of a table are in tokens of a model", "mine/chat base/start")
+    tokens.add_argument("table", help="e.g. mine/chat for data/mine/chat.parquet")
+    tokens.add_argument("model", help="a folder under models/, e.g. base/start, or any folder with a tokenizer")
+    tokens.add_argument("--plot", metavar="FILE.json", help="write the histogram for `dvc plots show`")
     laws = _add(
         commands, "laws", "hold the surrogates and losses of a module of your own against the laws", "my_losses"
     )
@@ -162,6 +166,10 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.upgrade import upgrade
 
             return upgrade(arguments.mode)
+        case "tokens":
+            from posttrain.train.token_counts import token_counts
+
+            return token_counts(arguments.table, arguments.model, arguments.plot)
         case "laws":
             from posttrain.laws.own import hold
 

@@ -72,17 +72,22 @@ def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -
 @phase("load")
 def windows(text: ChatText, frame: pl.DataFrame, width: int, where: str) -> Examples:
     """Documents one after the other, each ended by the stop token, cut into windows of width + 1 tokens."""
-
-    def encode(rows: Sequence[Record]) -> list[TokenRow]:
-        return [TokenRow([], [*ids, text.stop]) for ids in text.plain([row["text"] for row in rows])]
-
-    stream = _rows(text, frame, encode, "windows", where).stream() if frame.height else np.empty(0, dtype=np.int32)
+    stream = documents(text, frame, where).stream()
     if len(stream) <= width:
         what = f"the {frame.height} documents of a split have {len(stream)} tokens, fewer than window = {width}"
         raise DataError(what=what, where=where, fix="Give more text, or lower base.window")
     if left := (len(stream) - 1) % width:
         print(f"{where}: the last {left:,} of {len(stream):,} tokens do not fill a window: left out")
     return examples(_Windows(stream, width))
+
+
+def documents(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
+    """Corpus rows, each ended by the stop token."""
+
+    def encode(rows: Sequence[Record]) -> list[TokenRow]:
+        return [TokenRow([], [*ids, text.stop]) for ids in text.plain([row["text"] for row in rows])]
+
+    return _rows(text, frame, encode, "documents", where)
 
 
 class _Windows:
