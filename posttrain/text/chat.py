@@ -60,6 +60,7 @@ class ChatText:
             raise DataError(what=what, where=where, fix="Name one of them 'default'")
         self._template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today)
         self._checked: set[tuple[str, ...]] = set()
+        self._ahead: dict[str, list[int]] = {}
         self.stop: int = tokenizer.eos_token_id
         self.stops = Stops((self.stop, *(end for end in ends if end != self.stop)), self._text)
         PROCESS.start()  # while the model is loaded
@@ -81,6 +82,8 @@ class ChatText:
         opened = self._rendered([(prompt, True) for prompt, _ in pairs])
         closed = self._rendered([(messages, False) for messages in whole])
         encoded = []
+        tails = [text[len(head) :] for (head, _), (text, _) in zip(opened, closed, strict=True)]
+        self._encode_ahead([head for head, _ in opened] + tails)
         for messages, (head, asked), (text, spans) in zip(whole, opened, closed, strict=True):
             self._check(messages)
             if not text.startswith(head):
@@ -146,8 +149,12 @@ class ChatText:
         return ids + self._markup(text[at:])
 
     def _markup(self, text: str) -> list[int]:
-        ids: list[int] = self._encoded(text)
+        ids: list[int] = self._ahead.get(text) or self._encoded(text)
         return ids
+
+    def _encode_ahead(self, texts: list[str]) -> None:
+        """Encode texts that are asked for soon, together: the tokenizer uses several cores for many texts."""
+        self._ahead = dict(zip(texts, self._encoded(texts), strict=True)) if texts else {}
 
     def _encoded(self, text: str | list[str], **how: bool) -> Any:
         try:

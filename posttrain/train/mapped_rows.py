@@ -6,6 +6,7 @@ it lies the digest of its bytes: a damaged file is made again, and so is one who
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -33,6 +34,7 @@ Encode = Callable[[list[dict[str, Any]]], Sequence[TokenRow]]
 
 CHUNK: Final = 4096
 """Table rows that are tokenized at a time: only so many are lists of numbers at once."""
+PARALLEL: Final = "TOKENIZERS_PARALLELISM"
 KEPT_BYTES: Final = 10_000_000_000
 """The least recently used files beyond so many bytes are removed."""
 _IDS: Final = pa.list_(pa.int32())
@@ -116,13 +118,26 @@ def _write(file: Path, frame: pl.DataFrame, encode: Encode) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".tmp")
     try:
-        with os.fdopen(handle, "wb") as stream, pa.ipc.new_file(stream, _SCHEMA) as writer:
+        with os.fdopen(handle, "wb") as stream, pa.ipc.new_file(stream, _SCHEMA) as writer, _several_cores():
             for part in frame.iter_slices(CHUNK):
                 writer.write_batch(_batch(encode(part.to_dicts())))
         os.replace(partial, file)
     finally:
         Path(partial).unlink(missing_ok=True)
     return file
+
+
+@contextlib.contextmanager
+def _several_cores() -> Iterator[None]:
+    """Let tokenizers use all cores: the ids are the same. Elsewhere it would warn where a process forks."""
+    before = os.environ.get(PARALLEL)
+    os.environ[PARALLEL] = "true"
+    try:
+        yield
+    finally:
+        del os.environ[PARALLEL]
+        if before is not None:
+            os.environ[PARALLEL] = before
 
 
 def _batch(rows: Sequence[TokenRow]) -> pa.RecordBatch:
