@@ -40,6 +40,7 @@ def main(run: str) -> None:
     examples, heldout = (
         demonstrations(text, frame.filter(split=split), params, str(chat)) for split in ("train", "heldout")
     )
+    del frame  # training reads the rows from their file
 
     objective = LikelihoodObjective(params.objective)
     models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
