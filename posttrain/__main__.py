@@ -166,6 +166,13 @@ def _answer(arguments: argparse.Namespace) -> str:
             from posttrain.upgrade import upgrade
 
             return upgrade(arguments.mode)
+        case _:
+            return _reference(arguments)
+
+
+def _reference(arguments: argparse.Namespace) -> str:
+    """What describes parameters, algorithms, your own module or your own table."""
+    match arguments.command:
         case "tokens":
             from posttrain.train.token_counts import token_counts
 
