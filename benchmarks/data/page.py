@@ -47,8 +47,9 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def _verdict(steps: dict[str, Any]) -> list[str]:
-    if not {"tables", "tokens"} <= steps.keys():
-        return []
+    missing = [name for name in WHAT if name not in steps]
+    if {"tables", "tokens"} & set(missing):
+        return [f"Not measured yet: {', '.join(missing)}."]
     ours = [steps["tables"], steps["tokens"]]
     wall, cpu = (sum(one[name] for one in ours) for name in ("wall_s", "cpu_s"))
     peak = max(one["peak_mb"] for one in ours)
