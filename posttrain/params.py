@@ -24,7 +24,7 @@ FORMAT = "format"
 LARGEST = 1e12
 """Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""
 GROUPS = {
-    "data": ("tasks", "files", "hub", "samples"),
+    "data": ("tasks", "files", "hub", "samples", "filters"),
     "base": ("scratch", "folders", "hub", "packaged"),
     "sft": ("runs",),
     "reward": ("runs",),

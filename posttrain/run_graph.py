@@ -8,7 +8,7 @@ from typing import Any
 from posttrain.errors import PosttrainError
 from posttrain.leftovers import Leftovers
 from posttrain.params import did_you_mean
-from posttrain.sampling.annotator import SAMPLED
+from posttrain.sampling.annotator import MADE, SAMPLED
 from posttrain.slots import NONE, slots
 from posttrain.stage_table import STAGES, Settings, group_of
 from posttrain.tables.sources import GIVEN
@@ -106,8 +106,10 @@ def _tables(group: str, name: str, run: Any) -> list[str]:
             generator = None
         found = list(generator.kinds) if generator else []
     elif group == "data.samples":
-        wanted = settings.get("tables", SAMPLED)
+        wanted = settings.get("tables", MADE)
         found = [kind for kind in SAMPLED if kind in wanted] if isinstance(wanted, list | tuple) else []
+    elif group == "data.filters":
+        found = [str(settings.get("data")).partition("/")[2]]
     else:
         found = [kind for kind in GIVEN if settings.get(kind)]
         if "pairs" in found and "feedback" not in found:

@@ -24,6 +24,7 @@ from posttrain.run_graph import Made, notes
 from posttrain.sampling.annotator import SamplesRun
 from posttrain.slots import NONE, PART
 from posttrain.stage_table import STAGES, Settings, group_of, policies
+from posttrain.tables.filters import FilterRun
 from posttrain.tables.sources import GIVEN, FilesRun
 from posttrain.tables.sources import HubRun as HubTables
 from posttrain.tasks.task import TASKS, load_task, task_run
@@ -41,6 +42,7 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "data.files": FilesRun,
     "data.hub": HubTables,
     "data.samples": SamplesRun,
+    "data.filters": FilterRun,
     "base.scratch": ScratchRun,
     "base.folders": FolderRun,
     "base.hub": HubModel,

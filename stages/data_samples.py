@@ -23,7 +23,7 @@ from posttrain.workspace import metrics_path, rounded, table_path, write_json
 
 
 def main(run: str) -> None:
-    """Samples a policy, writes what the run asks for of data/RUN/{pairs,feedback,chat}.parquet."""
+    """Samples a policy, writes what the run asks for of data/RUN/{pairs,feedback,chat,prompts}.parquet."""
     where = f"data.samples.{run}"
     params = load(SamplesRun, where)
     device = Runtime(params.device)
@@ -60,7 +60,7 @@ def main(run: str) -> None:
     write_tables(tables, folder)
     counts = {
         f"{kind}_{split}": tables[kind].filter(split=split).height
-        for kind in ("pairs", "chat")
+        for kind in ("pairs", "chat", "prompts")
         for split in ("train", "heldout")
         if kind in tables
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
 from posttrain.algorithms.preference import PreferenceObjective
@@ -17,6 +19,7 @@ from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.epochs import ChunkedSource, EpochSource, Example, KtoSource, Source
 from posttrain.train.estimate import most_tokens
+from posttrain.train.examples import RowLimit
 from posttrain.train.loop import TrainingParams, adamw, run_training
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm, load_run
@@ -24,7 +27,7 @@ from posttrain.train.tokenize_tables import comparisons, feedback
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
 
-class PreferenceRun(TrainingParams, PreferenceKnobs):
+class PreferenceRun(TrainingParams, RowLimit, PreferenceKnobs):
     """One run of `preference.runs`: an algorithm, any of its settings, and how it is trained."""
 
     algorithm: str = Field(description="a row of docs/algorithms.md")
@@ -32,7 +35,6 @@ class PreferenceRun(TrainingParams, PreferenceKnobs):
     data: str = table_slot("pairs", "feedback", description="comparisons, or feedback for kto and bco")
     epochs: float = Field(1.0, gt=0, description="times through the data")
     batch: int = Field(16, ge=1, description="comparisons or judged answers per step")
-    max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
 
 
 PREFERENCE: dict[str, Algorithm] = {name: Algorithm(row, PreferenceRun) for name, row in PREFERENCE_ROWS.items()}
@@ -48,7 +50,7 @@ def main(run: str) -> None:
     text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
     frame = read_table(table, kind).filter(split="train")
     tokenize = feedback if kind == "feedback" else comparisons
-    examples = tokenize(text, frame.iter_rows(named=True), params.max_tokens, str(table))
+    examples = tokenize(text, frame, params, str(table))
     if params.parts > len(examples):
         what = f"{section}.parts = {params.parts} parts cannot be made of {len(examples)} rows"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Use fewer")
@@ -65,7 +67,7 @@ def main(run: str) -> None:
         models,
         adamw(models.trained, params, source.steps),
         ("loss", "accuracy"),
-        step_tokens=most_tokens(examples, params.batch) * (2 if objective.mismatched else 1),
+        step_tokens=most_tokens(examples.tokens, params.batch) * (2 if objective.mismatched else 1),
     )
 
     save_model(models.policy, model_path(name), start, params.save_dtype)
@@ -74,7 +76,7 @@ def main(run: str) -> None:
 
 
 def preference_source(
-    objective: PreferenceObjective, examples: list[Example], batch: int, epochs: float, seed: int, models: ModelSet
+    objective: PreferenceObjective, examples: Sequence[Example], batch: int, epochs: float, seed: int, models: ModelSet
 ) -> Source:
     """The rows in the order and company that the objective asks for."""
     if objective.knobs.parts > 1:

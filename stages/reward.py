@@ -17,6 +17,7 @@ from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.epochs import EpochSource, Example
 from posttrain.train.estimate import most_tokens
+from posttrain.train.examples import RowLimit
 from posttrain.train.heldout import answer_scores
 from posttrain.train.loop import TrainingParams, adamw, run_training
 from posttrain.train.model_set import ModelSet
@@ -24,7 +25,7 @@ from posttrain.train.tokenize_tables import comparisons, demonstrations, ranking
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
 
-class RewardRun(TrainingParams):
+class RewardRun(TrainingParams, RowLimit):
     """One run of `reward.runs`: a reward model."""
 
     start: str = model_slot("the model whose backbone it takes")
@@ -33,7 +34,6 @@ class RewardRun(TrainingParams):
     demonstrations: str = table_slot("chat", description="answers whose mean score becomes 0", optional=True)
     epochs: float = Field(2.0, gt=0, description="times through the comparisons")
     batch: int = Field(16, ge=1, description="comparisons per step")
-    max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
     shown: int = Field(500, ge=1, description="so many demonstrations are scored")
     objective: RewardKnobs = Field(default_factory=RewardKnobs)
 
@@ -62,16 +62,15 @@ def main(run: str) -> None:
     text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
     frame = read_table(pairs, "pairs")
     examples, heldout = (
-        comparisons(text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(pairs))
-        for split in ("train", "heldout")
+        comparisons(text, frame.filter(split=split), params, str(pairs)) for split in ("train", "heldout")
     )
     if judged:
         rows = read_table(judged, "feedback").filter(split="train")
-        examples = rankings(text, rows.iter_rows(named=True), params.max_tokens, str(judged))
-    shown: list[Example] = []
+        examples = rankings(text, rows, params, str(judged))
+    shown: Sequence[Example] = []
     if chat:
         rows = read_table(chat, "chat").filter(split="train").head(params.shown)
-        shown = demonstrations(text, rows.iter_rows(named=True), params.max_tokens, str(chat), "last")
+        shown = demonstrations(text, rows, params, str(chat), "last")
 
     objective = RewardObjective(params.objective)
     models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
@@ -86,7 +85,7 @@ def main(run: str) -> None:
         models,
         adamw(models.trained, params, source.steps),
         ("loss", "accuracy"),
-        step_tokens=most_tokens(examples, params.batch),
+        step_tokens=most_tokens(examples.tokens, params.batch),
     )
 
     round_weights(models.policy, start, params.save_dtype)  # what is measured is what is saved

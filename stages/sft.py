@@ -13,20 +13,20 @@ from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText, Trained
 from posttrain.train.epochs import EpochSource
+from posttrain.train.examples import RowLimit
 from posttrain.train.loop import TrainingParams, train_likelihood
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import demonstrations
 from posttrain.workspace import table_path
 
 
-class SftRun(TrainingParams):
+class SftRun(TrainingParams, RowLimit):
     """One run of `sft.runs`: learning from demonstrations."""
 
     start: str = model_slot("the model it starts from")
     data: str = table_slot("chat", description="the demonstrations")
     epochs: float = Field(3.0, gt=0, description="times through the demonstrations")
     batch: int = Field(16, ge=1, description="demonstrations per step")
-    max_tokens: int = Field(256, ge=8, description="longer rows are left out, and counted")
     turns: Trained = Field("all", description="the assistant's turns that are trained: all, or the last of each row")
     objective: LikelihoodKnobs = Field(default_factory=LikelihoodKnobs)
 
@@ -40,11 +40,10 @@ def main(run: str) -> None:
     text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
     frame = read_table(chat, "chat")
     examples, heldout = (
-        demonstrations(
-            text, frame.filter(split=split).iter_rows(named=True), params.max_tokens, str(chat), params.turns
-        )
+        demonstrations(text, frame.filter(split=split), params, str(chat), params.turns)
         for split in ("train", "heldout")
     )
+    del frame  # training reads the rows from their file
 
     objective = LikelihoodObjective(params.objective)
     models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
@@ -56,6 +55,7 @@ def main(run: str) -> None:
         objective,
         EpochSource(examples, params.batch, params.epochs, params.seed),
         models,
+        examples,
         heldout,
         start=start,
     )

@@ -6,6 +6,7 @@ import json
 import statistics
 from pathlib import Path
 
+from benchmarks.data.page import data_lines
 from benchmarks.overhead.page import overhead_lines
 from benchmarks.speed.case import Shape, batches, lengths, padding
 from benchmarks.speed.cases import COMPARED, SCALING, case_of
@@ -75,7 +76,7 @@ def write_page(results: Path, page: Path) -> None:
     lines += [f"| {case} | not measured yet | | | | | | | |" for case in COMPARED if case not in found]
     lines += ["", CONTROL, "", *_others(found), "", *_padding(), "", *_kernel_time(found), *_targets(found), ""]
     lines += _scaling(results)
-    lines += overhead_lines()
+    lines += [*overhead_lines(), "", *data_lines()]
     page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print(f"written: {page}")
 

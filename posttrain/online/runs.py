@@ -38,6 +38,7 @@ from posttrain.slots import NONE, model_of, model_slot, table_of, table_slot
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.epochs import EpochSource, Source
+from posttrain.train.examples import RowLimit
 from posttrain.train.loop import TrainingParams, adamw, run_training
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm
@@ -162,7 +163,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         corpus = table_of(self.corpus)
         if corpus is None:
             return samples
-        documents = read_table(corpus, "corpus").filter(split="train")["text"].to_list()
+        documents = read_table(corpus, "corpus").filter(split="train")
         return PtxSource(samples, windows(text, documents, self.text.window, str(corpus)), self.text.rows, self.seed)
 
     def tables(self) -> list[Path]:
@@ -237,7 +238,7 @@ class SampledBestRun(SampledRun, SampledBestKnobs):
         return FilteredSource(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
 
 
-class DistillRun(OnlineParams, DistillRunKnobs):
+class DistillRun(OnlineParams, RowLimit, DistillRunKnobs):
     """One run of `distill.runs`: a student that learns a teacher's distribution."""
 
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
@@ -245,7 +246,6 @@ class DistillRun(OnlineParams, DistillRunKnobs):
     teacher: str = model_slot("the model that is learned from")
     demonstrations: str = table_slot("chat", description="given answers to learn from, for own below 1", optional=True)
     reward: Rewards = Field(USUAL, description="what is watched, not learned from")
-    max_tokens: int = Field(256, ge=8, description="longer given rows are left out, and counted")
 
     @model_validator(mode="after")
     def _complete(self) -> DistillRun:
@@ -266,9 +266,9 @@ class DistillRun(OnlineParams, DistillRunKnobs):
         chat = table_of(self.demonstrations)
         if self.own == 1 or chat is None:
             return samples
-        rows = read_table(chat, "chat").filter(split="train").iter_rows(named=True)
+        rows = read_table(chat, "chat").filter(split="train")
         size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
-        given = EpochSource(demonstrations(text, rows, self.max_tokens, str(chat), "last"), size, 1, self.seed)
+        given = EpochSource(demonstrations(text, rows, self, str(chat), "last"), size, 1, self.seed)
         return MixedSource(samples, given, self.own, self.seed)
 
     def tables(self) -> list[Path]:

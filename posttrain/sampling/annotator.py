@@ -1,4 +1,4 @@
-"""Tables from a policy's own samples: the best of them as demonstrations, and what a simulated annotator says.
+"""Tables from a policy's own samples: the best as demonstrations, prompts by pass rate, a simulated annotator's view.
 
 The annotator compares two samples of one prompt by their true reward and errs as Bradley and Terry have it:
 P(a before b) = sigmoid((R_a - R_b) / noise). Held-out comparisons are labelled without noise, so that accuracy on them
@@ -15,7 +15,7 @@ from itertools import combinations
 from typing import Annotated, Any, Final, Literal
 
 import polars as pl
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from posttrain.errors import DataError
 from posttrain.models.device import DeviceParams
@@ -30,9 +30,11 @@ from posttrain.text.chat import DATE, TemplateDate
 
 SURE = 700.0
 """Log-odds at which an annotator never errs; exp of somewhat more is no number any more."""
-SampledKind = Literal["pairs", "feedback", "chat"]
-SAMPLED: Final[tuple[SampledKind, ...]] = ("pairs", "feedback", "chat")
+SampledKind = Literal["pairs", "feedback", "chat", "prompts"]
+SAMPLED: Final[tuple[SampledKind, ...]] = ("pairs", "feedback", "chat", "prompts")
 """The tables that samples can become."""
+MADE: Final = SAMPLED[:3]
+"""Those that are made by default."""
 
 
 class SamplesRun(Params):
@@ -42,7 +44,7 @@ class SamplesRun(Params):
     data: str = table_slot("prompts", description="the prompts it samples for")
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True)
     tables: list[SampledKind] = Field(
-        list(SAMPLED), min_length=1, description="the tables to make: pairs, feedback, chat"
+        list(MADE), min_length=1, description="the tables to make: pairs, feedback, chat, prompts"
     )
     seed: int = Field(0, ge=0, description="decides samples, pairs and the annotator's errors")
     prompts: int = Field(500, ge=2, description="training prompts that are sampled")
@@ -53,6 +55,14 @@ class SamplesRun(Params):
     min_score: float | None = Field(
         None, description="chat has a prompt's best sample if its reward is at least this; null: whatever its reward"
     )
+    pass_score: float = Field(1.0, description="a sample passes if its reward is at least this")
+    pass_rate: list[float] = Field(
+        [0.0, 1.0],
+        min_length=2,
+        max_length=2,
+        description="prompts has the sampled training prompts with a share of passing samples from the first to the "
+        "second number, and all sampled held-out prompts",
+    )
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(USUAL, description="what the annotator values")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
@@ -62,6 +72,13 @@ class SamplesRun(Params):
     def _reward_model_where_it_counts(self) -> SamplesRun:
         need_reward_model(self.reward, self.reward_model)
         return self
+
+    @field_validator("pass_rate", mode="after")
+    @classmethod
+    def _shares(cls, rates: list[float]) -> list[float]:
+        if not 0 <= rates[0] <= rates[1] <= 1:
+            raise ValueError(f"{rates} are no shares in order. Use two numbers from 0 to 1, e.g. [0.1, 0.9]")
+        return rates
 
 
 def sampled_tables(
@@ -78,6 +95,8 @@ def sampled_tables(
         tables["pairs"], tables["feedback"], summary = _annotated(params, where, rows, samples, rewards)
     if "chat" in params.tables:
         tables["chat"] = _best(params, where, rows, samples, rewards)
+    if "prompts" in params.tables:
+        tables["prompts"] = _of_difficulty(params, where, rows, rewards)
     return {kind: tables[kind] for kind in params.tables}, summary | {"mean_reward": sum(rewards) / len(rewards)}
 
 
@@ -105,6 +124,24 @@ def _best(
             fix = "Raise samples or prompts, lower min_score, or leave chat out of tables"
             raise DataError(what=what, where=f"{where} (params.yaml)", fix=fix)
     return with_ids(pl.DataFrame(kept), "chat").unique("id", keep="first", maintain_order=True)
+
+
+def _of_difficulty(
+    params: SamplesRun, where: str, rows: Sequence[Mapping[str, Any]], rewards: Sequence[float]
+) -> pl.DataFrame:
+    """The training prompts whose measured pass rate is as asked, and all held-out prompts."""
+    low, high = params.pass_rate
+    scores = (rewards[i : i + params.samples] for i in range(0, len(rewards), params.samples))
+    rates = [sum(score >= params.pass_score for score in mine) / len(mine) for mine in scores]
+    train = sum(row["split"] == "train" for row in rows)
+    kept = [row for row, rate in zip(rows, rates, strict=True) if row["split"] != "train" or low <= rate <= high]
+    left = sum(row["split"] == "train" for row in kept)
+    counts = f"{sum(rate == 0 for rate in rates):,} never pass, {sum(rate == 1 for rate in rates):,} always"
+    print(f"{where}: {left:,} of {train:,} training prompts have a pass rate in [{low:g}, {high:g}]; of all, {counts}")
+    if not left:
+        what = f"no training prompt has a pass rate in [{low:g}, {high:g}]; of {len(rates):,} prompts {counts}"
+        raise DataError(what=what, where=f"{where} (params.yaml)", fix="Widen pass_rate, or lower pass_score")
+    return with_ids(pl.DataFrame(kept), "prompts")
 
 
 def _learnable(sampled: Rollout) -> bool:

@@ -106,6 +106,8 @@ SPLITS: Final[dict[Kind, tuple[Split, ...]]] = {
 
 
 ID_LENGTH: Final = 16
+_ENCODED: Final = 65_536
+"""Rows that are JSON at a time, which takes as much memory as the rows themselves."""
 _CANONICAL_TURNS: Final = pl.List(pl.Struct({"content": pl.String(), "role": pl.String()}))
 
 
@@ -143,8 +145,13 @@ def content_ids(frame: pl.DataFrame, columns: Iterable[str]) -> pl.Series:
     ordered = [
         pl.col(name).cast(_CANONICAL_TURNS) if frame.schema[name] == TURNS else pl.col(name) for name in sorted(columns)
     ]
-    encoded = frame.select(pl.struct(ordered).struct.json_encode()).to_series()
-    return pl.Series("id", [digest(text) for text in encoded], dtype=pl.String())
+    parts = [
+        pl.Series(
+            "id", map(digest, part.select(pl.struct(ordered).struct.json_encode()).to_series()), dtype=pl.String()
+        )
+        for part in frame.iter_slices(_ENCODED)
+    ]
+    return pl.concat(parts) if parts else pl.Series("id", [], dtype=pl.String())
 
 
 def with_ids(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:

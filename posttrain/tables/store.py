@@ -241,15 +241,12 @@ def write_parquet(frame: pl.DataFrame, path: Place) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as stream:
-            table = frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
-            pq.write_table(
-                table.replace_schema_metadata({FORMAT: str(TABLES)}),
-                stream,
-                row_group_size=_ROW_GROUP,
-                compression="zstd",
-                compression_level=3,
-                write_page_checksum=True,
-            )
+            schema = _arrow(frame.clear()).schema
+            with pq.ParquetWriter(
+                stream, schema, compression="zstd", compression_level=3, write_page_checksum=True
+            ) as writer:
+                for part in frame.iter_slices(_ROW_GROUP) if frame.height else [frame]:
+                    writer.write_table(_arrow(part))
         sync(partial)
         partial.replace(file)
         sync(file)
@@ -261,6 +258,11 @@ def write_parquet(frame: pl.DataFrame, path: Place) -> None:
         ) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _arrow(frame: pl.DataFrame) -> pa.Table:
+    table = frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
+    return table.replace_schema_metadata({FORMAT: str(TABLES)})
 
 
 def _decode_names(field: pa.Field) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -110,18 +110,22 @@ def load_table(
     read = read_parts(parts, kind, source, source.limit, where)
     if read.limited:
         say(f"read only the first {source.limit:,} rows of each split (limit)")
-    own = own_splits(read, list(parts), source, where)
-    count = own.height + len(read.refused)
+    refused, own = read.refused, own_splits(read, list(parts), source, where)
+    count, shares = own.height + len(refused), split_shares(set(own["split"]), source, kind)
     split = divide(own, source, kind, say)
+    del read, own  # a large table fits the memory two or three times, not five times
     rows = _without_duplicates(with_ids(split, kind).hstack(split.select(ORIGIN)), say)
-    rejected, told = _rejected(rows, read.refused, kind)
+    del split
+    rejected, told = _rejected(rows, refused, kind)
     if told and source.bad_rows == "stop":
         raise _rejection(rejected, told, f"of {counted(count)} break the rules of a '{kind}' table:", where, table)
     if told:
         say(f"{counted(rejected.height)} left out as bad (bad_rows: drop), e.g. {told[0]}")
-    good = rows.join(rejected, on=ORIGIN, how="anti", maintain_order="left").drop(ORIGIN)
+    if rejected.height:
+        rows = rows.join(rejected, on=ORIGIN, how="anti", maintain_order="left")
+    good = rows.drop(ORIGIN)
     check_splits(good, source, kind, where)
-    _tell(good, own, source, kind, count, say)
+    _tell(good, shares, kind, count, say)
     return good
 
 
@@ -160,10 +164,11 @@ def dataset_parts(loaded: Any, name: str) -> Parts:
 
 
 def _without_duplicates(rows: pl.DataFrame, say: Say) -> pl.DataFrame:
-    unique = rows.unique(["id", "split"], keep="first", maintain_order=True)
-    if unique.height < rows.height:
-        say(f"{counted(rows.height - unique.height)} left out: the same as an earlier row of their split")
-    return unique
+    first = rows.select(pl.struct("id", "split").is_first_distinct()).to_series()
+    if first.all():
+        return rows
+    say(f"{counted(rows.height - int(first.sum()))} left out: the same as an earlier row of their split")
+    return rows.filter(first)
 
 
 def _rejected(rows: pl.DataFrame, refused: list[Refused], kind: Kind) -> tuple[pl.DataFrame, list[str]]:
@@ -187,9 +192,8 @@ def _rejection(rejected: pl.DataFrame, told: list[str], what: str, where: str, t
     return TableError(what="\n  ".join([f"{rejected.height:,} {what}", *told, *more]), where=where, fix=fix)
 
 
-def _tell(table: pl.DataFrame, own: pl.DataFrame, source: ReadOptions, kind: Kind, count: int, say: Say) -> None:
+def _tell(table: pl.DataFrame, shares: Mapping[Split, float], kind: Kind, count: int, say: Say) -> None:
     """How many rows were read, and where they are now."""
-    shares = split_shares(set(own["split"]), source, kind)
     told = []
     for split in SPLITS[kind]:
         share = f" ({split}_share {shares[split]:g})" if shares.get(split) else ""

@@ -45,6 +45,7 @@ class ChatText:
         """`ends`: tokens that end a completion, in addition to the tokenizer's own (models/store.py: `load_ends`)."""
         self.tokenizer = tokenizer
         self._where = where
+        self.today = today
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         if tokenizer.eos_token_id is None:
             raise DataError(what="the tokenizer has no end token", where=where, fix="Set eos_token in its config")
@@ -57,6 +58,7 @@ class ChatText:
             raise DataError(what=what, where=where, fix="Name one of them 'default'")
         template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today)
         self._template = ChatTemplate(template, sorted(special, key=len, reverse=True), where)
+        self._ahead: dict[str, list[int]] = {}
         self.stop: int = tokenizer.eos_token_id
         self.stops = Stops((self.stop, *(end for end in ends if end != self.stop)), self._text)
         PROCESS.start()  # while the model is loaded
@@ -83,12 +85,16 @@ class ChatText:
         """
         trained = [_assistant(one.messages) if turns == "all" else [len(one.messages) - 1] for one in talks]
         places = [(one, nth) for one, some in zip(talks, trained, strict=True) for nth in some]
-        opened = iter(self._template.write([Asked(one.messages[:nth], True, one.tools) for one, nth in places]))
-        closed = iter(self._template.write([Asked(one.messages[: nth + 1], False, one.tools) for one, nth in places]))
+        opened = self._template.write([Asked(one.messages[:nth], True, one.tools) for one, nth in places])
+        closed = self._template.write([Asked(one.messages[: nth + 1], False, one.tools) for one, nth in places])
+        written = iter(list(zip(opened, closed, strict=True)))
+        found = [(one, [next(written) for _ in some]) for one, some in zip(talks, trained, strict=True)]
+        heads = [turns[0][0].text for _, turns in found]
+        self._encode_ahead(heads + [whole.text[len(head.text) :] for _, turns in found for head, whole in turns])
         rows = []
-        for one, some in zip(talks, trained, strict=True):
+        for one, turns in found:
             self._template.check(one)
-            rows.append(self._row(one, [(next(opened), next(closed)) for _ in some]))
+            rows.append(self._row(one, turns))
         return rows
 
     def exchanges(self, pairs: Sequence[tuple[Sequence[Message], Sequence[Message]]]) -> list[TokenRow]:
@@ -197,8 +203,12 @@ class ChatText:
         return ids + self._markup(text[at:])
 
     def _markup(self, text: str) -> list[int]:
-        ids: list[int] = self._encoded(text)
+        ids: list[int] = self._ahead.get(text) or self._encoded(text)
         return ids
+
+    def _encode_ahead(self, texts: list[str]) -> None:
+        """Encode texts that are asked for soon, together: the tokenizer uses several cores for many texts."""
+        self._ahead = dict(zip(texts, self._encoded(texts), strict=True)) if texts else {}
 
     def _encoded(self, text: str | list[str], **how: bool) -> Any:
         try:

@@ -128,7 +128,7 @@ class ChunkedSource(Source):
         if parts > len(examples):
             raise ValueError(f"{len(examples)} examples cannot be cut into {parts} parts")
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed)).tensor_split(parts)
-        self._parts = [EpochSource([examples[i] for i in part.tolist()], batch_size, epochs, seed) for part in order]
+        self._parts = [EpochSource(_Some(examples, part.tolist()), batch_size, epochs, seed) for part in order]
         self._models = models
 
     @property
@@ -158,6 +158,20 @@ class ChunkedSource(Source):
         with torch.no_grad():
             for name, parameter in reference.named_parameters():
                 parameter.copy_(tensors[name])
+
+
+@dataclass(frozen=True)
+class _Some(Sequence[Example]):
+    """Some of the examples, which are not read before a batch needs them."""
+
+    examples: Sequence[Example]
+    numbers: list[int]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.examples[self.numbers[index]]
 
 
 def stack(examples: Sequence[Example]) -> Batch:

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from posttrain.errors import TrainingError
 from posttrain.models.device import free_bytes
 from posttrain.models.logp import GPU_TILE_BYTES, TILE_BYTES
-from posttrain.train.epochs import Example
 from posttrain.train.model_set import ModelSet
 
 GB = 1e9
@@ -54,10 +54,9 @@ def _forward_width(config: Any) -> int:
     return int(max(width, experts * one))
 
 
-def most_tokens(examples: Sequence[Example], count: int) -> int:
-    """The tokens of the `count` longest examples: no step of so many examples holds more."""
-    sizes = sorted(sum(map(len, example.rows)) for example in examples)
-    return sum(sizes[-count:])
+def most_tokens(sizes: Sequence[int] | np.ndarray[Any, Any], count: int) -> int:
+    """The tokens of the `count` longest examples, by their sizes: no step of so many examples holds more."""
+    return int(np.sort(sizes)[-count:].sum())
 
 
 def checkpoint_bytes(models: ModelSet) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -24,8 +24,9 @@ from posttrain.progress import Progress
 from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
 from posttrain.train.checkpoint import Checkpoints, Saved
-from posttrain.train.epochs import EpochSource, Example, Source
+from posttrain.train.epochs import EpochSource, Source
 from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory, most_tokens
+from posttrain.train.examples import Examples
 from posttrain.train.heldout import mean_loss
 from posttrain.train.limits import LimitParams, within
 from posttrain.train.metrics import MetricsLog
@@ -101,20 +102,20 @@ def train_likelihood(
     objective: Objective,
     source: EpochSource,
     models: ModelSet,
-    heldout: Sequence[Example],
+    examples: Examples,
+    heldout: Examples,
     *,
     start: Path,
 ) -> None:
     """Learn given rows; writes the model, with the tokenizer of `start`, and its metrics."""
-    examples = source.examples
-    update, tokens = adamw(models.trained, params, source.steps), most_tokens(examples, source.batch_size)
+    update = adamw(models.trained, params, source.steps)
+    tokens = most_tokens(examples.tokens, source.batch_size)
     log = run_training(name, params, inputs, objective, source, models, update, ("loss",), step_tokens=tokens)
 
     save_model(models.policy, model_path(name), start, params.save_dtype)
     losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}
-    rows = (row for example in examples for row in example.rows)
-    learned = sum(len(row.rest) if row.mask is None else sum(row.mask) for row in rows)
-    write_json(metrics_path(name), {"steps": source.steps, "rows": len(examples), "tokens": learned, **rounded(losses)})
+    counts = {"steps": source.steps, "rows": len(examples), "tokens": examples.learned}
+    write_json(metrics_path(name), {**counts, **rounded(losses)})
     print(f"{name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(name)}")
 
 

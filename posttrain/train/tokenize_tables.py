@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
+import polars as pl
 
 from posttrain.errors import DataError
 from posttrain.measure.phases import phase
 from posttrain.rollout import TokenRow
 from posttrain.text.chat import ChatText, Trained
 from posttrain.text.chat_template import Conversation
-from posttrain.train.epochs import Example
+from posttrain.train.examples import Examples, RowLimit, examples
+from posttrain.train.mapped_rows import Array, MappedRows, mapped_rows
 
 Record = Mapping[str, Any]
 
@@ -27,79 +31,98 @@ def conversation(row: Record, where: str) -> Conversation:
 
 
 @phase("load")
-def demonstrations(text: ChatText, rows: Iterable[Record], longest: int, where: str, turns: Trained) -> list[Example]:
-    """Chat rows, trained on all turns of the assistant or the last; longer rows are left out, and counted."""
-    encoded = text.conversations([conversation(row, where) for row in rows], turns)
-    examples = [Example([one]) for one in encoded]
-    return _short(examples, longest, where)
+def demonstrations(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str, turns: Trained) -> Examples:
+    """Chat rows, trained on all turns of the assistant or the last."""
+
+    def encode(rows: Sequence[Record]) -> list[TokenRow]:
+        return text.conversations([conversation(row, where) for row in rows], turns)
+
+    return examples(_rows(text, frame, encode, f"demonstrations, {turns}", where)).limited(limit, where)
 
 
 @phase("load")
-def comparisons(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Example]:
-    """Pair rows: the chosen answer, then the rejected one."""
-    examples, kept = [], list(rows)
-    encoded = text.exchanges([(row["prompt"], row[side]) for row in kept for side in ("chosen", "rejected")])
-    for row, chosen, rejected in zip(kept, encoded[::2], encoded[1::2], strict=True):
-        examples.append(
-            Example(
-                [chosen, replace(rejected, prompt=chosen.prompt)],
-                {"side": [1.0, -1.0], "margin": [row["margin"]] * 2},
-            )
-        )
-    return _short(examples, longest, where)
+def comparisons(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
+    """Pair rows: the chosen answer, then the rejected one, each after the same prompt."""
+
+    def encode(rows: Sequence[Record]) -> list[TokenRow]:
+        found = text.exchanges([(row["prompt"], row[side]) for row in rows for side in ("chosen", "rejected")])
+        return [
+            one
+            for row, other in zip(found[::2], found[1::2], strict=True)
+            for one in (row, replace(other, prompt=row.prompt))
+        ]
+
+    columns = {"side": np.tile([1.0, -1.0], frame.height), "margin": frame["margin"].to_numpy().repeat(2)}
+    return examples(_rows(text, frame, encode, "comparisons", where), 2, columns).limited(limit, where)
 
 
 @phase("load")
-def feedback(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Example]:
+def feedback(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
     """Unpaired rows: an answer and whether it was liked."""
-    kept = list(rows)
-    examples = [
-        Example([one], {"label": [1.0 if row["label"] else -1.0]})
-        for row, one in zip(kept, _judged(text, kept), strict=True)
-    ]
-    return _short(examples, longest, where)
+    labels = np.where(frame["label"].to_numpy(), 1.0, -1.0)
+    return examples(_judged(text, frame, where), 1, {"label": labels}).limited(limit, where)
 
 
 @phase("load")
-def rankings(text: ChatText, rows: Iterable[Record], longest: int, where: str) -> list[Example]:
+def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
     """Judged answers, prompt by prompt: the liked ones rank 0, the others 1; prompts of one kind only are left out."""
-    answers: dict[str, list[tuple[TokenRow, float]]] = {}
-    kept = list(rows)
-    for row, one in zip(kept, _judged(text, kept), strict=True):
-        answers.setdefault(str(one.prompt), []).append((one, 0.0 if row["label"] else 1.0))
-    examples = [
-        Example([one for one, _ in mine], {"rank": [rank for _, rank in mine]})
-        for mine in answers.values()
-        if len({rank for _, rank in mine}) == 2
-    ]
-    return _short(examples, longest, where)
+    rows = _judged(text, frame, where)
+    liked = frame["label"].to_numpy()
+    answers: dict[bytes, list[int]] = {}
+    for place in range(frame.height):
+        answers.setdefault(rows.prompt_bytes(place), []).append(place)
+    told = [mine for mine in answers.values() if len({bool(liked[place]) for place in mine}) == 2]
+    if len(told) < len(answers):
+        few = f"{len(answers) - len(told):,} of {len(answers):,} prompts"
+        print(f"{where}: {few} have answers of one label only: left out")
+    places = np.array([place for mine in told for place in mine], dtype=np.int64)
+    starts = np.cumsum([0, *map(len, told)])
+    return Examples(rows, places, starts, {"rank": np.where(liked[places], 0.0, 1.0)}).limited(limit, where)
 
 
 @phase("load")
-def windows(text: ChatText, documents: Sequence[str], width: int, where: str) -> list[Example]:
+def windows(text: ChatText, frame: pl.DataFrame, width: int, where: str) -> Examples:
     """Documents one after the other, each ended by the stop token, cut into windows of width + 1 tokens."""
-    stream = [token for ids in (text.plain(documents) if documents else []) for token in (*ids, text.stop)]
+    stream = documents(text, frame, where).stream()
     if len(stream) <= width:
-        what = f"the {len(documents)} documents of a split have {len(stream)} tokens, fewer than window = {width}"
+        what = f"the {frame.height} documents of a split have {len(stream)} tokens, fewer than window = {width}"
         raise DataError(what=what, where=where, fix="Give more text, or lower the run's `window`")
-    starts = range(0, len(stream) - width, width)
-    return [Example([TokenRow([], stream[start : start + width + 1])]) for start in starts]
+    if left := (len(stream) - 1) % width:
+        print(f"{where}: the last {left:,} of {len(stream):,} tokens do not fill a window: left out")
+    return examples(_Windows(stream, width))
 
 
-def _judged(text: ChatText, rows: Sequence[Record]) -> list[TokenRow]:
-    return text.exchanges([(row["prompt"], row["completion"]) for row in rows])
+def documents(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
+    """Corpus rows, each ended by the stop token."""
+
+    def encode(rows: Sequence[Record]) -> list[TokenRow]:
+        return [TokenRow([], [*ids, text.stop]) for ids in text.plain([row["text"] for row in rows])]
+
+    return _rows(text, frame, encode, "documents", where)
 
 
-def _short(examples: list[Example], longest: int, where: str) -> list[Example]:
-    if not examples:
+class _Windows:
+    """Windows of a stream; the token between two of them is the last of one and the first of the next."""
+
+    def __init__(self, stream: Array, width: int) -> None:
+        self._stream, self._width = stream, width
+        starts = np.arange(0, len(stream) - width, width)
+        self.prompt_sizes, self.rest_sizes = np.zeros_like(starts), np.full_like(starts, width + 1)
+
+    def row(self, place: int) -> TokenRow:
+        """One window."""
+        start = place * self._width
+        return TokenRow([], self._stream[start : start + self._width + 1].tolist())
+
+
+def _judged(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
+    def encode(rows: Sequence[Record]) -> list[TokenRow]:
+        return text.exchanges([(row["prompt"], row["completion"]) for row in rows])
+
+    return _rows(text, frame, encode, "judged", where)
+
+
+def _rows(text: ChatText, frame: pl.DataFrame, encode: Any, how: str, where: str) -> MappedRows:
+    if frame.is_empty():
         raise DataError(what="a split has no rows to train on", where=where, fix="Give it rows")
-    sizes = (max(map(len, example.rows)) for example in examples)
-    kept = [example for example, size in zip(examples, sizes, strict=True) if size <= longest]
-    if not kept:
-        fix = "Raise max_tokens or shorten the data"
-        raise DataError(what=f"all {len(examples)} rows are longer than max_tokens = {longest}", where=where, fix=fix)
-    if len(kept) < len(examples):
-        print(
-            f"{where}: {len(examples) - len(kept)} of {len(examples)} rows are longer than {longest} tokens: left out"
-        )
-    return kept
+    return mapped_rows(text, frame, encode, how)

@@ -15,7 +15,6 @@ from posttrain.models.forward import packed_states
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.text.layout import pack
-from posttrain.train.epochs import Example
 from posttrain.train.estimate import kept_bytes, most_tokens, training_bytes
 from posttrain.train.model_set import ModelSet
 from tests.library.models import tiny_model
@@ -67,10 +66,10 @@ def test_a_step_needs_memory_for_its_own_tokens_alone() -> None:
 
 
 def test_the_most_tokens_are_those_of_the_longest_items() -> None:
-    items = [Example(token_rows([[1] * n, [1]], [[2], [2] * n])) for n in (5, 1, 3)]
-    assert most_tokens(items, 1) == 12
-    assert most_tokens(items, 2) == 12 + 8
-    assert most_tokens(items, 50) == 12 + 8 + 4
+    sizes = [12, 4, 8]
+    assert most_tokens(sizes, 1) == 12
+    assert most_tokens(sizes, 2) == 12 + 8
+    assert most_tokens(sizes, 50) == 12 + 8 + 4
 
 
 MEASURE = """

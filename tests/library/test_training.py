@@ -38,6 +38,7 @@ from posttrain.text.chat import ChatText
 from posttrain.train import randomness
 from posttrain.train.checkpoint import Checkpoints, fingerprint, run_key
 from posttrain.train.epochs import EpochSource, Example, Source
+from posttrain.train.examples import RowLimit
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
@@ -482,7 +483,7 @@ def test_judged_answers_of_a_prompt_are_ranked_together(folder: Path) -> None:
         }
         for question, answer, liked in judged
     ]
-    (item,) = rankings(text, rows, 256, "judged")
+    (item,) = rankings(text, pl.DataFrame(rows), RowLimit(), "judged")
     assert list(item.columns["rank"]) == [0.0, 1.0, 1.0], "a prompt whose answers all agree teaches nothing"
     models = ModelSet(load_scorer(folder), DEVICE)
     objective = RewardObjective(RewardKnobs(compare="ranks"))

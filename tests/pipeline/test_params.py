@@ -134,7 +134,15 @@ distill:
         ),
         ("data: {samples: {compared: {tables: [chat]}}}", "'compared/pairs': no run makes this table. Add a run that"),
         ("data: {samples: {compared: {tables: []}}}", "data.samples.compared.tables = []: "),
-        ("data: {samples: {compared: {tables: [prompts]}}}", "data.samples.compared.tables.0 = 'prompts': "),
+        ("data: {samples: {compared: {tables: [corpus]}}}", "data.samples.compared.tables.0 = 'corpus': "),
+        (
+            "data: {filters: {clean: {data: two_step/chat, against: two_step/promts}}}",
+            "data.filters.clean.against = 'two_step/promts': expected the",
+        ),
+        (
+            "data: {filters: {clean: {data: two_step/pairs, against: none}}}",
+            "data.filters.clean.data = 'two_step/pairs': no run makes this table. Did you mean 'two_step/",
+        ),
         (
             "base: {folders: {tiny: {path: mine}}}",
             "base.folders.tiny and base.scratch.tiny would both make models/base/tiny. Rename one of them",

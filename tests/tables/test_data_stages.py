@@ -53,7 +53,7 @@ def test_a_task_writes_its_tables_and_a_summary(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("stage", ["data_tasks", "data_files", "data_hub"])
+@pytest.mark.parametrize("stage", ["data_tasks", "data_files", "data_hub", "data_filters"])
 def test_a_stage_is_lean(stage: str) -> None:
     """Torch costs seconds at import, and these stages are to end in about three."""
     heavy = "{'torch', 'transformers', 'datasets', 'prefect'}"

@@ -1,0 +1,62 @@
+"""What docs/performance.md says of a million rows, from the measured results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+RESULT: Final = Path(__file__).resolve().parents[1] / "results" / "data.json"
+SECONDS, MEGABYTES = 300.0, 2000.0
+"""The target for reading, checking, deduplicating, splitting and tokenizing a million rows."""
+WHAT: Final = {
+    "tables": "read, check, exact duplicates, split, write (`stages.data_files`)",
+    "tokens": "tokenize both splits (what `stages.sft` does before it trains)",
+    "tokens again": "the same from the kept files",
+    "near-duplicates": "near-duplicates at 0.8 (`data.filters`), the table read and written",
+    "13-grams": "13-grams against 1,000 evaluation prompts (`data.filters`), the table read and written",
+    "datasets": "`datasets`: read, check, exact duplicates, split, `map` with two processes",
+}
+HEAD: Final = """## A million rows
+
+Prompts and answers of about 100 tokens together, drawn by seed; one row in a hundred is an exact duplicate, one a
+near-duplicate (`make bench-data`). Each step is a process of its own. The memory is that of the process with its
+children; what they share counts once, and mapped files count too. `datasets` does the same work: rows that are not
+blank, duplicates by a hash, a random split, prompt and answer tokenized apart after the same template. It does not
+check tables against a schema, or keep content from forging markup.
+"""
+
+
+def data_lines() -> list[str]:
+    """The section, or that it is not measured yet."""
+    if not RESULT.is_file():
+        return ["## A million rows", "", "Not measured yet."]
+    return lines(json.loads(RESULT.read_text(encoding="utf-8")))
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The section from what was measured."""
+    steps = found["steps"]
+    table = [
+        f"| {WHAT[name]} | {one['wall_s']:.0f} | {one['cpu_s']:.0f} | {one['peak_mb']:,} |"
+        for name, one in steps.items()
+    ]
+    measured = f"{found['rows']:,} rows. Machine: {found['machine']}; {found['versions']}."
+    head = [HEAD, measured, "", "| step | wall s | CPU s | peak MB |", "|---|---|---|---|"]
+    return [*head, *table, "", *_verdict(steps)]
+
+
+def _verdict(steps: dict[str, Any]) -> list[str]:
+    missing = [name for name in WHAT if name not in steps]
+    if {"tables", "tokens"} & set(missing):
+        return [f"Not measured yet: {', '.join(missing)}."]
+    ours = [steps["tables"], steps["tokens"]]
+    wall, cpu = (sum(one[name] for one in ours) for name in ("wall_s", "cpu_s"))
+    peak = max(one["peak_mb"] for one in ours)
+    time, memory = ("reached" if good else "missed" for good in (wall <= SECONDS, peak <= MEGABYTES))
+    told = f"Tables and tokens together: {wall:.0f} s of at most {SECONDS:.0f} ({time})"
+    lines = [f"{told}, {peak:,} MB of at most {MEGABYTES:,.0f} ({memory})."]
+    if peer := steps.get("datasets"):
+        by_wall, by_cpu = peer["wall_s"] / wall, peer["cpu_s"] / cpu
+        lines.append(f"`datasets` took {by_wall:.2f} times as long and {by_cpu:.2f} times the CPU time.")
+    return lines

@@ -1,0 +1,146 @@
+"""Word n-grams of many texts as 64-bit hashes, computed on whole arrays: a Python loop over words would take minutes.
+
+A word is a run of letters and digits in lower case; a Chinese or Japanese character is a word by itself. The hashes are
+the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from posttrain.tables.columns import TURNS, Kind
+
+_TEXTS: Final = 8192
+_BYTES: Final = 2**21
+"""Texts, and bytes of text, that are hashed at a time, to bound the memory."""
+_BASE: Final = 0x9E3779B97F4A7C15
+_OTHER: Final = 0xC2B2AE3D27D4EB4F
+"""Odd factors of the polynomial hashes of characters and of words."""
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Grams:
+    """The n-grams of some texts: those of text i are `values[starts[i]:starts[i + 1]]`."""
+
+    values: Array
+    starts: Array
+
+    @property
+    def texts(self) -> Array:
+        """The number of the text that each n-gram is of."""
+        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
+
+def row_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
+    """All content of each row as one text."""
+    named = {"corpus": ["text"], "chat": ["messages"], "prompts": ["prompt", "answer"]}
+    columns = named.get(kind) or ["prompt", *(name for name in ("completion", "chosen", "rejected") if name in frame)]
+    parts = [_joined(pl.col(name)) if frame.schema[name] == TURNS else pl.col(name) for name in columns]
+    return frame.select(pl.concat_str(parts, separator="\n")).to_series()
+
+
+def asked_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
+    """What the user says in each row, as one text; of a corpus the text."""
+    if kind == "corpus":
+        return frame["text"]
+    turns = pl.col("messages" if kind == "chat" else "prompt")
+    said = turns.list.filter(pl.element().struct.field("role") == "user")
+    return frame.select(_joined(said)).to_series()
+
+
+def said_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
+    """All content of each row but that of system turns, as one text."""
+    turned = [name for name, dtype in frame.schema.items() if dtype == TURNS]
+    shown = [pl.col(name).list.filter(pl.element().struct.field("role") != "system") for name in turned]
+    return row_texts(frame.with_columns(shown), kind)
+
+
+def chunks(texts: pl.Series) -> Iterator[tuple[int, pl.Series]]:
+    """Parts of the texts, each with the number of its first."""
+    ends = texts.str.len_bytes().cum_sum().to_numpy()
+    start = 0
+    while start < len(texts):
+        before = ends[start - 1] if start else 0
+        fitting = int(np.searchsorted(ends, before + _BYTES, side="right"))
+        end = min(max(fitting, start + 1), start + _TEXTS)
+        yield start, texts.slice(start, end - start)
+        start = end
+
+
+def grams(texts: pl.Series, size: int) -> Grams:
+    """Every `size` words in a row of each text; a shorter text is one n-gram as a whole, one without words has none."""
+    words, starts = _words(texts)
+    counts = np.diff(starts)
+    if not len(words):
+        return Grams(words, np.zeros(len(texts) + 1, dtype=np.int64))
+    powers = _powers(_OTHER, size)
+    rolled = np.zeros(len(words), dtype=np.uint64)
+    for nth in range(min(size, int(counts.max()))):
+        # beyond a text's end these run into the next one; such n-grams are left out below
+        rolled[: len(words) - nth] += words[nth:] * powers[nth]
+    short = np.flatnonzero((counts > 0) & (counts < size))
+    place = np.arange(len(words))
+    kept = place + size <= np.repeat(starts[1:], counts)
+    kept[starts[short]] = True
+    for text in np.unique(counts[short]):
+        first = starts[short[counts[short] == text]]
+        rolled[first] = sum((words[first + nth] * powers[nth] for nth in range(text)), np.uint64(0))
+    values = _mixed(rolled[kept])
+    sizes = np.where(counts >= size, counts - size + 1, np.minimum(counts, 1))
+    return Grams(values, np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def _joined(turns: pl.Expr) -> pl.Expr:
+    return turns.list.eval(pl.element().struct.field("content")).list.join("\n")
+
+
+def _words(texts: pl.Series) -> tuple[Array, Array]:
+    """The hash of every word, and where the words of each text begin: sum(byte_i p^i), p^-start taken out."""
+    plain = texts.str.to_lowercase().str.replace_all(r"[^\p{L}\p{M}\p{N}]+", " ")
+    plain = plain.str.replace_all(r"([\p{Han}\p{Hiragana}\p{Katakana}])", " $1 ").rechunk()
+    arrow = plain.to_arrow(compat_level=pl.CompatLevel.oldest())
+    _, offsets, data = arrow.buffers()
+    at = np.frombuffer(offsets, dtype=np.int64, count=len(texts) + 1 + arrow.offset)[arrow.offset :]
+    letters = np.frombuffer(data, dtype=np.uint8, count=at[-1])[at[0] :] if data is not None else np.empty(0, np.uint8)
+    at = at - at[0]
+    word = letters != ord(" ")
+    begins = word.copy()
+    begins[1:] &= ~word[:-1]
+    first = at[:-1][at[:-1] < at[1:]]
+    begins[first] = word[first]
+    starts = np.flatnonzero(begins)
+    if not len(starts):
+        return np.empty(0, dtype=np.uint64), np.zeros(len(texts) + 1, dtype=np.int64)
+    weighted = letters.astype(np.uint64) * word * _powers(_BASE, len(letters))
+    sums = np.add.reduceat(weighted, starts)
+    inverse = _powers(pow(_BASE, -1, 2**64), len(letters))
+    return _mixed(sums * inverse[starts]), np.searchsorted(starts, at)
+
+
+def _powers(base: int, count: int) -> Array:
+    """base^0, base^1, ... modulo 2^64; made for a power of two of them, so that few are kept."""
+    return _kept_powers(base, 1 << max(count - 1, 1).bit_length())[:count]
+
+
+@cache
+def _kept_powers(base: int, count: int) -> Array:
+    factors = np.full(count, base, dtype=np.uint64)
+    factors[0] = 1
+    powers: Array = np.multiply.accumulate(factors)
+    return powers
+
+
+def _mixed(values: Array) -> Array:
+    """The finalizer of splitmix64: every bit of the input changes half of the output's."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Array = values ^ (values >> np.uint64(31))
+    return mixed

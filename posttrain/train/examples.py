@@ -1,0 +1,118 @@
+"""Examples over rows of tokens that stay in their file; only those of a batch become lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, overload
+
+import numpy as np
+from pydantic import Field
+
+from posttrain.errors import DataError
+from posttrain.params import Params
+from posttrain.rollout import TokenRow
+from posttrain.train.epochs import Example
+from posttrain.train.mapped_rows import Array, Rows
+
+
+class RowLimit(Params):
+    """The longest row that is trained, and what becomes of longer ones."""
+
+    max_tokens: int = Field(256, ge=8, description="the most tokens of a row, its prompt and template included")
+    long_rows: Literal["drop", "cut"] = Field(
+        "drop", description="longer rows are left out, or cut at their end; a line counts them"
+    )
+
+
+@dataclass(frozen=True)
+class Examples(Sequence[Example]):
+    """Example i has the rows `places[starts[i]:starts[i + 1]]`, with a value for each of them in every column."""
+
+    rows: Rows
+    places: Array
+    starts: Array
+    columns: dict[str, Array] = field(default_factory=dict)
+    longest: int | None = None
+    """Rows are cut to so many tokens."""
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> Examples: ...
+    def __getitem__(self, index: int | slice) -> Example | Examples:
+        """One example, or some of them."""
+        if isinstance(index, slice):
+            return self.part(np.arange(len(self))[index])
+        nth = range(len(self))[index]
+        span = slice(int(self.starts[nth]), int(self.starts[nth + 1]))
+        rows = [self._cut(self.rows.row(int(place))) for place in self.places[span]]
+        return Example(rows, {name: values[span].tolist() for name, values in self.columns.items()})
+
+    def part(self, chosen: Array) -> Examples:
+        """The examples of these numbers, in this order."""
+        sizes = np.diff(self.starts)[chosen]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        taken = np.arange(starts[-1]) + np.repeat(self.starts[chosen] - starts[:-1], sizes)
+        columns = {name: values[taken] for name, values in self.columns.items()}
+        return replace(self, places=self.places[taken], starts=starts, columns=columns)
+
+    @property
+    def tokens(self) -> Array:
+        """The tokens of each example, all its rows together."""
+        total: Array = np.add.reduceat(self._sizes, self.starts[:-1])
+        return total
+
+    @property
+    def learned(self) -> int:
+        """The tokens that are trained: those of the mask, or all behind the prompt."""
+        rows = (row for example in self for row in example.rows)
+        return sum(len(row.rest) if row.mask is None else sum(row.mask) for row in rows)
+
+    def limited(self, limit: RowLimit, where: str) -> Examples:
+        """The examples whose rows fit; longer ones are cut or left out, and a line counts them."""
+        if not len(self):
+            raise DataError(what="a split has no rows to train on", where=where, fix="Give it rows")
+        whole = self._sizes
+        long = np.maximum.reduceat(whole, self.starts[:-1]) > limit.max_tokens
+        if not long.any():
+            return self
+        cut = replace(self, longest=limit.max_tokens) if limit.long_rows == "cut" else self
+        fitting = ~long if limit.long_rows == "drop" else ~long | cut._trained_after_cut(long)
+        if not fitting.any():
+            what = f"all {len(self):,} rows are longer than max_tokens = {limit.max_tokens}"
+            raise DataError(what=what, where=where, fix="Raise max_tokens or shorten the data")
+        found = f"{int(long.sum()):,} of {len(self):,} rows are longer than {limit.max_tokens} tokens"
+        left = int((~fitting).sum())
+        if limit.long_rows == "drop":
+            print(f"{where}: {found}: left out")
+        else:
+            print(
+                f"{where}: {found}: {int(long.sum()) - left:,} cut, {left:,} left out because no answer would be left"
+            )
+        return cut.part(np.flatnonzero(fitting))
+
+    def _trained_after_cut(self, long: Array) -> Array:
+        """Whether every row of an example still has a token that is trained."""
+        return np.array([not isn or all(row.trained for row in self[nth].rows) for nth, isn in enumerate(long)])
+
+    def _cut(self, row: TokenRow) -> TokenRow:
+        if self.longest is None or len(row) <= self.longest:
+            return row
+        kept = max(self.longest - len(row.prompt), 0)
+        return TokenRow(row.prompt, row.rest[:kept], None if row.mask is None else row.mask[:kept])
+
+    @property
+    def _sizes(self) -> Array:
+        """The tokens of each row."""
+        sizes = self.rows.prompt_sizes[self.places] + self.rows.rest_sizes[self.places]
+        return sizes if self.longest is None else np.minimum(sizes, self.longest)
+
+
+def examples(rows: Rows, each: int = 1, columns: dict[str, Any] | None = None) -> Examples:
+    """Examples of `each` rows, in the order of the rows."""
+    count = len(rows.rest_sizes)
+    return Examples(rows, np.arange(count), np.arange(0, count + 1, each), columns or {})

@@ -1,0 +1,217 @@
+"""Rows of token ids in a memory-mapped Arrow file, kept by their content, so that a table is tokenized once.
+
+The file of some rows is named by a digest of the table's rows, of the tokenizer and of the code that tokenizes. Beside
+it lies the digest of its bytes: a damaged file is made again, and so is one whose first rows are not those of now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from posttrain.digests import file_digest
+from posttrain.rollout import TokenRow
+from posttrain.text.chat import ChatText
+from posttrain.workspace import write_text
+
+Array = np.ndarray[Any, Any]
+Encode = Callable[[list[dict[str, Any]]], Sequence[TokenRow]]
+"""Rows of a table -> rows of tokens, as many for each."""
+
+CHUNK: Final = 4096
+"""Table rows that are tokenized at a time: only so many are lists of numbers at once."""
+PARALLEL: Final = "TOKENIZERS_PARALLELISM"
+KEPT_BYTES: Final = 10_000_000_000
+"""The least recently used files beyond so many bytes are removed."""
+_IDS: Final = pa.list_(pa.int32())
+_SCHEMA: Final = pa.schema({"prompt": _IDS, "rest": _IDS, "mask": pa.list_(pa.uint8())})
+
+
+class Rows(Protocol):
+    """Rows of tokens by number, and their lengths without reading them."""
+
+    prompt_sizes: Array
+    rest_sizes: Array
+
+    def row(self, place: int) -> TokenRow:
+        """One row."""
+        ...
+
+
+class MappedRows:
+    """The rows of an Arrow file; a row becomes lists when it is asked for."""
+
+    def __init__(self, file: Path) -> None:
+        reader = pa.ipc.open_file(pa.memory_map(str(file)))
+        batches = [reader.get_batch(nth) for nth in range(reader.num_record_batches)]
+        self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
+        self._parts = [[_flat(batch.column(name)) for name in _SCHEMA.names] for batch in batches]
+        self._masked = [np.asarray(batch.column("mask").is_valid()) for batch in batches]
+        self.prompt_sizes, self.rest_sizes = (
+            np.concatenate([np.diff(part[nth][0]) for part in self._parts] or [np.empty(0, dtype=np.int64)])
+            for nth in (0, 1)
+        )
+
+    def row(self, place: int) -> TokenRow:
+        """One row."""
+        part = int(np.searchsorted(self._starts, place, side="right")) - 1
+        nth = place - int(self._starts[part])
+        prompt, rest, mask = (values[at[nth] : at[nth + 1]].tolist() for at, values in self._parts[part])
+        return TokenRow(prompt, rest, [bool(one) for one in mask] if self._masked[part][nth] else None)
+
+    def prompt_bytes(self, place: int) -> bytes:
+        """The ids of a prompt, as a key."""
+        part = int(np.searchsorted(self._starts, place, side="right")) - 1
+        (at, values), nth = self._parts[part][0], place - int(self._starts[part])
+        found: bytes = values[at[nth] : at[nth + 1]].tobytes()
+        return found
+
+    def stream(self) -> Array:
+        """The ids of all rows without their prompts, one after the other."""
+        return np.concatenate([values[at[0] : at[-1]] for _, (at, values), _ in self._parts])
+
+
+def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -> MappedRows:
+    """The rows of a table as tokens, from the file of an earlier run where there is one; `how` names the encoding."""
+    first = encode(frame.head(1).to_dicts())
+    folder = Path(os.environ.get("DVC_ROOT") or ".", ".dvc/tmp")
+    if not folder.is_dir():  # not a workspace of DVC: nothing is kept, and the mapped file needs no name
+        with tempfile.TemporaryDirectory() as scratch:
+            return MappedRows(_write(Path(scratch, "rows.arrow"), frame, encode))
+    digest = hashlib.sha256(json.dumps([_frame_digest(frame), _text_digest(text), how]).encode()).hexdigest()
+    file = folder / "tokens" / f"{digest[:32]}.arrow"
+    kept = _kept(file)
+    if kept is not None and [kept.row(nth) for nth in range(len(first))] == list(first):
+        os.utime(file)
+        return kept
+    _write(file, frame, encode)
+    write_text(file.with_suffix(".md5"), file_digest(file))
+    _remove_oldest(file)
+    return MappedRows(file)
+
+
+def _kept(file: Path) -> MappedRows | None:
+    """The rows of a file that is as it was written."""
+    try:
+        whole = file.with_suffix(".md5").read_text(encoding="utf-8") == file_digest(file)
+        return MappedRows(file) if whole else None
+    except OSError:
+        return None
+
+
+def _write(file: Path, frame: pl.DataFrame, encode: Encode) -> Path:
+    """Tokenize chunk by chunk into a file that appears whole."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as stream, pa.ipc.new_file(stream, _SCHEMA) as writer, _several_cores():
+            for part in frame.iter_slices(CHUNK):
+                writer.write_batch(_batch(encode(part.to_dicts())))
+        os.replace(partial, file)
+    finally:
+        Path(partial).unlink(missing_ok=True)
+    return file
+
+
+@contextlib.contextmanager
+def _several_cores() -> Iterator[None]:
+    """Let tokenizers use all cores: the ids are the same. Elsewhere it would warn where a process forks."""
+    before = os.environ.get(PARALLEL)
+    os.environ[PARALLEL] = "true"
+    try:
+        yield
+    finally:
+        del os.environ[PARALLEL]
+        if before is not None:
+            os.environ[PARALLEL] = before
+
+
+def _batch(rows: Sequence[TokenRow]) -> pa.RecordBatch:
+    masks = [row.mask for row in rows]
+    columns = [_lists([row.prompt for row in rows], np.int32), _lists([row.rest for row in rows], np.int32)]
+    unmasked = np.array([mask is None for mask in masks])
+    given = _lists([mask or () for mask in masks], np.uint8)
+    values = pa.ListArray.from_arrays(given.offsets, given.values, mask=pa.array(unmasked))
+    return pa.RecordBatch.from_arrays([*columns, values], schema=_SCHEMA)
+
+
+def _lists(values: Sequence[Iterable[int]], dtype: Any) -> pa.ListArray:
+    sized = [list(one) for one in values]
+    flat = np.fromiter(chain.from_iterable(sized), dtype=dtype)
+    offsets = np.cumsum([0, *map(len, sized)], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat))
+
+
+def _flat(column: pa.ListArray) -> tuple[Array, Array]:
+    return column.offsets.to_numpy(), column.values.to_numpy()
+
+
+def _frame_digest(frame: pl.DataFrame) -> str:
+    """A digest of a table's rows and columns."""
+    hashed = hashlib.sha256()
+    with pa.ipc.new_stream(pa.PythonFile(_Hashing(hashed), "w"), frame.head(0).to_arrow().schema) as writer:
+        for part in frame.iter_slices(CHUNK):
+            writer.write_table(part.rechunk().to_arrow())
+    return hashed.hexdigest()
+
+
+class _Hashing:
+    """A file that only updates a hash with what is written to it."""
+
+    closed = False
+
+    def __init__(self, hashed: Any) -> None:
+        self.write = hashed.update
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _text_digest(text: ChatText) -> str:
+    """A digest of what decides a tokenizer's ids, its template's text, and the code that makes rows of them."""
+    folder = tempfile.mkdtemp()
+    try:
+        text.tokenizer.save_pretrained(folder)
+        saved = {file.relative_to(folder).as_posix(): file_digest(file) for file in _files(Path(folder))}
+    finally:
+        shutil.rmtree(folder)
+    decisive = [sorted(saved.items()), text.stop, text.stops.tokens, text.today, _code_digest()]
+    return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
+
+
+@cache
+def _code_digest() -> list[str]:
+    here = Path(__file__)
+    files = [here, here.with_name("tokenize_tables.py"), *sorted(_files(here.parents[1] / "text"))]
+    packages: Mapping[str, str] = {name: version(name) for name in ("tokenizers", "transformers", "jinja2")}
+    return [*(file_digest(file) for file in files if file.suffix != ".pyc"), *map(str, packages.items())]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.rglob("*") if file.is_file())
+
+
+def _remove_oldest(new: Path) -> None:
+    """Remove the least recently used files beyond the limit; a process that has one mapped keeps it."""
+    files = sorted(new.parent.glob("*.arrow"), key=lambda one: one.stat().st_mtime, reverse=True)
+    left = KEPT_BYTES
+    for file in files:
+        left -= file.stat().st_size
+        if left < 0 and file != new:
+            file.unlink(missing_ok=True)
+            file.with_suffix(".md5").unlink(missing_ok=True)

@@ -1,0 +1,232 @@
+"""Rows left out by length, as near-duplicates and for what an evaluation asks; each is listed with what it matches."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from posttrain.errors import DataError, ParamsError
+from posttrain.params import check
+from posttrain.sampling.annotator import SamplesRun, sampled_tables
+from posttrain.tables.columns import Kind, from_rows
+from posttrain.tables.filters import COMMON, FilterRun, filtered
+from posttrain.tables.near_duplicates import SHINGLE, near_duplicates
+from posttrain.tables.ngrams import chunks, grams
+from posttrain.tables.store import read_table, write_tables
+from posttrain.tables.user_data import FileTable, load_table
+from tests.tables.samples import assistant, user
+from tests.tables.test_data_stages import run
+
+WORDS = ("river", "runs", "past", "old", "mill", "two", "brothers", "ground", "wheat", "every", "village", "valley")
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def put(name: str, kind: Kind, rows: list[dict[str, Any]]) -> None:
+    """The rows as the table data/NAME/KIND.parquet."""
+    write_tables({kind: from_rows(rows, kind)}, Path("data") / name)
+
+
+def chat(n: int, asked: str, told: str, split: str = "train") -> dict[str, Any]:
+    return {"split": split, "problem": f"p{n}", "messages": user(asked) + assistant(told)}
+
+
+def prompt(n: int, asked: str, split: str = "test") -> dict[str, Any]:
+    return {"split": split, "problem": f"q{n}", "prompt": user(asked), "answer": "1", "info": "{}", "task": ""}
+
+
+def sentence(rng: random.Random, words: int) -> str:
+    return " ".join(rng.choice(WORDS) + str(rng.randrange(40)) for _ in range(words))
+
+
+def left(data: str, **settings: Any) -> tuple[set[str], pl.DataFrame]:
+    """The problems that are kept, and the list of the rows left out."""
+    kind, table = filtered("clean", check(FilterRun, {"data": data, "against": "none", **settings}, where="here"))
+    return set(table["problem"]), pl.read_parquet(f"rejected/clean/{kind}.rejected.parquet")
+
+
+def test_ngrams_are_those_of_a_loop_over_words() -> None:
+    """Also with short and empty texts, letters of other scripts, and texts of any length in one chunk."""
+    rng = random.Random(0)
+    texts = [sentence(rng, rng.randrange(9)) for _ in range(200)] + [
+        "",
+        " .,! ",
+        "Äh, ÄH - äh?",
+        "水を飲む",
+        "a.b",
+        "b a",
+    ]
+    texts += ["a b c d e f", "A b  c, d e (f)", "x" * 3000]
+    found = grams(pl.Series(texts), 4)
+    plain = [re.findall(r"[水飲をむ]|[^\W_]+", text.lower()) for text in texts]
+    expected = [
+        [tuple(words[i : i + 4]) for i in range(len(words) - 3)] or ([tuple(words)] if words else []) for words in plain
+    ]
+    assert np.diff(found.starts).tolist() == [len(one) for one in expected]
+    names: dict[tuple[str, ...], int] = {}
+    for value, gram in zip(found.values.tolist(), (one for text in expected for one in text), strict=True):
+        assert names.setdefault(gram, value) == value
+    assert len(set(names.values())) == len(names), "different n-grams have different hashes"
+
+
+def test_chunks_hold_all_texts_in_order() -> None:
+    texts = pl.Series(["x" * 700_000, "b", "", "y" * 3_000_000, "c"] * 3)
+    parts = list(chunks(texts))
+    assert [start for start, _ in parts] == [0, *np.cumsum([len(part) for _, part in parts])[:-1].tolist()]
+    assert pl.concat([part for _, part in parts]).equals(texts)
+    assert len(parts) > 3
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.8])
+def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(threshold: float) -> None:
+    rng = random.Random(1)
+    texts = [sentence(rng, 40) for _ in range(60)]
+    for text in texts[:30]:
+        words = text.split()
+        for place in rng.sample(range(40), rng.randrange(4)):
+            words[place] = "changed"
+        texts.append(" ".join(words))
+    sets = [{tuple(words[i : i + SHINGLE]) for i in range(len(words) - 4)} for words in map(str.split, texts)]
+    similar = {
+        (a, b): len(sets[a] & sets[b]) / len(sets[a] | sets[b]) for b in range(len(texts)) for a in range(b)
+    }  # fmt: skip
+    expected = {b: (a, value) for (a, b), value in similar.items() if value >= threshold}
+    found = {one.text: (one.kept, one.similarity) for one in near_duplicates(pl.Series(texts), threshold)}
+    assert found == expected
+    assert 5 < len(found) < 30
+
+
+def test_near_duplicates_of_held_out_rows_leave_training() -> None:
+    rng = random.Random(2)
+    asked = sentence(rng, 60)
+    rows = [chat(0, asked, "one two"), chat(1, asked + " more", "one two", "heldout")]
+    rows += [chat(2, sentence(rng, 60), "three"), chat(3, sentence(rng, 60), "four", "heldout")]
+    put("mine", "chat", rows)
+    kept, removed = left("mine/chat", near_duplicates=0.8)
+    assert kept == {"p1", "p2", "p3"}
+    held_out = read_table("data/mine/chat.parquet", "chat").filter(problem="p1")["id"].item()
+    assert removed.select("match_table", "match_id", "problem").rows() == [("mine/chat", held_out, "p0")]
+    assert 0.8 <= removed["similarity"].item() < 1
+
+
+def test_rows_that_an_evaluation_asks_for_leave_training() -> None:
+    """The same 13 words in any turn but the system's, or a short question that is the same as a whole."""
+    rng = random.Random(3)
+    question, other = sentence(rng, 30), sentence(rng, 30)
+    part = " ".join(question.split()[5:18])
+    rows = [
+        chat(0, "Repeat.", f"Well: {part.upper()}!"),
+        chat(1, "Repeat.", " ".join(question.split()[5:17])),
+        chat(2, "What is 2 + 3?", "5"),
+        chat(3, "What is 2 + 4?", "What is 2 + 3?"),
+        chat(4, part, "held-out rows stay", "heldout"),
+        chat(5, other, "that is a training prompt of the evaluation's table"),
+        {**chat(6, "Hi", "Hello"), "messages": [{"role": "system", "content": part}, *user("Hi"), *assistant("Hello")]},
+    ]
+    put("mine", "chat", rows)
+    put("exam", "prompts", [prompt(0, question), prompt(1, "what is 2+3"), prompt(2, other, "train")])
+    kept, removed = left("mine/chat", against="exam/prompts")
+    assert kept == {"p1", "p3", "p4", "p5", "p6"}
+    exam = read_table("data/exam/prompts.parquet", "prompts")["id"].to_list()
+    assert dict(removed.select("problem", "match_id").rows()) == {"p0": exam[0], "p2": exam[1]}
+    assert set(removed["match_table"]) == {"exam/prompts"}
+
+
+def test_a_template_that_an_evaluation_repeats_is_no_match(capsys: pytest.CaptureFixture[str]) -> None:
+    rng = random.Random(4)
+    template = sentence(rng, 20)
+    put("exam", "prompts", [prompt(n, f"{template}\n{sentence(rng, 20)}") for n in range(COMMON + 1)])
+    put("mine", "chat", [chat(0, f"{template} mine", "1"), chat(1, "two", "2", "heldout")])
+    kept, _ = left("mine/chat", against="exam/prompts")
+    assert kept == {"p0", "p1"}
+    assert "8 n-grams that more than 10 of its rows share are ignored" in capsys.readouterr().err
+
+
+def test_rows_of_other_lengths_leave(capsys: pytest.CaptureFixture[str]) -> None:
+    put("mine", "chat", [chat(n, "x" * n, "y", "heldout" if n == 5 else "train") for n in (1, 5, 9, 30)])
+    kept, removed = left("mine/chat", min_chars=4, max_chars=11)
+    assert kept == {"p5", "p9"}
+    assert dict(removed.select("problem", "reason").rows()) == {"p1": "3 characters", "p30": "32 characters"}
+    counts, kept_rows = capsys.readouterr().err.splitlines()
+    assert counts == "data.filters.clean: 2 of 4 rows left out: shorter or longer than min_chars 4, max_chars 11"
+    assert kept_rows.startswith("data.filters.clean: 2 of 4 rows kept (1 train, 1 heldout); rejected/clean/chat.reje")
+
+
+def test_what_leaves_nothing_is_an_error() -> None:
+    put("mine", "chat", [chat(0, "long enough", "1"), chat(1, "no", "2", "heldout")])
+    with pytest.raises(DataError, match="no row of the split 'heldout' is left"):
+        left("mine/chat", min_chars=8)
+    put("exam", "prompts", [prompt(0, "only training", "train")])
+    with pytest.raises(ParamsError, match="exam/prompts has no held-out or test rows"):
+        left("mine/chat", against="exam/prompts")
+    with pytest.raises(ParamsError, match="no row is left"):
+        left("mine/chat", min_chars=8, max_chars=7)
+
+
+@pytest.mark.parametrize("kind", ["corpus", "prompts", "pairs", "feedback"])
+def test_every_kind_of_table(kind: Kind, tmp_path: Path) -> None:
+    """The stage writes a table of the same kind."""
+    rng = random.Random(5)
+    said = [sentence(rng, 30) for _ in range(4)]
+    said[1] = said[0] + " end"
+    asked = [
+        {"split": "heldout" if n == 3 else "train", "problem": f"p{n}", "prompt": user(text)}
+        for n, text in enumerate(said)
+    ]
+    rows: dict[str, list[dict[str, Any]]] = {
+        "corpus": [{"split": row["split"], "text": text} for row, text in zip(asked, said, strict=True)],
+        "prompts": [{**row, "answer": "1", "info": "{}", "task": ""} for row in asked],
+        "pairs": [{**row, "chosen": assistant("1"), "rejected": assistant("2"), "margin": 0.0} for row in asked],
+        "feedback": [{**row, "completion": assistant("1"), "label": True} for row in asked],
+    }
+    put("raw", kind, rows[kind])
+    done = run(tmp_path, "filters", data=f"raw/{kind}", against=f"raw/{kind}", near_duplicates=0.7)
+    assert done.returncode == 0, done.stderr
+    assert read_table(f"data/mine/{kind}.parquet", kind).height == 3
+
+
+def test_prompts_by_measured_pass_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of training prompts those whose share of passing samples is as asked; held-out prompts are all kept."""
+    rows = [prompt(n, f"{n}?", "heldout" if n > 2 else "train") for n in range(5)]
+    inputs = {"policy": "sft/main", "data": "a/prompts", "reward_model": "none", "reward": {"correct": 1.0}}
+    settings = {"tables": ["prompts"], "samples": 2, "pass_rate": [0.1, 0.9], "pass_score": 0.5}
+    rewards = [1.0, 1.0, 0.0, 0.5, 0.4, 0.0, 0.0, 0.0, 1.0, 1.0]
+    tables, _ = sampled_tables(check(SamplesRun, {**inputs, **settings}, where="here"), "here", rows, [], rewards)
+    assert set(tables["prompts"]["problem"]) == {"q1", "q3", "q4"}
+    assert capsys.readouterr().out == (
+        "here: 1 of 3 training prompts have a pass rate in [0.1, 0.9]; of all, 2 never pass, 2 always\n"
+    )
+    hard = check(SamplesRun, {**inputs, **settings, "pass_rate": [0.6, 0.9]}, where="here")
+    with pytest.raises(DataError, match=r"no training prompt has a pass rate in \[0.6, 0.9\]"):
+        sampled_tables(hard, "here", rows, [], rewards)
+    with pytest.raises(ParamsError, match="no shares in order"):
+        check(SamplesRun, {**inputs, "pass_rate": [0.9, 0.1]}, where="here")
+
+
+def test_rows_of_a_group_are_in_one_split() -> None:
+    """A column of groups, renamed to `problem`, decides the split; rows without one go by their prompt."""
+    rows = [
+        {"prompt": f"{n}?", "completion": str(n), "source": f"page {n % 40}" if n < 400 else None} for n in range(420)
+    ]
+    pl.DataFrame(rows).write_parquet("mine.parquet")
+    source = FileTable(path="mine.parquet", rename={"source": "problem"}, heldout_share=0.3, test_share=0.0)
+    table = load_table(source, "chat", "here")
+    groups = (
+        table.filter(pl.col("problem").str.starts_with("page "))
+        .group_by("problem")
+        .agg(pl.col("split").n_unique(), pl.len())
+    )
+    assert groups["split"].to_list() == [1] * 40
+    assert groups["len"].to_list() == [10] * 40
+    assert set(table["split"]) == {"train", "heldout"}
+    assert table["problem"].n_unique() == 60
