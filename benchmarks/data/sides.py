@@ -83,7 +83,7 @@ def tokens() -> None:
     text = ChatText(load_tokenizer(TOKENIZER), str(TOKENIZER))
     frame = read_table("data/rows/chat.parquet", "chat")
     sizes = {
-        split: demonstrations(text, frame.filter(split=split), RowLimit(max_tokens=4096), "rows").tokens
+        split: demonstrations(text, frame.filter(split=split), RowLimit(max_tokens=4096), "rows", "last").tokens
         for split in ("train", "heldout")
     }
     print(json.dumps({"rows": sum(map(len, sizes.values())), "tokens": sum(int(one.sum()) for one in sizes.values())}))

@@ -84,17 +84,17 @@ class ChatText:
         What the template writes for a turn must not change when turns follow it, unless `{% generation %}` marks it.
         """
         trained = [_assistant(one.messages) if turns == "all" else [len(one.messages) - 1] for one in talks]
-        places = [(one, nth) for one, some in zip(talks, trained, strict=True) for nth in some]
-        opened = self._template.write([Asked(one.messages[:nth], True, one.tools) for one, nth in places])
-        closed = self._template.write([Asked(one.messages[: nth + 1], False, one.tools) for one, nth in places])
+        asked = [(one, nth) for one, some in zip(talks, trained, strict=True) for nth in some]
+        opened = self._template.write([Asked(one.messages[:nth], True, one.tools) for one, nth in asked])
+        closed = self._template.write([Asked(one.messages[: nth + 1], False, one.tools) for one, nth in asked])
         written = iter(list(zip(opened, closed, strict=True)))
         found = [(one, [next(written) for _ in some]) for one, some in zip(talks, trained, strict=True)]
-        heads = [turns[0][0].text for _, turns in found]
-        self._encode_ahead(heads + [whole.text[len(head.text) :] for _, turns in found for head, whole in turns])
+        heads = [places[0][0].text for _, places in found]
+        self._encode_ahead(heads + [whole.text[len(head.text) :] for _, places in found for head, whole in places])
         rows = []
-        for one, turns in found:
+        for one, places in found:
             self._template.check(one)
-            rows.append(self._row(one, turns))
+            rows.append(self._row(one, places))
         return rows
 
     def exchanges(self, pairs: Sequence[tuple[Sequence[Message], Sequence[Message]]]) -> list[TokenRow]:

@@ -64,7 +64,7 @@ def _lengths(table: str, model: str) -> dict[str, Array]:
 
 
 def _chat(text: ChatText, frame: pl.DataFrame, where: str) -> dict[str, Array]:
-    return _sides(demonstrations(text, frame, _WHOLE, where))
+    return _sides(demonstrations(text, frame, _WHOLE, where, "last"))
 
 
 def _feedback(text: ChatText, frame: pl.DataFrame, where: str) -> dict[str, Array]:

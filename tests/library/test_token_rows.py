@@ -73,7 +73,7 @@ def test_rows_are_those_of_the_tokenizer(text: ChatText, kept: bool, monkeypatch
     frame = chat(30)
     rows = frame.to_dicts()
     expected = text.exchanges([(row["messages"][:-1], row["messages"][-1:]) for row in rows])
-    found = demonstrations(text, frame, LONG, "here")
+    found = demonstrations(text, frame, LONG, "here", "all")
     assert [example.rows for example in found] == [[row] for row in expected]
     assert found.tokens.tolist() == [len(row) for row in expected]
     assert found.learned == sum(len(row.rest) for row in expected)
@@ -168,14 +168,14 @@ def test_a_table_is_tokenized_once(text: ChatText, tokenizer: Path, monkeypatch:
 
 def test_long_rows_are_left_out_or_cut_and_counted(text: ChatText, capsys: pytest.CaptureFixture[str]) -> None:
     frame = chat(40, words=6)
-    whole = [example.rows[0] for example in demonstrations(text, frame, LONG, "here")]
+    whole = [example.rows[0] for example in demonstrations(text, frame, LONG, "here", "all")]
     most = int(np.median([len(row.prompt) for row in whole])) + 3
     short, full = [row for row in whole if len(row) <= most], [row for row in whole if len(row.prompt) >= most]
-    dropped = demonstrations(text, frame, RowLimit(max_tokens=most), "here")
+    dropped = demonstrations(text, frame, RowLimit(max_tokens=most), "here", "all")
     assert [example.rows[0] for example in dropped] == short
     long = 40 - len(short)
     assert capsys.readouterr().out == f"here: {long} of 40 rows are longer than {most} tokens: left out\n"
-    cut = demonstrations(text, frame, RowLimit(max_tokens=most, long_rows="cut"), "here")
+    cut = demonstrations(text, frame, RowLimit(max_tokens=most, long_rows="cut"), "here", "all")
     expected = [TokenRow(row.prompt, row.rest[: most - len(row.prompt)]) for row in whole if len(row.prompt) < most]
     assert [example.rows[0] for example in cut] == expected
     assert cut.tokens.tolist() == [len(row) for row in expected]
@@ -184,7 +184,7 @@ def test_long_rows_are_left_out_or_cut_and_counted(text: ChatText, capsys: pytes
     assert capsys.readouterr().out == f"here: {long} of 40 rows are longer than {most} tokens: {told}\n"
     assert 0 < len(full) < long
     with pytest.raises(DataError, match="all 40 rows are longer than max_tokens = 8"):
-        demonstrations(text, frame, RowLimit(max_tokens=8), "here")
+        demonstrations(text, frame, RowLimit(max_tokens=8), "here", "all")
 
 
 def test_a_cut_row_keeps_a_trained_token() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
 from posttrain.text.layout import pack
 from posttrain.text.templates import Asked, Template
+from posttrain.train.examples import RowLimit
 from posttrain.train.tokenize_tables import demonstrations
 from tests.library.models import tiny_folder
 
@@ -236,9 +238,9 @@ def test_a_table_with_tool_use_becomes_rows(folder: Path) -> None:
     plain = [{"role": one["role"], "content": one["content"]} for one in TOOL_TALK]
     frame = from_rows([{"split": "train", "problem": "p", "messages": plain}], "chat")
     used = {"fields": '[{},{"tool_calls":[{"type":"function","function":{"name":"add","arguments":{"a":1}}}]},{},{}]'}
-    rows = [{**row, **used, "tools": '[{"name":"add"}]'} for row in frame.iter_rows(named=True)]
+    frame = frame.with_columns(fields=pl.lit(used["fields"]), tools=pl.lit('[{"name":"add"}]'))
     text = with_template(folder, TOOLS)
-    (one,) = demonstrations(text, rows, 256, "data/mine/chat.parquet", "all")
+    (one,) = demonstrations(text, frame, RowLimit(max_tokens=256), "data/mine/chat.parquet", "all")
     assert trained(text, one.rows[0]) == ['[add {"a": 1}]<|end|>', "It is 3.<|end|>"]
-    (last,) = demonstrations(text, rows, 256, "data/mine/chat.parquet", "last")
+    (last,) = demonstrations(text, frame, RowLimit(max_tokens=256), "data/mine/chat.parquet", "last")
     assert trained(text, last.rows[0]) == ["It is 3.<|end|>"]
