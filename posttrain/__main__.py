@@ -244,7 +244,8 @@ def _looked_up(arguments: argparse.Namespace) -> str:
 
 def _in_our_words(error: PosttrainError) -> PosttrainError:
     """What is wrong in params.yaml where DVC could not read the pipeline because of it; else the error itself."""
-    if type(error.__cause__).__module__.startswith("dvc."):
+    cause = type(error.__cause__)
+    if cause.__module__.startswith("dvc.") and cause.__module__ != "dvc.lock":  # a busy DVC is not the file's fault
         from posttrain.sections import check_params
 
         try:
