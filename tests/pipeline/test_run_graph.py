@@ -171,10 +171,10 @@ def test_sft_and_dpo_alone(own_workspace: Path) -> None:
     assert first == "params.yaml: 5 runs are right"
     assert unmeasured == "note: evaluated nowhere: base/tiny. evaluate.policies adds one with LABEL: MODEL"
     assert left.startswith("note: 4 removed runs left")
-    assert repro(own_workspace) == {"code", "report"}
+    assert repro(own_workspace) == {"report"}
     assert posttrain(own_workspace, "clean").returncode == 0
     assert sorted(path.name for path in (own_workspace / "models").glob("*/*")) == ["dpo", "main", "tiny"]
-    assert repro(own_workspace) <= {"code", "report"}
+    assert repro(own_workspace) <= {"report"}
     rendered_plots(own_workspace)
     del params["evaluate"]
     write_params(own_workspace, params)
