@@ -283,7 +283,7 @@ def test_two_branches_that_each_add_a_run_are_merged(own_workspace: Path) -> Non
         in posttrain(own_workspace, "check").stdout
     )
     done = posttrain(own_workspace, "merge")
-    assert done.returncode == 0 and "Both branches changed report" in done.stdout, done.stdout
+    assert done.returncode == 0 and "Both branches changed code, report" in done.stdout, done.stdout
     assert check(own_workspace) == ["params.yaml: 9 runs are right"]
     assert repro(own_workspace) == {"report"}, "both runs come from the cache"
     git(own_workspace, "add", "--all")
