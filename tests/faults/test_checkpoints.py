@@ -80,7 +80,7 @@ def test_other_code_is_named_with_both_commands_and_resume_is_for_this_code_alon
     refused = repro(folder, RUN)
     (line,) = errors(refused.output)
     assert refused.status and "Traceback" not in refused.output
-    assert "step 5, saved " in line and "made with other code or packages: stages/fit.py. " in line
+    assert "step 5, saved " in line and "made with other code or packages: stages/fit.py changed. " in line
     assert f"`{RESUME}`" in line and f"`{RESTART}`" in line
     assert sorted((folder / "checkpoints").rglob("step-*")) == before and not (folder / "models/fit/a").exists()
     accepted = command(folder, "posttrain", "checkpoints", "resume", RUN)
@@ -94,7 +94,7 @@ def test_other_code_is_named_with_both_commands_and_resume_is_for_this_code_alon
     again = repro(folder, RUN)
     assert again.status == 0 and resumed(again.output), again.output
     record = json.loads((folder / "records/fit/a.json").read_text())
-    assert record["resumed_after_edits"] == "step 5: stages/fit.py"
+    assert record["resumed_after_edits"] == "step 5: stages/fit.py changed"
     assert not command(folder, "posttrain", "verify").status
 
 
@@ -196,4 +196,4 @@ def test_a_flow_asks_and_resumes_by_the_same_command(folder: Path) -> None:
     assert accepted.status == 0, accepted.output
     done = command(folder, "flows.pipeline")
     record = json.loads((folder / "records/fit/a.json").read_text())
-    assert done.status == 0 and record["resumed_after_edits"] == "step 5: stages/fit.py", done.output
+    assert done.status == 0 and record["resumed_after_edits"] == "step 5: stages/fit.py changed", done.output
