@@ -55,7 +55,7 @@ def check(workspace: Path) -> list[str]:
 
 
 def repro(workspace: Path) -> set[str]:
-    """Run `dvc repro`; the stages that ran a command, besides `code`."""
+    """Run `dvc repro`; the stages that ran a command, without `code`."""
     done = dvc(workspace, "repro")
     assert done.returncode == 0, done.stdout
     assert dvc(workspace, "status").stdout.strip() == "Data and pipelines are up to date."
