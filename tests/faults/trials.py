@@ -47,8 +47,8 @@ that stage runs, or between its end and its record in dvc.lock; then the flow is
 ends well although its stage was killed, a second run that fails, outputs or a dvc.lock that differ from those of a flow
 that was not killed, anything that `dvc status` or `posttrain verify` names, finished training that is lost, and a
 process that is left.""",
-    "services": """The same for a sweep of two experiments, for `python -m flows.deploy serve` in the middle of a run, and
-for `python -m flows.workers` while a stage runs; then the same command is started again. Also wrong is an
+    "services": """The same for a sweep of two experiments, for `python -m flows.deploy serve` in the middle of a run,
+and for `python -m flows.workers` while a stage runs; then the same command is started again. Also wrong is an
 experiment whose dvc.lock differs.""",
 }
 
