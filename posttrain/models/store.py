@@ -174,7 +174,7 @@ def save_model(
         os.replace(fresh, target)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(fresh, ignore_errors=True)
-        fix = "Free the disk or fix the folder's rights, and run it again: a trained model's checkpoint is kept"
+        fix = "Free some disk space or fix the folder's rights, and run it again: a trained model's checkpoint is kept"
         raise ModelError(what=f"the model cannot be written ({error})", where=str(target), fix=fix) from error
 
 

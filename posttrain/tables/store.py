@@ -254,7 +254,7 @@ def write_parquet(frame: pl.DataFrame, path: Place) -> None:
         raise TableError(
             what=f"the table cannot be written ({error})",
             where=str(file),
-            fix="Free the disk or fix the folder's rights",
+            fix="Free some disk space or fix the folder's rights",
         ) from error
     finally:
         partial.unlink(missing_ok=True)

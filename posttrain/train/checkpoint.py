@@ -121,7 +121,7 @@ class Checkpoints:
             _sync(self._folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(fresh, ignore_errors=True)
-            fix = f"Free the disk or fix the folder's rights, and run it again: it goes on from {self._kept()}"
+            fix = f"Free some disk space or fix the folder's rights, and run it again: it goes on from {self._kept()}"
             raise CheckpointError(what=f"cannot be written ({error})", where=str(target), fix=fix) from error
         kept = [one for one in self._all() if one <= target][-KEPT:]  # later ones were passed over
         for one in set(self._all()) - set(kept):
@@ -161,7 +161,7 @@ class Checkpoints:
         if needed > free:
             amounts = f"{said_size(size)} each need {said_size(needed)}"
             what = f"checkpoints of {amounts} of disk, and {said_size(free)} are free"
-            fix = "Free the disk (`python -m posttrain checkpoints` lists what lies there), or make checkpoints/ a link"
+            fix = "Free some disk space (`python -m posttrain checkpoints` lists what lies there), or make checkpoints/ a link"
             fix += " to a larger one"
             raise CheckpointError(what=what, where=str(self._stage), fix=fix)
 

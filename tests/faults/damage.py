@@ -100,7 +100,7 @@ def full_disk(bench: Bench, seed: int) -> bool:
     limit = random.Random(seed).randrange(20_000, 400_000)
     ended = bench.server.run(workspace, bench.stage, before="tests.faults.damage:small_files", given={"limit": limit})
     return (
-        _told(ended, "Free the disk")
+        _told(ended, "Free some disk space")
         and [path.name for path in checkpoints_of(workspace)] == before
         and not list(workspace.rglob("*.tmp")) + list(workspace.rglob("*.partial")) + list(workspace.rglob(".step-*"))
         and bench.recovers(workspace)
@@ -117,7 +117,7 @@ def full_tmpfs(bench: Bench, seed: int) -> bool:
     env = environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     done = subprocess.run(command, cwd=workspace, env=env, capture_output=True, text=True, check=False)
     ended = Ended(done.returncode, done.stdout + done.stderr, 0.0, None)
-    return _told(ended, "Free the disk") and "of disk, and" in ended.output and bench.recovers(workspace)
+    return _told(ended, "Free some disk space") and "of disk, and" in ended.output and bench.recovers(workspace)
 
 
 def can_mount() -> bool:

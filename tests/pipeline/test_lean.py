@@ -41,7 +41,7 @@ def test_a_stage_imports_what_it_needs(own_workspace: Path, tmp_path: Path, stag
     done = run(own_workspace, sys.executable, "-c", LISTING, str(file), *stage.split())
     assert done.returncode == 0, done.stdout
     modules = set(file.read_text(encoding="utf-8").split())
-    assert AVOIDED.isdisjoint(name.partition(".")[0] for name in modules)
+    assert not sorted(AVOIDED.intersection(name.partition(".")[0] for name in modules))
     assert "dvc.repo" not in modules, "of DVC only what reads dvc.yaml and .dvcignore: a tenth of a second"
     if stage.startswith("data_tasks"):
         assert "torch" not in modules
