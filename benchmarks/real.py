@@ -113,7 +113,9 @@ def _cost() -> str:
     minutes, peak = sum(one["total"] for one in found) / 60, max(one["peak_mb"] for one in found) / 1e3
     longest = sorted(found, key=lambda one: -float(one["total"]))[:6]
     parts = ", ".join(f"{one['stage']} {one['total'] / 60:.1f}" for one in longest)
-    return f"{minutes:.0f} minutes in all ({parts}), {peak:.1f} GB of memory at most; {THREADS} threads; {machine()}."
+    cpu = sum(one["cpu"] for one in found) / 60
+    spent = f"{minutes:.0f} minutes in all ({parts}), {cpu:.0f} minutes of CPU time, {peak:.1f} GB of memory at most"
+    return f"{spent}; {THREADS} threads; {machine()}."
 
 
 if __name__ == "__main__":
