@@ -161,8 +161,8 @@ class Checkpoints:
         if needed > free:
             amounts = f"{said_size(size)} each need {said_size(needed)}"
             what = f"checkpoints of {amounts} of disk, and {said_size(free)} are free"
-            fix = "Free some disk space (`python -m posttrain checkpoints` lists what lies there), or make checkpoints/ "
-            fix += "a link to a larger one"
+            fix = "Free some disk space (`python -m posttrain checkpoints` lists what lies there), or make "
+            fix += "checkpoints/ a link to a larger one"
             raise CheckpointError(what=what, where=str(self._stage), fix=fix)
 
     def _kept(self) -> str:

@@ -38,7 +38,7 @@ def test_the_table_tells_trained_tasks_from_others(tmp_path: Path, monkeypatch: 
     timings = {"seconds": {}, "lives": 1, "peak_mb": 2500.0}
     phases = dict.fromkeys((*NAMES, OTHER), 0.0)
     workspace.put_json(
-        Path("timings/sft/main.json"), {**timings, "seconds": phases, "stage": "sft@main", "total": 120.0}
+        Path("timings/sft/main.json"), {**timings, "seconds": phases, "stage": "sft@main", "total": 120.0, "cpu": 200.0}
     )
     head, ruler, *rows, _, cost = table().splitlines()
     assert head.startswith("| policy | trained: sums [95 %] | change [95 %] | never trained: products [95 %] |")
