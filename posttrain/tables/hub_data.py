@@ -51,11 +51,12 @@ def dataset_parts(loaded: Any, source: HubTable, where: str) -> Parts:
 
 
 def _rows(rows: Any, source: HubTable, where: str, columns: Columns) -> Iterator[Numbered]:
+    size = min(_BATCH, source.limit + 1 if source.limit else _BATCH)  # the row after the last says that there are more
     progress = Progress(f"reading {source.place}", source.limit, "row") if source.limit else None
 
     def batches() -> Iterator[Any]:
         try:
-            for table in rows.with_format("arrow").iter(_BATCH):
+            for table in rows.with_format("arrow").iter(size):
                 yield from table.to_batches()
                 if progress is not None:
                     progress.advance(table.num_rows)
