@@ -33,8 +33,11 @@ def mixed(rows: pl.DataFrame, sources: Sequence[Source], where: str, say: Say) -
     for source, weight, rest, taken in zip(sources, weights, found, used, strict=True):
         say(f"{taken:,} of {rest:,} training rows of {source.place} used, {rest - taken:,} left (weight {weight:g})")
     limit = pl.col("source").replace_strict(dict(enumerate(used)), return_dtype=pl.UInt32())
-    ordered = rows.sort("id")  # so that the first rows of the table, which some runs use alone, are a mixture too
-    return ordered.filter(~_TRAIN | (_TRAIN.cum_sum().over("source") <= limit))
+    ordered = rows.sort("id")
+    kept = ordered.filter(~_TRAIN | (_TRAIN.cum_sum().over("source") <= limit))
+    # in turns, because some runs use only the first rows of a split
+    turn = (pl.int_range(pl.len()) / pl.len()).over("source", "split")
+    return kept.sort(turn, maintain_order=True)
 
 
 def shares(found: Sequence[int], weights: Sequence[float]) -> list[int]:

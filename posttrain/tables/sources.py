@@ -81,10 +81,10 @@ def _need_tables(run: FilesRun | HubRun) -> None:
     if not tables:
         raise ValueError(f"it names no table. Give it one of: {', '.join(GIVEN)}")
     for kind, table in tables.items():
-        sources = numbered(kind, table)
-        unweighted = [key for key, source in sources.items() if source.weight is None]
-        if 0 < len(unweighted) < len(sources):
-            raise ValueError(f"{unweighted[0]} has no weight, and others have. Give every source one, or none")
+        weights = {key: source.weight for key, source in numbered(kind, table).items()}
+        lacking = [key for key, weight in weights.items() if weight is None]
+        if 0 < len(lacking) < len(weights):
+            raise ValueError(f"{lacking[0]} has no weight, and others have. Give every source one, or none")
     sources = listed_sources(run)
     for share in ("heldout_share", "test_share"):
         _need_one_share(share, {key: getattr(one, share) for key, (kind, one) in sources.items() if kind != "corpus"})
