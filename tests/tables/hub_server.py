@@ -13,7 +13,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -136,6 +139,18 @@ def _entry(repo: Path, path: str) -> dict[str, Any]:
     if file.is_dir():
         return {"type": "directory", "path": path, "oid": digest, "size": 0}
     return {"type": "file", "path": path, "oid": digest, "size": file.stat().st_size}
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a server process for a folder, while it lives."""
+    command = [sys.executable, "-m", "tests.tables.hub_server", str(folder)]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        finally:
+            server.terminate()
 
 
 if __name__ == "__main__":

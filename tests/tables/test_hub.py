@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tests.tables.hub_server import COMMIT, TOKEN
+from tests.tables.hub_server import COMMIT, TOKEN, served
 from tests.workspace import ROOT
 
 OTHER = "f" * 40
@@ -60,11 +60,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     for name in ("private", "gated", "terms", "broken"):
         for group in REPOSITORIES.values():
             (root / group / "org" / name).mkdir(parents=True)
-    command = [sys.executable, "-m", "tests.tables.hub_server", str(root)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        yield Hub(root, f"http://127.0.0.1:{server.stdout.readline().strip()}", home)
-        server.terminate()
+    with served(root) as address:
+        yield Hub(root, address, home)
 
 
 def test_failures_say_what_to_do(hub: Hub) -> None:
