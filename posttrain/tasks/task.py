@@ -69,7 +69,7 @@ TASKS: Final[Entries[Task]] = Entries(
 """Name -> the module whose own TASKS has it."""
 OMITTED: Final[Mapping[Kind, Mapping[str, pl.Expr]]] = {
     "prompts": {"answer": pl.lit(""), "info": pl.lit("{}"), "task": pl.lit("")},
-    "pairs": {"margin": pl.lit(None, pl.Float64())},
+    "pairs": {"margin": pl.lit(0.0)},
 }
 """Columns beside `id` that a generator may leave out, with what they then hold."""
 PLAIN: Final = Task()

@@ -24,7 +24,7 @@ def tried(case: dict[str, Any]) -> dict[str, Any]:
     """The rows, or the error, and the lines that were printed."""
     os.environ["HF_TOKEN"] = case.get("token", "")
     name, revision, printed = case["name"], case.get("revision", COMMIT), io.StringIO()
-    source = {"name": name, "revision": revision, "limit": case.get("limit"), "test_share": 0.0}
+    source = {"name": name, "revision": revision, "limit": case.get("limit"), "heldout_share": 0.0, "test_share": 0.0}
     try:
         with contextlib.redirect_stderr(printed):
             if case["repo"] == "model":

@@ -89,6 +89,7 @@ def test_failures_say_what_to_do(hub: Hub) -> None:
 def test_a_limit_reads_only_what_it_needs_and_gives_the_same_rows(hub: Hub) -> None:
     some = {"repo": "dataset", "name": "org/name", "limit": 20}
     streamed = hub.tried(some)[0]
+    assert "error" not in streamed, streamed
     files = [line for line in hub.requests().splitlines() if line.startswith("GET") and ".parquet" in line]
     assert files and not [line for line in files if "train-00001" in line], "the second file is not needed"
     assert "here: reading the first 20 rows of each split from the Hub, of 0.0 MB in 2 files\n" in streamed["printed"]
