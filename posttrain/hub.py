@@ -62,7 +62,7 @@ def _explained(chain: list[BaseException], repo: Repo, name: str, revision: str)
     if status in (403, 429) or (status or 0) >= 500:
         fixes = {403: "Give HF_TOKEN a token that may read it", 429: "Wait a while, or log in with `hf auth login`"}
         return f"the Hub refuses the {noun} '{name}' (HTTP status {status})", fixes.get(status or 0, "Try again later")
-    if any(unreachable(one) for one in chain):
+    if unreachable(chain[0]):
         cause = "HF_HUB_OFFLINE is set" if _offline() else "the Hub cannot be reached"
         what = f"{cause}, and commit {revision[:7]} of the {noun} '{name}' is not in the cache"
         return what, f"Run once {'without it' if _offline() else 'with a network'}, or {_COPY[repo]}"
