@@ -66,7 +66,10 @@ def _explained(chain: list[BaseException], repo: Repo, name: str, revision: str)
         cause = "HF_HUB_OFFLINE is set" if _offline() else "the Hub cannot be reached"
         what = f"{cause}, and commit {revision[:7]} of the {noun} '{name}' is not in the cache"
         return what, f"Run once {'without it' if _offline() else 'with a network'}, or {_COPY[repo]}"
-    return f"the {noun} '{name}' cannot be loaded ({_told(chain[0])})", f"Check {page(repo, name)}, or {_COPY[repo]}"
+    return (
+        f"the {noun} '{name}' cannot be loaded ({_told(chain[0])})",
+        f"Check its name and its files on the Hub, or {_COPY[repo]}",
+    )
 
 
 def _offline() -> bool:
