@@ -34,6 +34,8 @@ GROUPS = {
     "evaluate": ("settings", "policies"),
 }
 """The sections of params.yaml and the groups of each; a group maps the names of runs to their settings."""
+ONE, SEVERAL = "form-one", "form-several"
+"""Tags of a key that takes one or a list; they are no part of a key's name."""
 HALF = re.compile("[\ud800-\udfff]")
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 3, 80, 80, 80
@@ -197,7 +199,7 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 
 
 def _line(model: type[BaseModel], failure: Any, where: str) -> str:
-    path = [part for part in failure["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
+    path = [part for part in failure["loc"] if not str(part).startswith(("function-", ONE, SEVERAL))]
     dotted = ".".join([where, *(str(part) for part in path)])
     if failure["type"] == "extra_forbidden":
         owners = _models_at(model, [str(part) for part in path[:-1]])

@@ -25,7 +25,9 @@ from posttrain.sampling.annotator import SamplesRun
 from posttrain.slots import NONE, PART
 from posttrain.stage_table import STAGES, Settings, group_of, policies
 from posttrain.tables.filters import FilterRun
-from posttrain.tables.sources import GIVEN, FilesRun
+from posttrain.tables.options import FileTable
+from posttrain.tables.places import matches
+from posttrain.tables.sources import FilesRun, listed_sources
 from posttrain.tables.sources import HubRun as HubTables
 from posttrain.tasks.task import TASKS, load_task, task_run
 from posttrain.train.run_config import Algorithm, load_run
@@ -160,19 +162,21 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
         elif isinstance(params, FolderRun) and not (folder / "config.json").is_file():
             yield f"{where}.path = '{params.path}': it has no config.json. Give the folder of a model."
         elif isinstance(params, FilesRun):
-            for kind in GIVEN:
-                source = getattr(params, kind)
-                if source is not None and not (folder / source.path).exists():
-                    names = sorted(file.name for file in folder.iterdir())
-                    hint = did_you_mean(source.path, names)
-                    yield f"{where}.{kind}: {folder / source.path} not found. {hint}"
+            yield from _missing_files(where, params, folder)
     if isinstance(params, HubModel) and not HUB_NAME.fullmatch(params.name):
         yield f"{where}.name = '{params.name}': not a name of the Hub. Write ORGANISATION/NAME."
-    if isinstance(params, HubTables):
-        for kind in GIVEN:
-            source = getattr(params, kind)
-            if source is not None and not HUB_NAME.fullmatch(source.name):
-                yield f"{where}.{kind}.name = '{source.name}': not a name of the Hub. Write ORGANISATION/NAME."
+
+
+def _missing_files(where: str, params: FilesRun, folder: Path) -> Iterator[str]:
+    """A line for each source of an entry that is not there."""
+    for key, (_, source) in listed_sources(params).items():
+        if not isinstance(source, FileTable) or (folder / source.path).exists():
+            continue
+        if (matched := matches(source.path, folder)) is None:
+            hint = did_you_mean(source.path, sorted(file.name for file in folder.iterdir()))
+            yield f"{where}.{key}: {folder / source.path} not found. {hint}"
+        elif not matched:
+            yield f"{where}.{key}: no file matches {folder / source.path}. Fix the pattern, e.g. part-*.jsonl."
 
 
 def _check_evaluation(settings: Settings, made: Made, errors: list[str]) -> None:
@@ -240,8 +244,9 @@ def _choice_lines(path: str, choice: OneOf[Any], description: str) -> Iterator[s
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    candidates = [annotation, *get_args(annotation)]
-    return next((one for one in candidates if isinstance(one, type) and issubclass(one, BaseModel)), None)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def _type(annotation: Any) -> str:

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from posttrain.errors import ModelError
+from posttrain.hub import hub_error
 from posttrain.models.rounding import SaveDtype
 from posttrain.models.store import GENERATION, LICENCES, load_ends, load_policy, save_model
 from posttrain.models.tokenizer import complete_tokenizer
@@ -51,12 +52,9 @@ def _from_hub(name: str, revision: str) -> Path:
         fix = "Give the commit's full hash of 40 digits"
         raise ModelError(what=what, where=f"base.hub: {name}", fix=fix)
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         found = snapshot_download(name, revision=revision, allow_patterns=FILES, ignore_patterns="*/*")
-    except (HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        fix = "Check the name and the connection, or download it and name its folder in base.folders"
-        raise ModelError(what=f"cannot be fetched ({reason})", where=f"base.hub: {name}", fix=fix) from error
+    except Exception as error:  # the Hub's library raises nearly everything
+        raise hub_error(error, "model", name, revision, f"base.hub: {name}") from error
     return Path(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,24 @@ from posttrain.workspace import leads_out
 
 Parts = dict[str, list[Part]]
 """The parts of a source by the source's own name of their split."""
+
+
+_WILD: Final = frozenset("*?[")
+
+
+def matches(path: str, root: Path) -> list[Path] | None:
+    """What a pattern such as `part-*.jsonl` matches outside hidden folders; None where `path` is a name."""
+    folder, parts = root, list(Path(path).parts)
+    while parts and (not set(parts[0]) & _WILD or (folder / parts[0]).exists()):
+        folder /= parts.pop(0)
+    if not parts:
+        return None
+    some = folder.glob(str(Path(*parts)))
+    return [one for one in some if not _hidden(one.relative_to(folder).parts[:-1])]
+
+
+def _hidden(names: Iterable[str]) -> bool:
+    return any(name.startswith((".", "_")) for name in names)
 
 
 @dataclass
@@ -37,6 +55,8 @@ class Finder:
         self._check_inside(place)
         if place.is_file():
             files = {"train": [place]}
+        elif (matched := matches(path, root)) is not None:
+            files = self._by_name(matched, f"no data file matches {place}", names)
         elif not place.is_dir():
             raise self._error(f"{place} is not found", "Fix the path")
         elif (place / "dataset_dict.json").exists():
@@ -45,16 +65,16 @@ class Finder:
         elif (place / "state.json").exists():
             files = {"train": self._saved(place)}
         else:
-            files = self._by_name(place, names)
+            files = self._by_name(list(place.iterdir()), f"the folder {place} has no data files", names)
         return {name: [self._part(file) for file in some] for name, some in files.items()}
 
-    def _by_name(self, folder: Path, names: Collection[str]) -> dict[str, list[Path]]:
+    def _by_name(self, found: list[Path], none: str, names: Collection[str]) -> dict[str, list[Path]]:
         """Files belong to the first word of their name: `train-00000-of-00002.parquet` to `train`."""
-        shown = sorted(one for one in folder.iterdir() if not one.name.startswith((".", "_")))
+        shown = sorted(one for one in found if not _hidden([one.name]))
         files = [one for one in shown if one.suffix.lower() in READERS and not one.is_dir()]
         self.ignored = [printable(one.name) + "/" * one.is_dir() for one in shown if one not in files]
         if not files:
-            raise self._error(f"the folder {folder} has no data files", f"Put files there that end in {_SUFFIXES}")
+            raise self._error(none, f"Give it files that end in {_SUFFIXES}; names that begin with . or _ are not read")
         groups: dict[str, list[Path]] = {}
         for file in files:
             groups.setdefault(file.stem.split("-")[0].split(".")[0], []).append(file)

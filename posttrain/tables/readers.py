@@ -47,6 +47,8 @@ class Part:
         """The rows with their numbers; what cannot be read at all is an error that names the file."""
         try:
             yield from self.read(columns)
+        except DataError:
+            raise
         except DECODE_ERRORS as error:
             what = f"{self.place} cannot be read ({first_line(error)})"
             raise DataError(what=what, where=where, fix="Fix the file") from error
@@ -66,12 +68,13 @@ def file_part(file: Path) -> Part:
     return Part(printable(str(file)), read)
 
 
-def arrow_rows(batches: Iterable[pa.RecordBatch], columns: Columns, names: Sequence[str]) -> Iterator[Numbered]:
-    """The wanted columns of Arrow batches, which together are one part."""
+def arrow_rows(batches: Iterable[pa.RecordBatch], columns: Columns, names: Sequence[str] = ()) -> Iterator[Numbered]:
+    """The wanted columns of Arrow batches, which together are one part; `names` are columns known beforehand."""
     columns.seen.update(dict.fromkeys(_unique(names)))
-    wanted = [name for name in names if name in columns.wanted]
     number = 0
     for batch in batches:
+        columns.seen.update(dict.fromkeys(_unique(batch.schema.names)))
+        wanted = [name for name in batch.schema.names if name in columns.wanted]
         chosen = batch.select(wanted)
         for start in range(0, chosen.num_rows, _BATCH):
             few = chosen.slice(start, _BATCH)

@@ -11,7 +11,8 @@ from pydantic import Field, field_validator, model_validator
 from posttrain.errors import DataError, ParamsError, PosttrainError
 from posttrain.params import Params, load
 from posttrain.tables.columns import Kind, with_ids
-from posttrain.tables.user_data import FileTable, HubTable, load_table
+from posttrain.tables.options import FileTables, HubTables, Source, numbered
+from posttrain.tables.user_data import load_table
 
 Tables = dict[Kind, pl.DataFrame]
 GIVEN: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
@@ -23,17 +24,19 @@ class FilesRun(Params):
 
     path: str = Field(min_length=1, description="a folder; every file in it is an input that DVC tracks")
     outside_workspace: bool = Field(default=False, description="let `path`, or a file in it, lead out of the workspace")
-    corpus: FileTable | None = Field(default=None, description="texts for a model from scratch, or for ptx")
-    chat: FileTable | None = Field(default=None, description="demonstrations: messages, or prompt + completion")
-    prompts: FileTable | None = Field(default=None, description="prompts, with an answer where a reward checks it")
-    pairs: FileTable | None = Field(default=None, description="comparisons: prompt + chosen + rejected")
-    feedback: FileTable | None = Field(
+    corpus: FileTables | None = Field(default=None, description="texts for a model from scratch, or for ptx")
+    chat: FileTables | None = Field(default=None, description="demonstrations: messages, or prompt + completion")
+    prompts: FileTables | None = Field(default=None, description="prompts, with an answer where a reward checks it")
+    pairs: FileTables | None = Field(default=None, description="comparisons: prompt + chosen + rejected")
+    feedback: FileTables | None = Field(
         default=None, description="prompt + completion + label; made from the pairs where it is missing"
     )
 
     @field_validator(*GIVEN, mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return [{"path": one} if isinstance(one, str) else one for one in value]
         return {"path": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
@@ -45,11 +48,11 @@ class FilesRun(Params):
 class HubRun(Params):
     """One run of `data.hub`: data sets of the Hugging Face Hub, each pinned to a commit."""
 
-    corpus: HubTable | None = Field(default=None, description="texts for a model from scratch, or for ptx")
-    chat: HubTable | None = Field(default=None, description="demonstrations: messages, or prompt + completion")
-    prompts: HubTable | None = Field(default=None, description="prompts, with an answer where a reward checks it")
-    pairs: HubTable | None = Field(default=None, description="comparisons: prompt + chosen + rejected")
-    feedback: HubTable | None = Field(
+    corpus: HubTables | None = Field(default=None, description="texts for a model from scratch, or for ptx")
+    chat: HubTables | None = Field(default=None, description="demonstrations: messages, or prompt + completion")
+    prompts: HubTables | None = Field(default=None, description="prompts, with an answer where a reward checks it")
+    pairs: HubTables | None = Field(default=None, description="comparisons: prompt + chosen + rejected")
+    feedback: HubTables | None = Field(
         default=None, description="prompt + completion + label; made from the pairs where it is missing"
     )
 
@@ -59,19 +62,42 @@ class HubRun(Params):
         return self
 
 
-def _need_tables(run: Params) -> None:
-    """Refuse a run without a table, and tables whose shares would put one problem into different splits."""
-    given = {kind: table for kind in GIVEN if (table := getattr(run, kind)) is not None}
-    if not given:
+def given_tables(run: FilesRun | HubRun) -> dict[Kind, Source | list[Source]]:
+    """The tables that a run names."""
+    return {kind: table for kind in GIVEN if (table := getattr(run, kind)) is not None}
+
+
+def listed_sources(run: FilesRun | HubRun) -> dict[str, tuple[Kind, Source]]:
+    """Every source of a run by its key: `chat`, or `chat.0` and `chat.1`."""
+    found: dict[str, tuple[Kind, Source]] = {}
+    for kind, table in given_tables(run).items():
+        found |= {key: (kind, source) for key, source in numbered(kind, table).items()}
+    return found
+
+
+def _need_tables(run: FilesRun | HubRun) -> None:
+    """Refuse a run without a table, weights that some sources lack, and shares that would divide one problem."""
+    tables = given_tables(run)
+    if not tables:
         raise ValueError(f"it names no table. Give it one of: {', '.join(GIVEN)}")
+    for kind, table in tables.items():
+        weights = {key: source.weight for key, source in numbered(kind, table).items()}
+        lacking = [key for key, weight in weights.items() if weight is None]
+        if 0 < len(lacking) < len(weights):
+            raise ValueError(f"{lacking[0]} has no weight, and others have. Give every source one, or none")
+    sources = listed_sources(run)
     for share in ("heldout_share", "test_share"):
-        found = {kind: getattr(table, share) for kind, table in given.items() if kind != "corpus"}
-        if len(set(found.values())) > 1:
-            shown = ", ".join(f"{kind}.{share} = {value:g}" for kind, value in found.items())
-            raise ValueError(
-                f"{shown}: a problem of two tables would be in different splits. Write the same {share} for each of "
-                "them, or give unrelated tables runs of their own"
-            )
+        _need_one_share(share, {key: getattr(one, share) for key, (kind, one) in sources.items() if kind != "corpus"})
+        _need_one_share(share, {key: getattr(one, share) for key, (kind, one) in sources.items() if kind == "corpus"})
+
+
+def _need_one_share(share: str, found: dict[str, float]) -> None:
+    if len(set(found.values())) > 1:
+        shown = ", ".join(f"{key}.{share} = {value:g}" for key, value in found.items())
+        raise ValueError(
+            f"{shown}: a problem of two tables would be in different splits. Write the same {share} for each of "
+            "them, or give unrelated tables runs of their own"
+        )
 
 
 def file_tables(run: str) -> Tables:
@@ -96,8 +122,7 @@ def _loaded(params: FilesRun | HubRun, where: str, root: Path, *, outside_worksp
     """The tables of a run, with the feedback that pairs are where none is given; what is wrong with any of them."""
     tables: Tables = {}
     errors: list[PosttrainError] = []
-    given = {kind: source for kind in GIVEN if (source := getattr(params, kind)) is not None}
-    for kind, source in given.items():
+    for kind, source in given_tables(params).items():
         # the rejected rows are put outside data/, so that no output is half-written
         rejected = Path("rejected") / where.rpartition(".")[2] / f"{kind}.parquet"
         try:

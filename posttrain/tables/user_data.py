@@ -6,87 +6,45 @@ No row disappears without a line on stderr.
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final
 
 import polars as pl
-from pydantic import Field, field_validator
 
-from posttrain.errors import DataError, TableError
+from posttrain.errors import TableError
 from posttrain.measure.phases import phase
-from posttrain.tables.columns import COLUMNS, SPLITS, Kind, Split, with_ids
+from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, Split, with_ids
 from posttrain.tables.conversion import ORIGIN, Refused, read_parts
-from posttrain.tables.failures import (
-    LISTED,
-    first_line,
-    printable,
-    rejected_rows,
-    row_failures,
-    sentences,
-)
+from posttrain.tables.failures import LISTED, Failure, rejected_rows, row_failures, sentences
+from posttrain.tables.hub_data import hub_parts
+from posttrain.tables.mixing import mixed
+from posttrain.tables.options import FileTable, HubTable, Source, numbered
 from posttrain.tables.places import Finder, Parts
-from posttrain.tables.readers import Columns, Numbered, Part, arrow_rows
-from posttrain.tables.source_columns import ColumnOptions
 from posttrain.tables.store import rejected_path, write_parquet
-from posttrain.tables.user_splits import (
-    Say,
-    SplitOptions,
-    check_splits,
-    counted,
-    divide,
-    own_splits,
-    selected,
-    split_shares,
-)
+from posttrain.tables.user_splits import Say, check_splits, counted, divide, own_splits, selected, split_shares
 
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _HELD_OUT: Final[dict[Split, str]] = {"train": "train", "heldout": "held out", "test": "test"}
+_FROM: Final = ("source", *ORIGIN)
+"""Which source of the list a row is from, its file and its line."""
 
 
-class ReadOptions(ColumnOptions, SplitOptions):
-    """How a table of the user's becomes ours."""
+@dataclass
+class _Read:
+    """One source's converted rows with their ids, splits and origins, and what is known about them."""
 
-    limit: int | None = Field(default=None, ge=1, description="Read only so many rows of each of the source's splits")
-    bad_rows: Literal["stop", "drop"] = Field(
-        default="stop", description="What to do with rows that break the table's rules"
-    )
-
-
-class FileTable(ReadOptions):
-    """A table in files of the user's."""
-
-    path: str = Field(min_length=1, description="A parquet, jsonl, json, csv or arrow file, or a folder of them")
-
-
-class HubTable(ReadOptions):
-    """A table in a data set of the Hub."""
-
-    name: str = Field(min_length=1, description="The data set's name on the Hub, e.g. org/name")
-    config: str | None = Field(default=None, min_length=1, description="The data set's configuration")
-    revision: str = Field(description="The data set's commit, 40 hexadecimal digits")
-
-    @field_validator("name")
-    @classmethod
-    def _on_the_hub(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name, re.ASCII):
-            raise ValueError("not a name of the Hub such as org/name; name local data under data.files")
-        return name
-
-    @field_validator("revision")
-    @classmethod
-    def _pinned(cls, revision: str) -> str:
-        if not _COMMIT.fullmatch(revision):
-            raise ValueError("must be a commit of 40 hexadecimal digits, because a tag or branch can move")
-        return revision
+    rows: pl.DataFrame
+    refused: list[Refused]
+    count: int
+    shares: Mapping[Split, float]
 
 
 @phase("load")
 def load_table(
-    source: FileTable | HubTable,
+    source: Source | Sequence[Source],
     kind: Kind,
     where: str,
     root: Path = Path(),
@@ -98,12 +56,46 @@ def load_table(
 
     A file's path is relative to `root`. Rejected rows are put next to `table`, the file that the table is meant for.
     """
+    say = partial(_say, where)
+    sources = numbered(where, source)
+    reads = [
+        _read(nth, one, kind, key, root, outside_workspace=outside_workspace)
+        for nth, (key, one) in enumerate(sources.items())
+    ]
+    count = sum(one.count for one in reads)
+    rows = pl.concat([one.rows for one in reads], how="diagonal")
+    refused = [(nth, one) for nth, read in enumerate(reads) for one in read.refused]
+    shares = {split: max(one.shares[split] for one in reads) for split in reads[0].shares}
+    del reads
+    rows = _without_duplicates(_ordered(rows, kind), say)
+    failures = row_failures(rows.drop(_FROM), kind) if rows.height else []
+    given = list(sources.values())
+    for policy in ("stop", "drop"):
+        of = [nth for nth, one in enumerate(given) if one.bad_rows == policy]
+        if not of:
+            continue
+        rejected, told = _rejected(rows, failures, refused, kind, of)
+        if told and policy == "stop":
+            raise _rejection(rejected, told, f"of {counted(count)} break the rules of a '{kind}' table:", where, table)
+        if told:
+            say(f"{counted(rejected.height)} left out as bad (bad_rows: drop), e.g. {told[0]}")
+        if rejected.height:
+            rows = rows.join(rejected, on=_FROM, how="anti", maintain_order="left")
+    good = mixed(rows, given, where, say).drop(_FROM)
+    check_splits(good, given[0], kind, where)
+    _tell(good, shares, kind, count, say)
+    return good
 
-    def say(line: str) -> None:
-        print(f"{where}: {line}", file=sys.stderr)
 
+def _say(where: str, line: str) -> None:
+    print(f"{where}: {line}", file=sys.stderr)
+
+
+def _read(nth: int, source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool) -> _Read:
+    """The rows of one source, with splits; no row is judged by the rules of the table yet."""
+    say = partial(_say, where)
     if isinstance(source, HubTable):
-        found = _hub_parts(source, where)
+        found = hub_parts(source, where, say)
     else:
         found = _file_parts(source, Finder(where, outside_workspace), root, say)
     parts = selected(found, source, where, say)
@@ -114,19 +106,14 @@ def load_table(
     count, shares = own.height + len(refused), split_shares(set(own["split"]), source, kind)
     split = divide(own, source, kind, say)
     del read, own  # a large table fits the memory two or three times, not five times
-    rows = _without_duplicates(with_ids(split, kind).hstack(split.select(ORIGIN)), say)
-    del split
-    rejected, told = _rejected(rows, refused, kind)
-    if told and source.bad_rows == "stop":
-        raise _rejection(rejected, told, f"of {counted(count)} break the rules of a '{kind}' table:", where, table)
-    if told:
-        say(f"{counted(rejected.height)} left out as bad (bad_rows: drop), e.g. {told[0]}")
-    if rejected.height:
-        rows = rows.join(rejected, on=ORIGIN, how="anti", maintain_order="left")
-    good = rows.drop(ORIGIN)
-    check_splits(good, source, kind, where)
-    _tell(good, shares, kind, count, say)
-    return good
+    origin = split.select(pl.lit(nth, pl.UInt32()).alias("source"), *ORIGIN)
+    return _Read(with_ids(split, kind).hstack(origin), refused, count, shares)
+
+
+def _ordered(rows: pl.DataFrame, kind: Kind) -> pl.DataFrame:
+    """The rows with the table's columns in their order, where only some sources have the optional ones."""
+    optional = [name for name in OPTIONAL.get(kind, {}) if name in rows.columns]
+    return rows.select(*COLUMNS[kind], *optional, *_FROM)
 
 
 def _file_parts(source: FileTable, finder: Finder, root: Path, say: Say) -> Parts:
@@ -134,33 +121,6 @@ def _file_parts(source: FileTable, finder: Finder, root: Path, say: Say) -> Part
     if finder.ignored:
         say(f"not read: {', '.join(finder.ignored)}")
     return found
-
-
-def _hub_parts(source: HubTable, where: str) -> Parts:
-    if Path(source.name).exists():
-        fix = "Name local data under data.files"
-        raise DataError(
-            what=f"'{source.name}' is a local file or folder, not a data set of the Hub", where=where, fix=fix
-        )
-    # imported here because only data of the Hub needs it and it takes most of a second
-    import datasets
-
-    try:
-        loaded = datasets.load_dataset(source.name, source.config, revision=source.revision)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        what = f"the data set cannot be loaded ({first_line(error)})"
-        raise DataError(what=what, where=where, fix="Check its name and the network, or name files") from error
-    return dataset_parts(loaded, source.name)
-
-
-def dataset_parts(loaded: Any, name: str) -> Parts:
-    """The splits of a `DatasetDict`."""
-
-    def rows(split: Any, columns: Columns) -> Iterator[Numbered]:
-        batches = (batch for some in split.with_format("arrow").iter(1000) for batch in some.to_batches())
-        return arrow_rows(batches, columns, split.column_names)
-
-    return {str(split): [Part(printable(f"{name} {split}"), partial(rows, part))] for split, part in loaded.items()}
 
 
 def _without_duplicates(rows: pl.DataFrame, say: Say) -> pl.DataFrame:
@@ -171,23 +131,32 @@ def _without_duplicates(rows: pl.DataFrame, say: Say) -> pl.DataFrame:
     return rows.filter(first)
 
 
-def _rejected(rows: pl.DataFrame, refused: list[Refused], kind: Kind) -> tuple[pl.DataFrame, list[str]]:
-    """Every rejected row with its file, its line and the reason, and sentences about the first of them."""
-    failures = row_failures(rows.drop(ORIGIN), kind) if rows.height else []
-    told = [f"{_place(one.file, one.line)}: {one.reason}" for one in refused[:LISTED]]
-    told += sentences(rows, failures, lambda row: _place(rows["file"][row], rows["line"][row]))
-    schema = {"file": pl.String(), "line": pl.UInt32(), "reason": pl.String()}
-    parts = [pl.DataFrame([(one.file, one.line, one.reason) for one in refused], schema=schema, orient="row")]
-    if failures:
-        parts.append(rejected_rows(rows, failures).drop("row").select(*ORIGIN, "reason", *COLUMNS[kind].keys()))
+def _rejected(
+    rows: pl.DataFrame, failures: Sequence[Failure], refused: Sequence[tuple[int, Refused]], kind: Kind, of: list[int]
+) -> tuple[pl.DataFrame, list[str]]:
+    """Every rejected row of some of the sources with its origin and the reason, and sentences about the first."""
+    ours = [(nth, one) for nth, one in refused if nth in of]
+    broken = [_among(one, rows["source"].gather(one.rows).is_in(of)) for one in failures]
+    broken = [one for one in broken if len(one.rows)]
+    told = [f"{_place(one.file, one.line)}: {one.reason}" for _, one in ours[:LISTED]]
+    told += sentences(rows, broken, lambda row: _place(rows["file"][row], rows["line"][row]))
+    schema = {"source": pl.UInt32(), "file": pl.String(), "line": pl.UInt32(), "reason": pl.String()}
+    found = [(nth, one.file, one.line, one.reason) for nth, one in ours]
+    parts = [pl.DataFrame(found, schema=schema, orient="row")]
+    if broken:
+        parts.append(rejected_rows(rows, broken).drop("row").select(*_FROM, "reason", *COLUMNS[kind].keys()))
     return pl.concat(parts, how="diagonal"), told
+
+
+def _among(failure: Failure, wanted: pl.Series) -> Failure:
+    return replace(failure, rows=failure.rows.filter(wanted))
 
 
 def _rejection(rejected: pl.DataFrame, told: list[str], what: str, where: str, table: Path | None) -> TableError:
     more = [f"and {rejected.height - len(told):,} more"] if rejected.height > len(told) else []
     fix = "Fix or remove these rows, or set bad_rows: drop"
     if table is not None:
-        write_parquet(rejected, rejected_path(table))
+        write_parquet(rejected.drop("source"), rejected_path(table))
         fix = f"{fix}; {rejected_path(table)} lists them all"
     return TableError(what="\n  ".join([f"{rejected.height:,} {what}", *told, *more]), where=where, fix=fix)
 

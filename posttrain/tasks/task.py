@@ -11,10 +11,11 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.entries import Entries
-from posttrain.errors import DataError, ParamsError
+from posttrain.errors import DataError, ParamsError, PosttrainError
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
 from posttrain.rollout import Message, Rollout
-from posttrain.tables.columns import Kind, with_ids
+from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, with_ids
+from posttrain.tables.failures import row_failures, sentences, structure_failures
 from posttrain.user_code import is_import_path, load_object
 
 Figures = Mapping[str, float]
@@ -27,7 +28,7 @@ def one_turn(rollout: Rollout) -> Sequence[Message] | None:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class Generator:
-    """Makes the tables of a task from parameters; the columns `id`, `task`, `info` and `answer` may be left out."""
+    """Makes the tables of a task from parameters; `id` and the columns of `OMITTED` may be left out."""
 
     params: type[Params]
     kinds: tuple[Kind, ...]
@@ -66,6 +67,11 @@ TASKS: Final[Entries[Task]] = Entries(
     },
 )
 """Name -> the module whose own TASKS has it."""
+OMITTED: Final[Mapping[Kind, Mapping[str, pl.Expr]]] = {
+    "prompts": {"answer": pl.lit(""), "info": pl.lit("{}"), "task": pl.lit("")},
+    "pairs": {"margin": pl.lit(0.0)},
+}
+"""Columns beside `id` that a generator may leave out, with what they then hold."""
 PLAIN: Final = Task()
 """Prompts without a task: one turn, rewards with their defaults."""
 
@@ -91,13 +97,72 @@ def task_tables(run: str) -> dict[Any, Any]:
 
 def generated(name: str, generator: Generator, params: Params) -> dict[Any, Any]:
     """The tables of a generator, with ids; prompts that name no task are of this one."""
-    tables = dict(generator.tables(params))
+    tables = {kind: _completed(frame, kind) for kind, frame in _returned(name, generator, params).items()}
+    for kind, frame in tables.items():
+        if told := structure_failures(_ordered(frame, kind), kind):
+            fix = f"A '{kind}' table has the columns {', '.join(COLUMNS[kind])} (docs/data.md)"
+            raise _fault(name, generator, f"its `{kind}` table is wrong: {'; '.join(told)}", fix)
     if "prompts" in tables:
-        known = {"info": pl.lit("{}"), "answer": pl.lit(""), "task": pl.lit("")}
-        missing = [value.alias(key) for key, value in known.items() if key not in tables["prompts"].columns]
-        tables["prompts"] = tables["prompts"].with_columns(*missing).with_columns(pl.col("task").replace("", name))
+        tables["prompts"] = tables["prompts"].with_columns(pl.col("task").replace("", name))
         _check_info(name, tables["prompts"]["info"].to_list())
-    return {kind: frame if "id" in frame.columns else with_ids(frame, kind) for kind, frame in tables.items()}
+    tables = {kind: frame if "id" in frame.columns else with_ids(frame, kind) for kind, frame in tables.items()}
+    if is_import_path(name):  # of the others the tables are checked once, when they are written
+        _check_rows(name, generator, tables)
+    return tables
+
+
+def _returned(name: str, generator: Generator, params: Params) -> dict[Kind, pl.DataFrame]:
+    """What the function of a generator returns, if it is the frames that the generator names."""
+    try:
+        found: Any = generator.tables(params)
+    except PosttrainError:
+        raise
+    except Exception as error:
+        if not is_import_path(name):
+            raise
+        what = f"it raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise _fault(name, generator, what, "Fix it; POSTTRAIN_TRACEBACK=1 shows where") from error
+    kinds = ", ".join(generator.kinds)
+    if not isinstance(found, Mapping):
+        what = f"it returned a {type(found).__name__}, not a dict of tables"
+        raise _fault(name, generator, what, f"Return a dict with a polars DataFrame for each of: {kinds}")
+    known = [kind for kind in COLUMNS if SPLITS[kind]]
+    if set(found) != set(generator.kinds) or not set(found) <= set(known):
+        what = f"it returned the tables {', '.join(map(str, found)) or '(none)'}, and its Generator names {kinds}"
+        raise _fault(name, generator, what, f"Return and name the same; kinds of tables are {', '.join(known)}")
+    for kind, frame in found.items():
+        if not isinstance(frame, pl.DataFrame):
+            what = f"its `{kind}` table is a {type(frame).__name__}, not a polars DataFrame"
+            raise _fault(name, generator, what, "Return pl.DataFrame(rows)")
+    return dict(found)
+
+
+def _completed(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
+    """The frame with the columns that a generator may leave out."""
+    missing = [value.alias(key) for key, value in OMITTED.get(kind, {}).items() if key not in frame.columns]
+    return frame.with_columns(missing)
+
+
+def _ordered(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
+    """The frame as it is going to be, for a check of its columns before its ids are made."""
+    if "id" in frame.columns:
+        return frame
+    wanted = [name for name in (*COLUMNS[kind], *OPTIONAL.get(kind, {})) if name in frame.columns]
+    return frame.select(pl.lit("").alias("id"), *wanted)
+
+
+def _check_rows(name: str, generator: Generator, tables: Mapping[Kind, pl.DataFrame]) -> None:
+    for kind, frame in tables.items():
+        if failures := row_failures(frame, kind):
+            told = "\n  ".join(sentences(frame, failures))
+            count = pl.concat([one.rows for one in failures]).n_unique()
+            what = f"{count:,} of {frame.height:,} rows of its `{kind}` table (counted from 0) break a rule:\n  {told}"
+            raise _fault(name, generator, what, "Fix the function")
+
+
+def _fault(name: str, generator: Generator, what: str, fix: str) -> DataError:
+    function = getattr(generator.tables, "__name__", "tables")
+    return DataError(what=what, where=f"task '{name}', function `{function}`", fix=fix)
 
 
 def _check_info(name: str, given: Sequence[Any]) -> None:

@@ -18,8 +18,9 @@ from posttrain.tables.columns import Kind, from_rows
 from posttrain.tables.filters import COMMON, FilterRun, filtered
 from posttrain.tables.near_duplicates import SHINGLE, near_duplicates
 from posttrain.tables.ngrams import chunks, grams
+from posttrain.tables.options import FileTable
 from posttrain.tables.store import read_table, write_tables
-from posttrain.tables.user_data import FileTable, load_table
+from posttrain.tables.user_data import load_table
 from tests.tables.samples import assistant, user
 from tests.tables.test_data_stages import run
 

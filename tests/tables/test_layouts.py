@@ -14,8 +14,9 @@ import pytest
 from posttrain.errors import DataError, ParamsError, TableError
 from posttrain.params import check
 from posttrain.tables.columns import Kind, content_id
+from posttrain.tables.options import FileTable
 from posttrain.tables.store import check_table, read_table, write_table
-from posttrain.tables.user_data import FileTable, load_table
+from posttrain.tables.user_data import load_table
 from tests.tables.samples import assistant, user
 
 Row = dict[str, Any]

@@ -16,9 +16,11 @@ import pytest
 from posttrain.errors import DataError, ParamsError, TableError
 from posttrain.params import check
 from posttrain.tables.columns import COLUMNS, Kind
+from posttrain.tables.hub_data import dataset_parts
+from posttrain.tables.options import FileTable, HubTable
 from posttrain.tables.readers import Columns
 from posttrain.tables.store import check_decoded_size, check_disjoint, check_table
-from posttrain.tables.user_data import FileTable, HubTable, dataset_parts, load_table
+from posttrain.tables.user_data import load_table
 from tests.tables.samples import assistant, user
 
 Row = dict[str, Any]
@@ -179,13 +181,16 @@ def test_hub_tables_are_named_and_pinned(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(DataError, match=r"'org/name' is a local file or folder, not a data set of the Hub. Name local"):
         load_table(HubTable(name="org/name", revision=COMMIT), "pairs", "here")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(DataError, match=r"here: the data set cannot be loaded \("):
+    with pytest.raises(
+        DataError,
+        match=r"here: HF_HUB_OFFLINE is set, and commit 0123456 of the data set 'org/missing' is not in the cache. Run",
+    ):
         load_table(HubTable(name="org/missing", revision=COMMIT), "pairs", "here")
 
 
 def test_rows_of_a_loaded_data_set() -> None:
     loaded = datasets.DatasetDict({"train": datasets.Dataset.from_list([{**row, "x": [1]} for row in CONVERSED])})
-    parts = dataset_parts(loaded, "org/name")
+    parts = dataset_parts(loaded, HubTable(name="org/name", revision=COMMIT), "here")
     columns = Columns(frozenset({"prompt", "chosen", "rejected"}))
     rows = list(parts["train"][0].rows(columns, "here"))
     assert rows == list(enumerate(CONVERSED, 1))
@@ -361,7 +366,7 @@ def test_places(tmp_path: Path) -> None:
     put("empty/_x.jsonl", CORPUS)
     put("empty/.y.jsonl", CORPUS)
     Path("empty/z.jsonl.crdownload").write_text("half")
-    with pytest.raises(DataError, match=r"the folder empty has no data files. Put files there that end in .parquet"):
+    with pytest.raises(DataError, match=r"the folder empty has no data files. Give it files that end in .parquet"):
         load("empty", "corpus")
 
 
@@ -391,7 +396,7 @@ def test_names_are_names_and_not_patterns() -> None:
     for name in ("x[1].jsonl", "x?.csv", "*.parquet", "a\x1b[2J\nb.json"):
         put(name, CORPUS)
         assert "the wrong file" not in set(load(name, "corpus")["text"])
-    with pytest.raises(DataError, match=r"x\[2\].jsonl is not found"):
+    with pytest.raises(DataError, match=r"no data file matches x\[2\].jsonl"):
         load("x[2].jsonl", "corpus")
     put("a\x1b[2J\nb.json", [{"text": 5}])
     with pytest.raises(TableError) as caught:

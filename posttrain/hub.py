@@ -1,0 +1,102 @@
+"""Why the Hugging Face Hub gave nothing, and what to do about it; no message ever holds the token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from posttrain.errors import DataError, ModelError
+
+Repo = Literal["dataset", "model"]
+_LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token that may read it"
+_COPY = {
+    "dataset": "copy the data into the workspace and name it under data.files",
+    "model": "download the model elsewhere and name its folder under base.folders",
+}
+
+
+def hub_error(error: BaseException, repo: Repo, name: str, revision: str, where: str) -> DataError | ModelError:
+    """What a failure of the Hub's libraries means, as one line."""
+    what, fix = _explained(list(_chain(error)), repo, name, revision)
+    return (DataError if repo == "dataset" else ModelError)(what=what, where=where, fix=fix)
+
+
+def unreachable(error: BaseException) -> bool:
+    """Whether the Hub was not asked, or did not answer at all."""
+    return any(isinstance(one, ConnectionError | TimeoutError) or _transport(one) for one in _chain(error))
+
+
+def page(repo: Repo, name: str) -> str:
+    """The address of a data set or a model."""
+    from huggingface_hub.constants import ENDPOINT
+
+    return f"{ENDPOINT}/{'datasets/' if repo == 'dataset' else ''}{name}"
+
+
+def _explained(chain: list[BaseException], repo: Repo, name: str, revision: str) -> tuple[str, str]:
+    from huggingface_hub import errors, get_token
+
+    def found(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(one, kinds) for one in chain)
+
+    noun = "data set" if repo == "dataset" else "model"
+    status = next((one.response.status_code for one in chain if isinstance(one, errors.HfHubHTTPError)), None)
+    if found(errors.GatedRepoError):
+        accept = f"Accept its terms at {page(repo, name)}"
+        known = get_token() is not None
+        return (
+            f"the {noun} '{name}' is gated",
+            f"{accept} with the account of your token" if known else f"{accept}, then {_LOGIN}",
+        )
+    if found(errors.LocalTokenNotFoundError) or (status == 401 and not found(errors.RepositoryNotFoundError)):
+        return (
+            "the Hub refuses your token: it is invalid or has expired",
+            "Log in again with `hf auth login`, or set HF_TOKEN to a valid token",
+        )
+    if found(errors.RevisionNotFoundError):
+        return f"the {noun} '{name}' has no commit {revision}", f"Take the commit from {page(repo, name)}/commits/main"
+    if found(errors.DisabledRepoError):
+        return f"the Hub has disabled the {noun} '{name}'", f"Use another one; {page(repo, name)} may say why"
+    if found(errors.RepositoryNotFoundError):
+        return f"the {noun} '{name}' is not found, or is private", f"Check its name; if it is private, {_LOGIN}"
+    if status in (403, 429) or (status or 0) >= 500:
+        fixes = {403: "Give HF_TOKEN a token that may read it", 429: "Wait a while, or log in with `hf auth login`"}
+        return f"the Hub refuses the {noun} '{name}' (HTTP status {status})", fixes.get(status or 0, "Try again later")
+    if unreachable(chain[0]):
+        cause = "HF_HUB_OFFLINE is set" if _offline() else "the Hub cannot be reached"
+        what = f"{cause}, and commit {revision[:7]} of the {noun} '{name}' is not in the cache"
+        return what, f"Run once {'without it' if _offline() else 'with a network'}, or {_COPY[repo]}"
+    return (
+        f"the {noun} '{name}' cannot be loaded ({_told(chain[0])})",
+        f"Check its name and its files on the Hub, or {_COPY[repo]}",
+    )
+
+
+def _offline() -> bool:
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    return bool(HF_HUB_OFFLINE)
+
+
+def _transport(error: BaseException) -> bool:
+    """Whether it is a failure of the connection: the Hub's libraries use httpx2, datasets httpx as well."""
+    return any(one.__name__ == "TransportError" and one.__module__.startswith("httpx") for one in type(error).__mro__)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what led to it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _told(error: BaseException) -> str:
+    """The first line of the message, without the token, which a header that is refused is shown with."""
+    from huggingface_hub import get_token
+
+    text = str(error).strip() or type(error).__name__
+    token = get_token()
+    line = (text.replace(token, "***") if token else text).splitlines()[0][:200]
+    return "".join(one if one.isprintable() else "?" for one in line)

@@ -1,0 +1,96 @@
+"""What params.yaml says about a table of the user's own: where its rows are, and how they become ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Discriminator, Field, Tag, field_validator
+
+from posttrain.params import ONE, SEVERAL
+from posttrain.tables.source_columns import ColumnOptions
+from posttrain.tables.user_splits import SplitOptions
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+
+
+class ReadOptions(ColumnOptions, SplitOptions):
+    """How a table of the user's becomes ours."""
+
+    weight: float | None = Field(
+        default=None, gt=0, description="In a list of sources: its share of the training rows is its weight among them"
+    )
+    limit: int | None = Field(default=None, ge=1, description="Read only so many rows of each of the source's splits")
+    bad_rows: Literal["stop", "drop"] = Field(
+        default="stop", description="What to do with rows that break the table's rules"
+    )
+
+
+class FileTable(ReadOptions):
+    """A table in files of the user's."""
+
+    path: str = Field(
+        min_length=1,
+        description="A parquet, jsonl, json, csv or arrow file, a folder of them, or a pattern: part-*.jsonl",
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_pattern(cls, path: str) -> str:
+        if any("**" in part and part != "**" for part in Path(path).parts):
+            raise ValueError(f"in {path}, ** must stand for a whole folder, e.g. **/*.jsonl")
+        return path
+
+    @property
+    def place(self) -> str:
+        """What to call it in a printed line."""
+        return self.path
+
+
+class HubTable(ReadOptions):
+    """A table in a data set of the Hub."""
+
+    name: str = Field(min_length=1, description="The data set's name on the Hub, e.g. org/name")
+    config: str | None = Field(default=None, min_length=1, description="The data set's configuration")
+    revision: str = Field(description="The data set's commit, 40 hexadecimal digits")
+
+    @field_validator("name")
+    @classmethod
+    def _on_the_hub(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name, re.ASCII):
+            raise ValueError("not a name of the Hub such as org/name; name local data under data.files")
+        return name
+
+    @field_validator("revision")
+    @classmethod
+    def _pinned(cls, revision: str) -> str:
+        if not _COMMIT.fullmatch(revision):
+            raise ValueError("must be a commit of 40 hexadecimal digits, because a tag or branch can move")
+        return revision
+
+    @property
+    def place(self) -> str:
+        """What to call it in a printed line."""
+        return self.name if self.config is None else f"{self.name} {self.config}"
+
+
+def _form(value: Any) -> str:
+    return SEVERAL if isinstance(value, list) else ONE
+
+
+Source = FileTable | HubTable
+FileTables = Annotated[
+    Annotated[FileTable, Tag(ONE)] | Annotated[list[FileTable], Field(min_length=1), Tag(SEVERAL)],
+    Discriminator(_form),
+]
+HubTables = Annotated[
+    Annotated[HubTable, Tag(ONE)] | Annotated[list[HubTable], Field(min_length=1), Tag(SEVERAL)],
+    Discriminator(_form),
+]
+
+
+def numbered(key: str, table: Source | Sequence[Source]) -> dict[str, Source]:
+    """The sources of a table by their key: `chat`, or `chat.0` and `chat.1` for a list."""
+    return {key: table} if isinstance(table, Source) else {f"{key}.{nth}": one for nth, one in enumerate(table)}

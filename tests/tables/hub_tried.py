@@ -1,0 +1,40 @@
+"""Reads data sets and models from the Hub that HF_ENDPOINT names, and prints what came of each as JSON.
+
+python -m tests.tables.hub_tried '[{"repo": "dataset", "name": "org/name", "token": "hf_...", "limit": 3}, ...]'
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import PosttrainError
+from posttrain.models.given import fetch_model
+from posttrain.tables.options import HubTable
+from posttrain.tables.user_data import load_table
+from tests.tables.hub_server import COMMIT
+
+
+def tried(case: dict[str, Any]) -> dict[str, Any]:
+    """The rows, or the error, and the lines that were printed."""
+    os.environ["HF_TOKEN"] = case.get("token", "")
+    name, revision, printed = case["name"], case.get("revision", COMMIT), io.StringIO()
+    source = {"name": name, "revision": revision, "limit": case.get("limit"), "heldout_share": 0.0, "test_share": 0.0}
+    try:
+        with contextlib.redirect_stderr(printed):
+            if case["repo"] == "model":
+                fetch_model(name, revision, Path("model"))
+                return {}
+            table = load_table(HubTable(**source), "chat", "here")
+    except PosttrainError as error:
+        return {"error": str(error)}
+    return {"ids": table["id"].to_list(), "printed": printed.getvalue()}
+
+
+if __name__ == "__main__":
+    json.dump([tried(case) for case in json.loads(sys.argv[1])], sys.stdout)

@@ -1,0 +1,220 @@
+"""A table from several sources: patterns of files, and lists of sources with and without weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from posttrain.errors import DataError, ParamsError, TableError
+from posttrain.params import check
+from posttrain.tables.mixing import shares
+from posttrain.tables.options import FileTable
+from posttrain.tables.sources import FilesRun, HubRun, file_tables
+from posttrain.tables.store import check_table
+from posttrain.tables.user_data import load_table
+from tests.tables.samples import assistant, user
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def put(name: str, start: int, count: int, **more: Any) -> None:
+    """Demonstrations of the sums from `start`."""
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    rows = [{"prompt": f"{n}+1?", "completion": str(n + 1), **more} for n in range(start, start + count)]
+    Path(name).write_text("\n".join(map(json.dumps, rows)))
+
+
+def load(*sources: dict[str, Any], **shared: Any) -> pl.DataFrame:
+    """A checked chat table of these sources."""
+    shared = {"test_share": 0.0, **shared}
+    listed = [FileTable(**{**shared, **one}) for one in sources]
+    table = load_table(listed, "chat", "here.chat", table=Path("rejected/chat.parquet"))
+    return check_table(table, "chat", "chat.parquet")
+
+
+def asked(table: pl.DataFrame) -> list[int]:
+    """The numbers of the sums."""
+    return [int(turns[0]["content"].split("+")[0]) for turns in table["messages"].to_list()]
+
+
+def test_patterns() -> None:
+    for nth in (10, 9, 1):
+        put(f"d/part-{nth}.jsonl", 10 * nth, 10)
+    put("d/sub/part-20.jsonl", 200, 10)
+    for hidden in ("d/.part-30.jsonl", "d/_part-30.jsonl", "d/.sub/part-30.jsonl", "d/_sub/part-30.jsonl"):
+        put(hidden, 300, 10)
+    Path("d/part-4.txt").write_text("not data")
+    none = {"heldout_share": 0.0}
+    assert asked(load({"path": "d/part-*.jsonl", **none})) == [*range(10, 20), *range(100, 110), *range(90, 100)]
+    assert asked(load({"path": "d/part-?.jsonl", **none})) == [*range(10, 20), *range(90, 100)]
+    assert asked(load({"path": "*/part-[19].jsonl", **none})) == [*range(10, 20), *range(90, 100)]
+    assert sorted(asked(load({"path": "d/**/*.jsonl", **none})))[-1] == 209
+    Path("d").rename("my [1]")
+    assert len(asked(load({"path": "my [1]/part-*.jsonl", **none}))) == 30
+
+
+def test_a_pattern_names_splits_as_a_folder_does(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, start in {"train-0": 0, "train-1": 10, "test-0": 20}.items():
+        put(f"d/{name}.jsonl", start, 10)
+    Path("d/train.md").write_text("not data")
+    assert load({"path": "d/t*"}).filter(split="heldout").height == 10
+    assert "here.chat.0: not read: train.md\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("d/x-*.jsonl", "here.chat.0: no data file matches d/x-*.jsonl. Give it files that end in .parquet"),
+        ("d/*.txt", "no data file matches d/*.txt"),
+        ("nowhere/*.jsonl", "no data file matches nowhere/*.jsonl"),
+        ("*/../../*.jsonl", "is not in the folder"),
+        ("out/*.jsonl", "leads out of the workspace"),
+    ],
+)
+def test_patterns_that_match_nothing_that_is_read(path: str, told: str, tmp_path: Path) -> None:
+    put("d/a.jsonl", 0, 10)
+    Path("d/a.txt").write_text("not data")
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    put(str(outside / "a.jsonl"), 0, 10)
+    Path("out").symlink_to(outside)
+    with pytest.raises(DataError) as caught:
+        load({"path": path})
+    assert told in str(caught.value)
+
+
+def test_a_pattern_of_several_folders_stands_alone() -> None:
+    with pytest.raises(ParamsError, match=r"\*\* must stand for a whole folder, e\.g\. \*\*/\*\.jsonl"):
+        check(FileTable, {"path": "a**/x.jsonl"}, where="here")
+
+
+def test_a_list_without_weights_is_all_rows_in_its_order(capsys: pytest.CaptureFixture[str]) -> None:
+    put("a.jsonl", 50, 20)
+    put("b.jsonl", 0, 30)
+    put("c.jsonl", 60, 20)
+    table = load({"path": "a.jsonl"}, {"path": "b.jsonl"}, {"path": "c.jsonl"}, heldout_share=0.0)
+    assert asked(table) == [*range(50, 70), *range(30), *range(70, 80)], "what two sources have is kept once"
+    assert capsys.readouterr().err.splitlines() == [
+        "here.chat: 10 rows left out: the same as an earlier row of their split",
+        "here.chat: 70 rows: 60 train, 0 held out",
+    ]
+
+
+def test_sources_of_other_layouts_are_mixed_by_weight(capsys: pytest.CaptureFixture[str]) -> None:
+    put("a.jsonl", 0, 100)
+    put("a-heldout.jsonl", 100, 7)
+    Path("a").mkdir()
+    Path("a.jsonl").rename("a/train.jsonl")
+    Path("a-heldout.jsonl").rename("a/dev.jsonl")
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    rows = [
+        {"turns": [*user(f"{n}+1?"), {"role": "assistant", "content": "", "tool_calls": [call]}]}
+        if n == 1000
+        else {"turns": user(f"{n}+1?") + assistant(str(n + 1))}
+        for n in range(1000, 1300)
+    ]
+    Path("b.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    first = {"path": "a", "weight": 2}
+    second = {"path": "b.jsonl", "weight": 1.0, "rename": {"turns": "messages"}}
+    table = load(first, second)
+    told = capsys.readouterr().err.splitlines()
+    train, heldout = table.filter(split="train"), table.filter(split="heldout")
+    assert sum(n < 1000 for n in asked(train)) == 100 and sum(n >= 1000 for n in asked(train)) == 50
+    assert sum(n < 1000 for n in asked(heldout)) == 7, "held-out rows are all kept"
+    assert sum(n >= 1000 for n in asked(heldout)) == heldout.height - 7 > 0
+    left = 300 - (heldout.height - 7)
+    assert "here.chat: 100 of 100 training rows of a used, 0 left (weight 2)" in told
+    assert f"here.chat: 50 of {left} training rows of b.jsonl used, {left - 50} left (weight 1)" in told
+    assert sum(n < 1000 for n in asked(train[:60])) == 40, "its first rows are a mixture too"
+    Path("b.jsonl").write_text("\n".join(map(json.dumps, reversed(rows))))
+    assert load(first, second).equals(table), "the order of a file does not matter"
+
+
+def test_shares() -> None:
+    assert shares([100, 300], [2, 1]) == [100, 50]
+    assert shares([100, 30], [2, 1]) == [60, 30]
+    assert shares([10, 10, 10], [1, 1, 1]) == [10, 10, 10]
+    assert shares([7, 100], [0.1, 0.7]) == [7, 49]
+
+
+def test_a_weight_that_leaves_nothing_is_refused() -> None:
+    put("a.jsonl", 0, 5)
+    put("b.jsonl", 10, 5)
+    with pytest.raises(DataError, match=r"here.chat: source 0 of the list: a.jsonl gives 5 training rows, and its wei"):
+        load({"path": "a.jsonl", "weight": 1}, {"path": "b.jsonl", "weight": 100}, heldout_share=0.0)
+
+
+def test_the_bad_rows_of_all_sources_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    put("a.jsonl", 0, 20)
+    put("b.jsonl", 20, 20)
+    for name, row in {
+        "a.jsonl": {"prompt": " ", "completion": "x"},
+        "b.jsonl": {"prompt": "x", "completion": 5},
+    }.items():
+        Path(name).write_text(f"{Path(name).read_text()}\n{json.dumps(row)}")
+    same = {"path": "a.jsonl", "rename": {}}  # the same file twice, read in two ways
+    with pytest.raises(TableError) as caught:
+        load({"path": "a.jsonl"}, {"path": "b.jsonl"})
+    assert "here.chat: 2 of 42 rows break the rules of a 'chat' table:" in str(caught.value)
+    assert "b.jsonl line 21: 'completion' is a number" in str(caught.value)
+    assert "a.jsonl line 21, messages = " in str(caught.value)
+    rejected = pl.read_parquet("rejected/chat.rejected.parquet")
+    assert rejected.columns[:3] == ["file", "line", "reason"]
+    assert set(rejected.select("file", "line").rows()) == {("a.jsonl", 21), ("b.jsonl", 21)}
+    with pytest.raises(TableError, match=r"1 of 42 rows break the rules of a 'chat' table:\n  b.jsonl line 21: 'comp"):
+        load({**same, "bad_rows": "drop"}, {"path": "b.jsonl"})
+    capsys.readouterr()
+    assert load({**same, "bad_rows": "drop"}, {"path": "b.jsonl", "bad_rows": "drop"}).height == 40
+    assert "here.chat: 2 rows left out as bad (bad_rows: drop), e.g. b.jsonl line 21: " in capsys.readouterr().err
+
+
+def test_a_row_in_two_splits_is_refused() -> None:
+    put("a.jsonl", 0, 20, split="train")
+    put("b/train.jsonl", 30, 10)
+    put("b/dev.jsonl", 19, 2)
+    with pytest.raises(TableError, match=r"b/dev.jsonl line 1, problem = .*: must be in one split only"):
+        load({"path": "a.jsonl"}, {"path": "b"})
+
+
+@pytest.mark.parametrize(
+    ("chat", "told"),
+    [
+        ([], "here.chat = []: list should have at least 1 item"),
+        ([{"path": "a", "wieght": 1}], "here.chat.0.wieght: unknown key. Did you mean 'weight'?"),
+        ([{"path": "a", "weight": 0}], "here.chat.0.weight = 0: "),
+        (["a", {"weight": 1.0}], "here.chat.1.path is missing"),
+        ([{"path": "a", "weight": 1}, "b"], "here: chat.1 has no weight, and others have. Give every source one, or n"),
+        (
+            ["a", {"path": "b", "test_share": 0.1}],
+            "here: chat.0.test_share = 0.05, chat.1.test_share = 0.1: a problem of two tables would be in different",
+        ),
+        ({"path": "a", "rname": {}}, "here.chat.rname: unknown key. Did you mean 'rename'?"),
+        (5, "here.chat"),
+    ],
+)
+def test_wrong_lists(chat: Any, told: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        check(FilesRun, {"path": "d", "chat": chat}, where="here")
+    assert told in str(caught.value)
+
+
+def test_a_list_of_the_hub() -> None:
+    source = {"name": "org/name", "revision": COMMIT}
+    run = check(HubRun, {"chat": [{**source, "weight": 2}, {**source, "config": "b", "weight": 1}]}, where="here")
+    assert isinstance(run.chat, list) and [one.place for one in run.chat] == ["org/name", "org/name b"]
+
+
+def test_a_run_with_short_forms_in_a_list() -> None:
+    put("d/a.jsonl", 0, 100)
+    put("d/b-1.jsonl", 100, 100)
+    Path("params.yaml").write_text("data: {files: {mine: {path: d, chat: [a.jsonl, b-*.jsonl]}}}")
+    assert sorted(asked(file_tables("mine")["chat"]))[-1] >= 100
