@@ -49,7 +49,7 @@ def test_the_table_tells_trained_tasks_from_others(tmp_path: Path, monkeypatch: 
     assert [row[2][:6] for row in cells] == ["-", "+0.400", "+0.600"] and [row[4][:6] for row in cells[1:]] == [
         "+0.000"
     ] * 2
-    assert cost.startswith("2 minutes in all (sft@main 2.0), 2.5 GB of memory at most")
+    assert cost.startswith("2 minutes in all (sft@main 2.0), 3 minutes of CPU time, 2.5 GB of memory at most")
 
 
 @pytest.mark.parametrize("name", KNOWN)
