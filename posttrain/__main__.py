@@ -38,6 +38,7 @@ def main() -> int:
     _add_reference(commands)
     _add_project(commands)
     _add_preview(commands)
+    _add_where(commands)
     arguments = parser.parse_args()
     try:
         print(_answer(arguments))
@@ -182,6 +183,13 @@ def _add_preview(commands: Any) -> None:
     )
 
 
+def _add_where(commands: Any) -> None:
+    does = "every copy of a row of data, in the workspace, DVC's cache and git, and the runs that have read it"
+    row = _add(commands, "where", does, "my/data/chat.jsonl:17")
+    row.add_argument("row", metavar="ROW", help="its id, FILE:LINE of a file of yours, or a piece of its text")
+    row.add_argument("--json", action="store_const", const="json", default="words", dest="form")
+
+
 def _answer(arguments: argparse.Namespace) -> str:
     match arguments.command:
         case "init" | "run" | "check" | "upgrade":
@@ -232,6 +240,10 @@ def _looked_up(arguments: argparse.Namespace) -> str:
             return hold(arguments.module)
         case "preview":
             return _preview(arguments)
+        case "where":
+            from posttrain.where.found import where
+
+            return where(arguments.row, arguments.form)
         case "params":
             from posttrain.sections import describe_params
 
