@@ -14,10 +14,11 @@ from posttrain.stage_table import STAGES
 from posttrain.user_text import cache_folder, remotes
 from posttrain.where.copies import blobs, cached_runs, experiments, objects
 from posttrain.where.runs import affected
-from posttrain.where.search import LISTED, in_file, table_rows, workspace_files
+from posttrain.where.search import in_file, table_rows, workspace_files
 from posttrain.where.wanted import Wanted, asked, texts_of
 from posttrain.workspace import checkpoint_path, model_path
 
+LISTED = 5
 TOKENS = Path(".dvc/tmp/tokens")
 _NOTHING = "nothing here holds it"
 

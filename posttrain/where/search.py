@@ -7,6 +7,7 @@ import io
 import mmap
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,8 @@ import pyarrow.parquet as pq
 from posttrain.tables.store import DECODE_ERRORS
 from posttrain.where.wanted import Wanted
 
-LISTED: Final = 5
+MOST: Final = 100
+"""Places that are looked for in a file that is no table."""
 _PARQUET: Final = b"PAR1"
 _SLICE: Final = 8192
 _NOT_SEARCHED: Final = {".git", "__pycache__", "node_modules"}
@@ -39,8 +41,8 @@ def in_bytes(data: bytes | mmap.mmap, wanted: Wanted) -> list[int] | None:
             with pq.ParquetFile(io.BytesIO(data[:])) as parquet:
                 frame = pl.DataFrame(pl.from_arrow(parquet.read().replace_schema_metadata(None)))
             return [nth + 1 for nth in rows_of(frame, wanted)] or None
-    found = [match.start() for match, _ in zip(wanted.pattern.finditer(data), range(LISTED + 1), strict=False)]
-    return [data[:place].count(b"\n") + 1 for place in found] or None
+    found = [match.start() for match in islice(wanted.pattern.finditer(data), MOST)]
+    return list(dict.fromkeys(data[:place].count(b"\n") + 1 for place in found)) or None
 
 
 def rows_of(frame: pl.DataFrame, wanted: Wanted) -> list[int]:
