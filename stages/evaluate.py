@@ -106,7 +106,7 @@ def _prompts(params: EvaluateParams) -> list[Prompt]:
         with quiet(params.completions):
             prompts = judged_prompts(params.reward, prompts, str(file))
         if params.completions == "none" and len(prompts) < known:
-            print(f"evaluate: no reward can read the answers of {known - len(prompts)} prompts", file=sys.stderr)
+            print(f"evaluate: no reward can read {known - len(prompts)} of {known} answers", file=sys.stderr)
     elif "correct" in params.reward:
         print("evaluate: no prompt has an answer, so reward 'correct' is not measured", file=sys.stderr)
     need_two(len(prompts), params.split, file)

@@ -75,7 +75,7 @@ def find(row: str) -> Found:
     found.commits = blobs(wanted)
     found.experiments = experiments(digests)
     for name, url in remotes().items():
-        if Path(url).is_dir():
+        if "://" not in url:
             found.remote |= {str(file): name for file in objects(Path(url, "files/md5"), wanted).files.values()}
         else:
             found.not_searched[name] = url

@@ -85,7 +85,7 @@ def test_a_push_is_told_first_and_leaves_out_what_is_not_to_be_pushed(inside: Pa
 @pytest.mark.slow
 def test_after_the_guide_nothing_holds_the_row(tmp_path: Path) -> None:
     folder = project(tmp_path)
-    for words in (("repro",), ("exp", "run", "--set-param", "evaluate.settings.seed=5"), ("push", "--run-cache")):
+    for words in (("repro",), ("exp", "run", "--set-param", "evaluate.settings.prompts=5"), ("push", "--run-cache")):
         done = command(folder, "dvc", *words)
         assert done.returncode == 0, done.stdout
     commands = "set -e\n" + "".join(text for kind, text in BLOCK.findall(GUIDE) if kind == "sh")
