@@ -253,7 +253,10 @@ def test_own_files_and_models_must_be_there(text: str, words: str) -> None:
         ("base: {scratch: {tiny: {batch: 0, steps: 0}}}", "base.scratch.tiny.steps = 0"),
         ("base: {scratch: {tiny: {window: 600}}}", "window = 600 is longer than shape.context = 512"),
         ("data: {tasks: {b: {task: twostep}}}", "data.tasks.b.task = 'twostep' is unknown. Did you mean 'two_step'?"),
-        ("data: {tasks: {b: {task: [two_step]}}}", "data.tasks.b.task = ['two_step'] is unknown. Give it one of: two_st"),
+        (
+            "data: {tasks: {b: {task: [two_step]}}}",
+            "data.tasks.b.task = ['two_step'] is unknown. Give it one of: two_st",
+        ),
         ("data: {tasks: {b: {}}}", "data.tasks.b names no task. Give it one of: two_step"),
         ("evaluate: {settings: {sampling: {stop: ['']}}}", "evaluate.settings.sampling.stop: every text contains the"),
     ],
