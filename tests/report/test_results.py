@@ -142,7 +142,12 @@ def test_every_command_of_what_to_do_next_exists_in_a_project(reported: Path) ->
     assert "docs/" not in shown
     words = re.search(r"python -m (posttrain results --help)", shown)
     assert words
-    done = subprocess.run([sys.executable, "-m", *words[1].split()], capture_output=True, text=True, env=environment())
+    done = subprocess.run(
+        [sys.executable, "-m", *words[1].split()],
+        capture_output=True,
+        text=True,
+        env=environment() | {"PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0 and "KL to NAME" in done.stdout and "pass@1" in done.stdout
 
 

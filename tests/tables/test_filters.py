@@ -128,7 +128,7 @@ def test_what_calls_of_tools_say_counts_and_the_list_of_tools_does_not() -> None
     kept, removed = left("mine/chat", near_duplicates=0.8, against="asked/prompts")
     assert kept == {"p0", "p1"}
     assert dict(removed.select("problem", "match_table").rows()) == {"p2": "mine/chat", "p3": "asked/prompts"}
-    assert left("mine/chat", max_chars=200)[0] == set()
+    assert left("mine/chat", min_chars=200)[0] == {"p0", "p1", "p2", "p3"}, "the turns alone are 10 characters"
 
 
 def test_near_duplicates_of_held_out_rows_leave_training() -> None:
