@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from posttrain.stage_table import Settings, group_of
 from posttrain.workspace import said_size
@@ -58,7 +59,7 @@ def cache_folder() -> Path:
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
-def _config() -> dict[str, dict[str, dict[str, str]]]:
+def _config() -> dict[str, dict[str, Any]]:
     from dvc.config import Config
 
     return dict(Config(str(Path(".dvc").resolve()))) if Path(".dvc").is_dir() else {}

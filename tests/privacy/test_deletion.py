@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.workers import share
 from posttrain.errors import DataError
 from posttrain.where.found import find, where
 from tests.pipeline.test_project import LIBRARY, command, posttrain
@@ -64,7 +65,9 @@ def test_what_cannot_be_looked_for_is_refused(inside: Path, row: str, told: str)
         where(row, "words")
 
 
-def test_a_push_is_told_first_and_leaves_out_what_is_not_to_be_pushed(inside: Path) -> None:
+def test_a_push_is_told_first_and_leaves_out_what_is_not_to_be_pushed(
+    inside: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     told = posttrain(inside, "check").stdout
     store = inside.parent / "store"
     assert f"note: `dvc push` sends your own text to the remote 'store' ({store}): data/mine (" in told
@@ -78,7 +81,11 @@ def test_a_push_is_told_first_and_leaves_out_what_is_not_to_be_pushed(inside: Pa
     assert find(ADDRESS).remote == {}
     assert "up to date" in command(inside, "dvc", "status", "data_files@mine").stdout
     (inside / "dvc.yaml").write_text(graph)
-    assert command(inside, "dvc", "push").returncode == 0
+    capfd.readouterr()
+    share(inside)
+    assert (
+        f"note: `dvc push` sends your own text to the remote 'store' ({store}): data/mine (" in capfd.readouterr().err
+    )
     assert list(find(ADDRESS).remote.values()) == ["store"]
 
 
