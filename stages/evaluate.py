@@ -102,11 +102,11 @@ def _prompts(params: EvaluateParams) -> list[Prompt]:
     file = table_path(params.data)
     prompts = prompts_of(read_table(file, "prompts").filter(split=params.split).iter_rows(named=True))
     if any(one.answer.strip() for one in prompts):
-        known = len(prompts)
+        before = len(prompts)
         with quiet(params.completions):
             prompts = judged_prompts(params.reward, prompts, str(file))
-        if params.completions == "none" and len(prompts) < known:
-            print(f"evaluate: no reward can read {known - len(prompts)} of {known} answers", file=sys.stderr)
+        if params.completions == "none" and len(prompts) < before:
+            print(f"evaluate: no reward can read {before - len(prompts)} of {before} answers", file=sys.stderr)
     elif "correct" in params.reward:
         print("evaluate: no prompt has an answer, so reward 'correct' is not measured", file=sys.stderr)
     need_two(len(prompts), params.split, file)

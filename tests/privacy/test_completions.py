@@ -16,7 +16,7 @@ from posttrain.evaluate.kept import SAMPLED_PROMPTS, kept_text
 from posttrain.evaluate.settings import Completions
 from posttrain.preview.show import preview
 from posttrain.report.build import build_report
-from posttrain.tables.columns import ROLLOUT_TEXT, from_rows, with_ids
+from posttrain.tables.columns import ROLLOUT_TEXT, from_rows
 from posttrain.tables.store import read_table, write_table
 from posttrain.where.search import in_file
 from posttrain.where.wanted import Wanted
@@ -41,14 +41,6 @@ evaluate:
 """
 
 
-def rewritten(folder: Path, completions: Completions) -> Path:
-    """A finished workspace as if it had been evaluated with this setting."""
-    for policy in workspace.POLICIES:
-        file = folder / "results" / policy / "rollouts.parquet"
-        write_table(with_ids(kept_text(read_table(file, "rollouts"), completions), "rollouts"), file, "rollouts")
-    return folder
-
-
 def page_data(folder: Path) -> dict[str, object]:
     text = (folder / "report/report.html").read_text(encoding="utf-8")
     found: dict[str, object] = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
@@ -61,7 +53,7 @@ def test_reports_and_comparisons_have_the_same_figures(finished: Path, completio
     before, summary = page_data(finished), Path("report/summary.json").read_bytes()
     measured = read_measured(finished, "workspace", "grpo", "sampled")
 
-    rewritten(finished, completions)
+    workspace.rewritten(finished, completions)
     assert build_report({}) == {}
     after = page_data(finished)
     assert Path("report/summary.json").read_bytes() == summary
@@ -75,7 +67,7 @@ def test_reports_and_comparisons_have_the_same_figures(finished: Path, completio
 
 
 def test_the_sample_is_the_same_for_every_policy(finished: Path) -> None:
-    rewritten(finished, "sampled")
+    workspace.rewritten(finished, "sampled")
     kept = {
         policy: set(rows.filter(pl.col("completion").is_not_null())["prompt_id"])
         for policy in workspace.POLICIES
