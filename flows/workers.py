@@ -26,7 +26,9 @@ from flows.record import Outcome
 from flows.untracked import untracked_inputs
 from posttrain.compare.experiments import git
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.params import read
 from posttrain.settle import settle
+from posttrain.user_text import push_notes
 from posttrain.workspace import python_path
 
 FLOW = "stage"
@@ -54,6 +56,8 @@ def bring_up(root: Path, name: str, commit: str, timeout: float | None) -> None:
 
 def share(root: Path) -> None:
     """What the coordinator has made itself, so that no host makes it again: a host knows of nothing but the remote."""
+    for line in push_notes(read()):
+        print(line, file=sys.stderr, flush=True)
     with Guard() as guard:
         _dvc(root, guard, "push", "--run-cache")
 

@@ -23,6 +23,14 @@ PLAIN = {
     "merge": "settle a merge conflict in dvc.lock: each entry is that of the branch that changed it",
 }
 """The commands without arguments."""
+FIGURES = """the figures, all measured on prompts that nothing was trained on:
+  score                 mean reward of the sampled completions [95 % interval over prompts]
+  pass@1                the score, where every completion is right or wrong
+  greedy                the same of the likeliest completion of each prompt
+  truncated             share of completions that were cut at the longest length
+  length                mean number of tokens of a completion
+  KL to NAME            how far the policy is from that one, in nats per completion (k1)
+  other columns         the mean of a reward, or a figure of the task"""
 
 
 def main() -> int:
@@ -38,6 +46,7 @@ def main() -> int:
     _add_reference(commands)
     _add_project(commands)
     _add_preview(commands)
+    _add_where(commands)
     arguments = parser.parse_args()
     try:
         print(_answer(arguments))
@@ -63,6 +72,7 @@ def _add(commands: Any, name: str, does: str, example: str = "") -> argparse.Arg
 
 def _add_results(commands: Any) -> None:
     results = _add(commands, "results", "every policy with its figures, or why it has none; what to do next", "--json")
+    results.formatter_class, results.epilog = argparse.RawDescriptionHelpFormatter, f"{results.epilog}\n\n{FIGURES}"
     results.add_argument("--json", action="store_const", const="json", default="words", dest="form")
     compared = _add(commands, "compare", "which setting is better, on the same held-out prompts", "dpo grpo")
     compared.add_argument(
@@ -182,6 +192,13 @@ def _add_preview(commands: Any) -> None:
     )
 
 
+def _add_where(commands: Any) -> None:
+    does = "every copy of a row of data, in the workspace, DVC's cache and git, and the runs that have read it"
+    row = _add(commands, "where", does, "my/data/chat.jsonl:17")
+    row.add_argument("row", metavar="ROW", help="its id, FILE:LINE of a file of yours, or a piece of its text")
+    row.add_argument("--json", action="store_const", const="json", default="words", dest="form")
+
+
 def _answer(arguments: argparse.Namespace) -> str:
     match arguments.command:
         case "init" | "run" | "check" | "upgrade":
@@ -232,6 +249,10 @@ def _looked_up(arguments: argparse.Namespace) -> str:
             return hold(arguments.module)
         case "preview":
             return _preview(arguments)
+        case "where":
+            from posttrain.where.found import where
+
+            return where(arguments.row, arguments.form)
         case "params":
             from posttrain.sections import describe_params
 

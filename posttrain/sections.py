@@ -32,6 +32,7 @@ from posttrain.tables.sources import HubRun as HubTables
 from posttrain.tasks.task import TASKS, load_task, task_run
 from posttrain.train.run_config import Algorithm, load_run
 from posttrain.user_code import PATH as IMPORT_PATH
+from posttrain.user_text import push_notes
 from stages.base_folders import FolderRun
 from stages.base_hub import HubRun as HubModel
 from stages.base_packaged import PackagedRun
@@ -100,7 +101,9 @@ def check_params(root: Path = Path()) -> str:
     errors += made.cycles(typed)
     if errors:
         raise _mistakes(list(dict.fromkeys(errors)))
-    return "\n".join([f"{PARAMS_FILE}: {len(typed)} runs are right", *notes(settings, left), *damage])
+    return "\n".join(
+        [f"{PARAMS_FILE}: {len(typed)} runs are right", *notes(settings, left), *push_notes(settings), *damage]
+    )
 
 
 def _check_dvc_reads_it() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from posttrain.errors import ParamsError
+from posttrain.evaluate.kept import kept_text, quiet, unquoted
 from posttrain.evaluate.measure import divergence, measured, rollouts_table
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.measure.record import note
@@ -36,10 +37,15 @@ def main(label: str) -> None:
     if label not in policies:
         fix = did_you_mean(label, list(policies))
         raise ParamsError(what=f"evaluate.policies has no '{label}'", where=PARAMS_FILE, fix=fix)
+    with unquoted(params.completions):
+        _evaluate(label, policies[label], params)
+
+
+def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     device = Runtime(params.device)
     note(seed=params.seed)
 
-    model_folder = needed_model(policies[label], f"evaluate.policies.{label}")
+    model_folder = needed_model(policy, f"evaluate.policies.{label}")
     reference = model_of(params.reference, "evaluate.settings.reference")
     text = ChatText(load_tokenizer(model_folder), str(model_folder), load_ends(model_folder), params.date)
     model = load_policy(model_folder).to(device.torch)
@@ -47,7 +53,7 @@ def main(label: str) -> None:
     count = len(prompts) * params.samples
     check_capacity(model, [one.ids for one in prompts], count, params.sampling, "evaluate")
 
-    sampler = LocalSampler(model, text.stops, device, version=policies[label])
+    sampler = LocalSampler(model, text.stops, device, version=policy)
     progress = Progress(f"evaluate {label}", count + len(prompts), "completion")
     drawn = [
         generate_rollouts(
@@ -70,13 +76,12 @@ def main(label: str) -> None:
 
     folder = Path("results") / label
     tables = [rollouts_table(label, reward, sampled, greedy=False), rollouts_table(label, reward, greedy, greedy=True)]
-    write_table(with_ids(pl.concat(tables), "rollouts"), folder / "rollouts.parquet", "rollouts")
+    rows = kept_text(pl.concat(tables), params.completions)
+    write_table(with_ids(rows, "rollouts"), folder / "rollouts.parquet", "rollouts")
     write_json(folder / "metrics.json", rounded(metrics, 5))
     if not metrics["parsed"]:
-        print(
-            f"evaluate {label}: {NOT_MEASURED}; the first is {sampled[0].text!r:.100} (docs/rewards.md)",
-            file=sys.stderr,
-        )
+        first = "" if params.completions == "none" else f"; the first is {sampled[0].text!r:.100}"
+        print(f"evaluate {label}: {NOT_MEASURED}{first} (docs/rewards.md)", file=sys.stderr)
     print(summary(label, metrics))
 
 
@@ -97,7 +102,11 @@ def _prompts(params: EvaluateParams) -> list[Prompt]:
     file = table_path(params.data)
     prompts = prompts_of(read_table(file, "prompts").filter(split=params.split).iter_rows(named=True))
     if any(one.answer.strip() for one in prompts):
-        prompts = judged_prompts(params.reward, prompts, str(file))
+        before = len(prompts)
+        with quiet(params.completions):
+            prompts = judged_prompts(params.reward, prompts, str(file))
+        if params.completions == "none" and len(prompts) < before:
+            print(f"evaluate: no reward can read {before - len(prompts)} of {before} answers", file=sys.stderr)
     elif "correct" in params.reward:
         print("evaluate: no prompt has an answer, so reward 'correct' is not measured", file=sys.stderr)
     need_two(len(prompts), params.split, file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -17,6 +17,7 @@ from posttrain.tables.columns import Split
 from posttrain.text.chat import DATE, TemplateDate
 
 MEASURED: Any = {"correct": 1.0, "format": 0.0}
+Completions = Literal["none", "sampled", "full"]
 
 
 class EvaluateParams(Params):
@@ -39,6 +40,9 @@ class EvaluateParams(Params):
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
         MEASURED, description="what is measured; the weighted sum is the score"
+    )
+    completions: Completions = Field(
+        "full", description="the prompts and completions that results/ and report/ keep: all, those of 20 prompts, none"
     )
 
     @model_validator(mode="after")

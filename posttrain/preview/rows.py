@@ -15,6 +15,7 @@ from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
+from posttrain.train.examples import shortened
 from posttrain.train.tokenize_tables import conversation
 
 COUNTED = 10_000
@@ -42,13 +43,13 @@ class Shown:
     id: str
     split: str
     parts: Sequence[Part]
+    """As training takes them: cut where the run cuts long rows."""
+    tokens: int = 0
+    """Its tokens before a cut; of a row with several parts those of the longest, which is what limits are about."""
     dropped: str = ""
     """Why training leaves it out or stops at it; empty where it does neither."""
-
-    @property
-    def tokens(self) -> int:
-        """Its tokens; of a row with several parts those of the longest, which is what limits are about."""
-        return max((len(part.row) for part in self.parts), default=0)
+    cut: str = ""
+    """That training cuts it; empty where it does not."""
 
 
 @dataclass
@@ -61,11 +62,13 @@ class Counts:
     trained: int = 0
     """Trained tokens of the rows that training takes."""
     dropped: list[Shown] = field(default_factory=list)
+    cut: int = 0
 
     def add(self, row: Shown) -> None:
         """Count a row."""
         if row.parts:
             self.lengths.append(row.tokens)
+        self.cut += bool(row.cut and not row.dropped)
         if row.dropped:
             self.dropped.append(row)
         else:
@@ -75,6 +78,11 @@ class Counts:
 def preview_rows(subject: Subject, rows: int) -> tuple[list[Shown], Counts]:
     """The first rows of the table, and the counts of all (of the first 10,000 in a long table)."""
     frame = read_table(subject.table, subject.kind)
+    if subject.kind == "rollouts":
+        frame = frame.filter(pl.col("prompt").is_not_null())
+        if frame.is_empty():
+            what, fix = "it holds no text (evaluate.settings.completions: none)", "Evaluate with `sampled` or `full`"
+            raise DataError(what=what, where=str(subject.table), fix=fix)
     splits = dict(frame["split"].value_counts(sort=True).iter_rows()) if "split" in frame.columns else {}
     counts, first = Counts(frame.height, splits), []
     for shown in _tokenised(subject, frame.head(COUNTED)):
@@ -98,7 +106,7 @@ def _tokenised(subject: Subject, frame: pl.DataFrame) -> Iterator[Shown]:
             if isinstance(parts, DataError):
                 yield Shown(**place, parts=(), dropped=f"refused, which stops the run: {parts}")
             else:
-                yield Shown(**place, parts=parts, dropped=_left_out(parts, subject.kind, subject.limits))
+                yield Shown(**place, **_limited(parts, subject.kind, subject.limits))
 
 
 def _alone(subject: Subject, record: Record) -> list[Part] | DataError:
@@ -108,15 +116,25 @@ def _alone(subject: Subject, record: Record) -> list[Part] | DataError:
         return error
 
 
-def _left_out(parts: Sequence[Part], kind: Kind, limits: Limits) -> str:
-    length = max(len(part.row) for part in parts)
+def _limited(parts: Sequence[Part], kind: Kind, limits: Limits) -> dict[str, Any]:
+    """The parts as training takes them, how long they were, and what became of them."""
+    tokens = max(len(part.row) for part in parts)
+    found: dict[str, Any] = {"parts": parts, "tokens": tokens}
     if kind == "corpus":
-        return ""  # documents are joined and cut into windows
-    if limits.longest is not None and kind != "rollouts" and length > limits.longest:
-        return f"left out: {length:,} tokens, longer than max_tokens = {limits.longest:,}"
+        return found  # documents are joined and cut into windows
+    length = tokens
+    if limits.longest is not None and kind != "rollouts" and tokens > limits.longest:
+        longer = f"{tokens:,} tokens, longer than max_tokens = {limits.longest:,}"
+        if limits.long_rows == "drop" or kind == "prompts":
+            return {**found, "dropped": f"left out: {longer}"}
+        short = [_part(part.name, shortened(part.row, limits.longest)) for part in parts]
+        if not all(part.trained for part in short):
+            return {**found, "dropped": f"left out: {longer}, and no answer would be left of it"}
+        found |= {"parts": short, "cut": f"cut: {longer}"}
+        length = max(len(part.row) for part in short)
     if limits.context is not None and length > limits.context:
-        return f"{length:,} tokens, longer than the model's context of {limits.context:,}; lower max_tokens"
-    return ""
+        found["dropped"] = f"{length:,} tokens, longer than the model's context of {limits.context:,}; lower max_tokens"
+    return found
 
 
 def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:

@@ -48,6 +48,7 @@ def _facts(subject: Subject, counts: Counts) -> list[str]:
     of = f", the first {COUNTED:,} rows" if counts.total > COUNTED else ""
     lines.append(f"tokenizer and chat template: {printable(subject.model)}{of}")
     set_to = [f"max_tokens = {limits.longest:,}"] if limits.longest is not None else []
+    set_to += ["long_rows: cut"] if limits.long_rows == "cut" else []
     set_to += [f"context of the model {limits.context:,}"] if limits.context is not None else []
     set_to += [f"turns: {limits.turns}"] if subject.kind == "chat" else []
     lines += [f"limits: {', '.join(set_to)}"] if set_to else []
@@ -58,6 +59,8 @@ def _facts(subject: Subject, counts: Counts) -> list[str]:
         )
         told = "none, the policy continues the prompts" if subject.kind == "prompts" else f"{counts.trained:,}"
         lines.append(f"trained tokens: {told}")
+    if counts.cut:
+        lines.append(f"{counts.cut:,} rows are cut at {limits.longest:,} tokens (long_rows: cut)")
     for row in counts.dropped[:LISTED]:
         lines.append(f"row {row.number:,} (id {row.id}): {printable(row.dropped)}")
     if len(counts.dropped) > LISTED:
@@ -69,7 +72,7 @@ def _facts(subject: Subject, counts: Counts) -> list[str]:
 
 def _title(row: Shown) -> str:
     size = ", ".join(f"{part.name} {len(part.row):,} tokens, {part.trained:,} trained" for part in row.parts)
-    told = "; ".join(filter(None, (size, row.dropped)))
+    told = "; ".join(filter(None, (size, row.cut, row.dropped)))
     return printable(f"row {row.number:,}, id {row.id}{f', {row.split}' * bool(row.split)}: {told}")
 
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from posttrain.errors import DataError, ModelError, ParamsError
 from posttrain.models.store import MANIFEST, load_config, load_ends, load_tokenizer
@@ -25,7 +25,8 @@ class Limits:
     """Where rows end: in a run's settings, in the model, or by an option."""
 
     longest: int | None
-    """Longer rows are left out of training (`max_tokens`)."""
+    """Longer rows are left out of training, or cut (`max_tokens`)."""
+    long_rows: Literal["drop", "cut"]
     context: int | None
     """The longest row that the model can read."""
     turns: Trained
@@ -50,6 +51,7 @@ def opened(table: str, model: str, turns: Trained | None, longest: int | None) -
     folder = _folder(model)
     limits = Limits(
         longest=longest if longest is not None else settings.get("max_tokens"),
+        long_rows=settings.get("long_rows", "drop"),
         context=getattr(load_config(folder).get_text_config(), "max_position_embeddings", None),
         turns=turns or settings.get("turns", "all" if kind == "chat" else "last"),
     )

@@ -159,7 +159,7 @@ def _next() -> str:
         (f"{tool} plots show", "the metrics of every step"),
         (f"{tool} exp run -S '{_knob(read())}'", "change a knob; what it does not touch is not run again"),
         (f"{tool} exp show --only-changed", "the experiments side by side: what differs"),
-        ("docs/report.md", "what the figures mean"),
+        ("python -m posttrain results --help", "what the figures mean"),
     ]
     width = max(len(command) for command, _ in rows)
     return "\n".join(["What to look at next", *(f"  {command.ljust(width)}  {about}" for command, about in rows)])

@@ -12,7 +12,7 @@ function startSamples() {
   const selects = (OUTCOMES ? DATA.policies : []).map((one) => el("select", { "data-policy": one.label },
     ["any", "right", "wrong"].map((value) => el("option", { value }, value))));
   byId("who").append(...selects.map((select, nth) => el("label", {}, swatch(nth), DATA.policies[nth].label, select)));
-  byId("completions-note").textContent = `The first ${figure(DATA.prompts.length)} held-out prompts. ${OUTCOMES ? "Choose who got it right, search, or both." : "Numbers are scores."}`;
+  byId("completions-note").textContent = `${figure(DATA.prompts.length)} held-out prompts. ${OUTCOMES ? "Choose who got it right, search, or both." : "Numbers are scores."}`;
   const texts = DATA.prompts.map((row) => ({
     sampled: haystack(row, "sampled"), greedy: haystack(row, "greedy"),
   }));
@@ -45,6 +45,12 @@ function startSamples() {
   show();
 }
 
+// evaluate.settings.completions: none
+function hideSamples() {
+  byId("completions-note").textContent = "Prompts and completions were not kept (evaluate.settings.completions).";
+  for (const id of ["filters", "found", "more"]) byId(id).hidden = true;
+}
+
 function haystack(row, which) {
   return [row.id, row.problem, row.prompt, row.answer, ...row.by.map((one) => one[which] ?? "")].join("\n").toLowerCase();
 }
@@ -63,7 +69,7 @@ function answer(label, nth, found, which, query) {
   const mean = isNumber(found.mean_score) ? el("small", { title: "of all samples of this prompt" }, all) : null;
   return el("article", { "data-policy": label, "aria-label": `${label}: ${verdict}` },
     el("h3", {}, el("span", {}, swatch(nth), label), badge, mean),
-    el("pre", { class: text ? null : "empty" }, text === null ? "not measured" : text === "" ? "(nothing)" : marked(text, query)));
+    el("pre", { class: text ? null : "empty" }, text === null ? (isNumber(score) ? "not kept" : "not measured") : text === "" ? "(nothing)" : marked(text, query)));
 }
 
 // The text with what was searched for marked; pieces are text nodes, never markup.

@@ -11,10 +11,14 @@ from posttrain.report.policies import Policy, prompt_ids
 
 
 def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
-    """One row per prompt; per policy its first sample and likeliest completion with their scores, and the mean."""
+    """One row per prompt; per policy its first sample and likeliest completion with their scores, and the mean.
+
+    The prompts are those whose text was kept; where none was, the scores stand alone.
+    """
     if not policies:
         return pl.DataFrame(schema={"prompt_id": pl.String, "problem": pl.String, "prompt": pl.String})
-    chosen = prompt_ids(policies[0])[:prompts]
+    shown = policies[0].rollouts.filter(pl.col("prompt").is_not_null())["prompt_id"].unique(maintain_order=True)
+    chosen = (shown.to_list() or prompt_ids(policies[0]))[:prompts]
     table = _asked(policies[0], chosen)
     for policy in policies:
         table = table.join(_answers(policy, chosen), on="prompt_id", how="left", maintain_order="left")
@@ -22,9 +26,9 @@ def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
 
 
 def for_page(table: pl.DataFrame, policies: Sequence[Policy], longest: int) -> list[dict[str, Any]]:
-    """The same as plain data for the page, with long texts cut."""
+    """The same as plain data for the page, with long texts cut; rows without text are left out."""
     rows = []
-    for row in table.iter_rows(named=True):
+    for row in table.filter(pl.col("prompt").is_not_null()).iter_rows(named=True):
         answers = [
             {
                 "sampled": _cut(row[f"{policy.label}_sampled"], longest),
@@ -42,7 +46,8 @@ def for_page(table: pl.DataFrame, policies: Sequence[Policy], longest: int) -> l
 
 def lengths(policy: Policy) -> dict[str, float]:
     """How long the sampled completions are, in tokens: the mean and five quantiles."""
-    sampled = policy.rollouts.filter(~pl.col("greedy"))["logps"].list.len()
+    rows = policy.rollouts.filter(~pl.col("greedy"))
+    sampled = rows["length"] if "length" in rows.columns else rows["logps"].list.len()
     names = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
     return {name: float(sampled.quantile(q, "nearest") or 0) for name, q in names.items()} | {
         "mean": round(float(sampled.cast(pl.Int64()).sum()) / len(sampled), 3)

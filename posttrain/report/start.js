@@ -5,7 +5,8 @@ else byId("curves").hidden = true;
 if (DATA.policies.length) {
   startFrontier();
   startLength();
-  startSamples();
+  if (DATA.prompts.length) startSamples();
+  else hideSamples();
 } else {
   for (const id of ["frontier", "length", "completions"]) byId(id).hidden = true;
 }

@@ -80,8 +80,14 @@ TOOL_USE: Final = ("fields", "tools")
 """Columns of a chat table where a row uses tools, as JSON: what each turn has beside role and content (a list with an
 object per turn), and the tools that may be called. Null in other rows."""
 
+ROLLOUT_TEXT: Final = ("prompt", "answer", "completion", "completion_ids", "mask", "logps")
+"""Columns of rollouts from which text can be read; all null in rows whose text was not kept."""
+ROLLOUT_FIGURES: Final = {"length": pl.Int64(), "logp": pl.Float64()}
+"""What such tables have instead: the sampled tokens of each row, and the sum of their log-probs."""
+
 OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {
-    "chat": {"score": pl.Float64(), **dict.fromkeys(TOOL_USE, pl.String())}
+    "chat": {"score": pl.Float64(), **dict.fromkeys(TOOL_USE, pl.String())},
+    "rollouts": {**ROLLOUT_FIGURES},
 }
 """Columns at the end that only some tables have: in chat the reward of a policy's own sample, and tool use."""
 

@@ -40,11 +40,17 @@ class Grams:
 
 
 def row_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
-    """All content of each row as one text."""
+    """All content of each row as one text, with what turns have beside it: calls of tools and reasoning.
+
+    The list of tools is left out: rows share it, as they share a system turn, and would be alike for it alone.
+    """
     named = {"corpus": ["text"], "chat": ["messages"], "prompts": ["prompt", "answer"]}
     columns = named.get(kind) or ["prompt", *(name for name in ("completion", "chosen", "rejected") if name in frame)]
     parts = [_joined(pl.col(name)) if frame.schema[name] == TURNS else pl.col(name) for name in columns]
-    return frame.select(pl.concat_str(parts, separator="\n")).to_series()
+    if kind == "chat" and "fields" in frame.columns:  # JSON: its values are said, its keys are not
+        said = pl.col("fields").str.replace_all(r'"\w+": ?', " ").fill_null("")
+        parts.append(pl.when(said == "").then(pl.lit(None, pl.String())).otherwise(said))
+    return frame.select(pl.concat_str(parts, separator="\n", ignore_nulls=True)).to_series()
 
 
 def asked_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:

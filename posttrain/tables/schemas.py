@@ -13,6 +13,8 @@ from posttrain.tables.columns import (
     CONTENT,
     OPTIONAL,
     ROLES,
+    ROLLOUT_FIGURES,
+    ROLLOUT_TEXT,
     SPLITS,
     TEXT_LIMIT,
     TOOL_USE,
@@ -30,8 +32,9 @@ _LOGP_TOLERANCE: Final = 1e-4
 def schema_of(kind: Kind) -> pa.DataFrameSchema:
     """The schema of a table: its columns in their order, optional ones last, with the rules of each."""
     optional = OPTIONAL.get(kind, {})
+    nullable = ROLLOUT_TEXT if kind == "rollouts" else TOOL_USE
     columns = {
-        name: pa.Column(dtype, checks=_rules(kind, name), required=name not in optional, nullable=name in TOOL_USE)
+        name: pa.Column(dtype, checks=_rules(kind, name), required=name not in optional, nullable=name in nullable)
         for name, dtype in (COLUMNS[kind] | optional).items()
     }
     return pa.DataFrameSchema(columns, strict=True, ordered=True, name=kind)
@@ -174,7 +177,22 @@ def _sample_rules() -> list[pa.Check]:
 def _prompt_id_rules() -> list[pa.Check]:
     problem = pl.col("problem")
     one = problem.min().over("prompt_id") == problem.max().over("prompt_id")
-    return [_nonblank("prompt_id"), _rule("must name one problem", "take both from the prompts table", one)]
+    named = _rule("must name one problem", "take both from the prompts table", one)
+    return [_nonblank("prompt_id"), named, _text_or_figures()]
+
+
+def _text_or_figures() -> pa.Check:
+    """A row has all of its text, or none of it where the table has the figures."""
+
+    def check(data: pa.PolarsData) -> pl.LazyFrame:
+        nulls = [pl.col(name).is_null() for name in ROLLOUT_TEXT]
+        whole = ~pl.any_horizontal(nulls)
+        if ROLLOUT_FIGURES.keys() <= set(data.lazyframe.collect_schema()):
+            whole |= pl.all_horizontal(nulls)
+        return data.lazyframe.select(whole)
+
+    requirement = f"must have {', '.join(ROLLOUT_TEXT)}, or none of them but {' and '.join(ROLLOUT_FIGURES)}"
+    return pa.Check(check, name=requirement, error=f"{requirement}; evaluate it again", n_failure_cases=1)
 
 
 def _completion_id_rules() -> list[pa.Check]:
@@ -221,4 +239,6 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("rollouts", "mask"): _mask_rules(),
     ("rollouts", "logps"): _logp_rules(),
     ("rollouts", "reward"): [_finite("reward")],
+    ("rollouts", "length"): [_rule("must be at least 1", "evaluate it again", pl.col("length") > 0)],
+    ("rollouts", "logp"): [_rule("must be finite", "evaluate it again", pl.col("logp").is_finite())],
 }

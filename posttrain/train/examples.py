@@ -49,7 +49,7 @@ class Examples(Sequence[Example]):
             return self.part(np.arange(len(self))[index])
         nth = range(len(self))[index]
         span = slice(int(self.starts[nth]), int(self.starts[nth + 1]))
-        rows = [self._cut(self.rows.row(int(place))) for place in self.places[span]]
+        rows = [shortened(self.rows.row(int(place)), self.longest) for place in self.places[span]]
         return Example(rows, {name: values[span].tolist() for name, values in self.columns.items()})
 
     def part(self, chosen: Array) -> Examples:
@@ -99,17 +99,19 @@ class Examples(Sequence[Example]):
         """Whether every row of an example still has a token that is trained."""
         return np.array([not isn or all(row.trained for row in self[nth].rows) for nth, isn in enumerate(long)])
 
-    def _cut(self, row: TokenRow) -> TokenRow:
-        if self.longest is None or len(row) <= self.longest:
-            return row
-        kept = max(self.longest - len(row.prompt), 0)
-        return TokenRow(row.prompt, row.rest[:kept], None if row.mask is None else row.mask[:kept])
-
     @property
     def _sizes(self) -> Array:
         """The tokens of each row."""
         sizes = self.rows.prompt_sizes[self.places] + self.rows.rest_sizes[self.places]
         return sizes if self.longest is None else np.minimum(sizes, self.longest)
+
+
+def shortened(row: TokenRow, longest: int | None) -> TokenRow:
+    """A row cut at its end to so many tokens; its prompt stays whole."""
+    if longest is None or len(row) <= longest:
+        return row
+    kept = max(longest - len(row.prompt), 0)
+    return TokenRow(row.prompt, row.rest[:kept], None if row.mask is None else row.mask[:kept])
 
 
 def examples(rows: Rows, each: int = 1, columns: dict[str, Any] | None = None) -> Examples:

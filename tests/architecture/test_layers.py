@@ -9,7 +9,7 @@ from tests.architecture.sources import home, imports, modules, own, own_imports
 LAYERS = (
     {"flows"},
     {"posttrain.__main__"},
-    {"posttrain.checkpoints", "posttrain.preview", "posttrain.upgrade"},
+    {"posttrain.checkpoints", "posttrain.preview", "posttrain.upgrade", "posttrain.where"},
     {"posttrain.project", "posttrain.upgrade_params"},
     {"posttrain.template"},
     {"posttrain.sections"},  # types the runs of all stages
@@ -23,7 +23,7 @@ LAYERS = (
     {"posttrain.tasks"},
     {"posttrain.algorithms", "posttrain.models"},  # neither knows the other
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
-    {"posttrain.inputs", "posttrain.leftovers", "posttrain.made"},
+    {"posttrain.inputs", "posttrain.leftovers", "posttrain.made", "posttrain.user_text"},
     {"posttrain.lock_entries"},
     {"posttrain.code"},
     {"posttrain.choices", "posttrain.settle", "posttrain.slots", "posttrain.stage_table"},

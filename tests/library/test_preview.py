@@ -27,6 +27,7 @@ sft:
   runs:
     main: {start: base/start, data: mine/chat, max_tokens: 40}
     last: {start: sft/main, data: mine/chat, turns: last}
+    cut: {start: base/start, data: mine/chat, max_tokens: 40, long_rows: cut}
     early: {start: base/tiny, data: mine/chat}
 """
 TALK = [*user("1+1?"), *assistant("2"), *user("2+2\x0b?\nNow."), *assistant("4 <b>")]
@@ -77,6 +78,21 @@ def test_a_run_that_is_not_trained_gives_its_start_and_its_limits() -> None:
     assert told and int(told[1]) > 40
     assert "limits: max_tokens = 256, context of the model 256, turns: last" in shown(model="sft/last")
     assert "longer than max_tokens = 20" in shown(longest=20)
+
+
+def test_rows_that_training_cuts_are_shown_as_it_cuts_them(made: Path, tmp_path: Path) -> None:
+    answered = [*user("1+1?"), *assistant("2+" * 60)]
+    write_table(table_of("chat", {0: {"messages": answered}, 2: {"messages": LONG}}), tmp_path / "chat.parquet", "chat")
+    text = shown(str(tmp_path / "chat.parquet"), "sft/cut")
+    assert "limits: max_tokens = 40, long_rows: cut, context" in text
+    assert "\n1 rows are cut at 40 tokens (long_rows: cut)\n" in text
+    title = re.search(
+        r"conversation 40 tokens, (\d+) trained; cut: (\d+) tokens, longer than max_tokens = 40\n(.*)", text
+    )
+    assert title and int(title[2]) > 100 and 0 < int(title[1]) < 40
+    assert title[3].startswith("<|user|>1+1?<|end|><|assistant|>{+2+2+") and title[3].endswith("+}")
+    assert "<|end|>+}" not in title[3], "the end token is cut off"
+    assert re.search(r"row 3 .* longer than max_tokens = 40, and no answer would be left of it\n", text)
 
 
 def test_trained_tokens_are_those_of_the_rows_that_training_takes() -> None:

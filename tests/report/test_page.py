@@ -190,6 +190,24 @@ def test_scores_that_are_no_outcomes_are_shown_as_numbers(port: int, tmp_path: P
         assert page.texts("#gain li") == [] and page.complaints == []
 
 
+def test_completions_that_were_not_kept_leave_the_rest_of_the_page(port: int, tmp_path: Path) -> None:
+    file = built(workspace.rewritten(workspace.make(tmp_path / "none"), "none"))
+    with Page(port) as page:
+        page.open(file)
+        assert page.texts("#completions-note") == [
+            "Prompts and completions were not kept (evaluate.settings.completions)."
+        ]
+        assert page.run("document.querySelectorAll('#prompts li').length") == 0
+        assert page.run("getComputedStyle(document.getElementById('filters')).display") == "none"
+        assert page.texts("#results-table tbody th") == ["base", "sft", "dpo", "grpo"]
+        assert page.run("document.querySelectorAll('#length-spread svg').length") > 0 and page.complaints == []
+    file = built(workspace.rewritten(workspace.make(tmp_path / "sampled"), "sampled"))
+    with Page(port) as page:
+        page.open(file)
+        assert page.texts("#completions-note")[0].startswith("20 held-out prompts.")
+        assert page.texts("#found") == ["20 of 20 prompts"] and page.complaints == []
+
+
 def test_search_marks_what_it_finds(page: Page) -> None:
     page.type("#search", "SAMPLE 0 of sft to 17")
     assert page.run(SHOWN) == [17]

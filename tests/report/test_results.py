@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from posttrain.errors import DataError
 from posttrain.report.build import build_report
 from posttrain.report.results import BEGIN, END, FIGURE, read_summary, readme_is_current, results_table, write_readme
 from tests.report import workspace
-from tests.workspace import ROOT
+from tests.workspace import ROOT, environment
 
 
 @pytest.fixture
@@ -133,6 +135,20 @@ def test_readme_without_its_marks_is_left_alone(reported: Path, text: str) -> No
         write_readme({})
     assert Path("README.md").read_text() == text
     assert not FIGURE.exists()
+
+
+def test_every_command_of_what_to_do_next_exists_in_a_project(reported: Path) -> None:
+    shown = results_table({}).partition("What to look at next")[2]
+    assert "docs/" not in shown
+    words = re.search(r"python -m (posttrain results --help)", shown)
+    assert words
+    done = subprocess.run(
+        [sys.executable, "-m", *words[1].split()],
+        capture_output=True,
+        text=True,
+        env=environment() | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0 and "KL to NAME" in done.stdout and "pass@1" in done.stdout
 
 
 def test_docs_name_every_figure(reported: Path) -> None:

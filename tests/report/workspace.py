@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.tables.columns import from_rows
-from posttrain.tables.store import write_table
+from posttrain.evaluate.kept import kept_text
+from posttrain.evaluate.settings import Completions
+from posttrain.tables.columns import from_rows, with_ids
+from posttrain.tables.store import read_table, write_table
 
 POLICIES = ("base", "sft", "dpo", "grpo")
 PROMPTS, SAMPLES = 30, 2
@@ -102,6 +104,14 @@ def metrics(policy: str) -> dict[str, float]:
     bounds = {"score_low": one.pop("low"), "score_high": one.pop("high")}
     shares = {"pass_at_1": one["score"], "pass_at_2": one["score"], "greedy": 0.5, "reward_format": 0.9}
     return {**bounds, **shares, "truncated": 0.01, "length": 12.5, **one}
+
+
+def rewritten(folder: Path, completions: Completions) -> Path:
+    """The same workspace as if it had been evaluated with this setting of `completions`."""
+    for policy in POLICIES:
+        file = folder / "results" / policy / "rollouts.parquet"
+        write_table(with_ids(kept_text(read_table(file, "rollouts"), completions), "rollouts"), file, "rollouts")
+    return folder
 
 
 def graded(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from posttrain.errors import DataError, ParamsError
 from posttrain.params import check
 from posttrain.sampling.annotator import SamplesRun, sampled_tables
-from posttrain.tables.columns import Kind, from_rows
+from posttrain.tables.columns import TURNS, Kind, from_rows, with_ids
 from posttrain.tables.filters import COMMON, FilterRun, filtered
 from posttrain.tables.near_duplicates import SHINGLE, near_duplicates
 from posttrain.tables.ngrams import chunks, grams
@@ -105,6 +106,30 @@ def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(threshold: float
     found = {one.text: (one.kept, one.similarity) for one in near_duplicates(pl.Series(texts), threshold)}
     assert found == expected
     assert 5 < len(found) < 30
+
+
+def called(n: int, arguments: str, split: str = "train") -> dict[str, Any]:
+    """A row whose answer is a call of a tool: its turn has no text of its own."""
+    fields = [
+        {},
+        {"tool_calls": [{"type": "function", "function": {"name": "look_up", "arguments": {"of": arguments}}}]},
+    ]
+    tools = json.dumps([{"type": "function", "function": {"name": "look_up", "description": " ".join(WORDS * 5)}}])
+    return {**chat(n, "Look it up", "", split), "fields": json.dumps(fields), "tools": tools}
+
+
+def test_what_calls_of_tools_say_counts_and_the_list_of_tools_does_not() -> None:
+    rng = random.Random(4)
+    said = [sentence(rng, 40) for _ in range(3)]
+    rows = [called(0, said[0]), called(1, said[1]), called(2, said[1] + " more"), called(3, said[2])]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    frame = pl.DataFrame({**columns, "messages": pl.Series(columns["messages"], dtype=TURNS)})
+    write_tables({"chat": with_ids(frame, "chat")}, Path("data/mine"))
+    put("asked", "prompts", [prompt(0, said[2])])
+    kept, removed = left("mine/chat", near_duplicates=0.8, against="asked/prompts")
+    assert kept == {"p0", "p1"}
+    assert dict(removed.select("problem", "match_table").rows()) == {"p2": "mine/chat", "p3": "asked/prompts"}
+    assert left("mine/chat", min_chars=200)[0] == {"p0", "p1", "p2", "p3"}, "the turns alone are 10 characters"
 
 
 def test_near_duplicates_of_held_out_rows_leave_training() -> None:

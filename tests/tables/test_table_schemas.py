@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from posttrain.errors import TableError
-from posttrain.tables.columns import COLUMNS, KINDS, SPLITS, Kind
+from posttrain.tables.columns import COLUMNS, KINDS, ROLLOUT_TEXT, SPLITS, Kind, with_ids
 from posttrain.tables.failures import row_failures
 from posttrain.tables.schemas import schema_of
 from posttrain.tables.store import check_disjoint, check_table, rejected_path
@@ -83,6 +83,12 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
         {"completion_ids": [], "mask": [], "logps": []},
         "must hold a token; keep the stop token",
     ),
+    (
+        "rollouts",
+        "prompt_id",
+        {"answer": None},
+        "must have prompt, answer, completion, completion_ids, mask, logps, or",
+    ),
     ("rollouts", "completion_ids", {"completion_ids": [1, -1, 2]}, "each must be a token id >= 0"),
     ("rollouts", "completion_ids", {"completion_ids": [1, None, 2]}, "each must be a token id >= 0"),
     ("rollouts", "logps", {"logps": [-1.0]}, "row 2, logps = [-1.0]: must have one number for each token of the"),
@@ -118,7 +124,7 @@ def test_every_rule_has_a_case() -> None:
     broken = {kind: set[str]() for kind in KINDS}
     for kind, _, change, _ in CASES:
         broken[kind] |= {f"{one.column} {one.rule}" for one in row_failures(table_of(kind, {2: change}), kind)}
-    elsewhere = ("id ", "sample groups of one policy")
+    elsewhere = ("id ", "sample groups of one policy", "length ", "logp ")
     turn_rules_tested_in_chat = {"prompts", "pairs", "feedback", "rollouts"}
     for kind in KINDS:
         for name, column in schema_of(kind).columns.items():
@@ -128,6 +134,22 @@ def test_every_rule_has_a_case() -> None:
                 if rule.startswith(elsewhere) or shared or name in ("problem", "split"):
                     continue
                 assert rule in broken[kind], f"no case breaks: {kind} {rule}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"), [("length", 0, "length = 0: must be at least 1"), ("logp", NAN, "logp = nan: must")]
+)
+def test_rollouts_without_text_have_figures(name: str, value: float, told: str, tmp_path: Path) -> None:
+    rows = table_of("rollouts").with_columns(
+        pl.lit(None).cast(COLUMNS["rollouts"][one]).alias(one) for one in ROLLOUT_TEXT
+    )
+    assert "row 0, prompt_id = '0000000000000000': must have prompt, answer," in assert_rejects(
+        with_ids(rows, "rollouts"), "rollouts", tmp_path
+    )
+    told_by = with_ids(rows.with_columns(length=pl.lit(3, pl.Int64()), logp=-1.5), "rollouts")
+    assert check_table(told_by, "rollouts", tmp_path / "r.parquet").equals(told_by)
+    wrong = told_by.with_columns(pl.lit(value).cast(told_by.schema[name]).alias(name))
+    assert told in assert_rejects(wrong, "rollouts", tmp_path)
 
 
 def test_ids(kind: Kind, tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""What is looked for: a row by its id, by the file and line that it came from, or by a piece of its text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.errors import DataError
+from posttrain.tables.columns import ID_LENGTH
+from posttrain.tables.readers import READERS, Columns, file_part
+
+LONG: Final = 20
+"""Shorter texts of a row, such as `yes`, stand in other rows too: they are looked for only where a row has no other."""
+SHORTEST: Final = 4
+LONGEST: Final = 500
+"""Of a longer text its beginning is looked for, as copies of it may be cut."""
+_ID: Final = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
+_PLACE: Final = re.compile(r"(?P<file>.+):(?P<number>[0-9]+)")
+_NOT_TEXT: Final = {"id", "split", "problem", "prompt_id", "policy", "task", "role", "from"}
+"""Keys whose values name something and are no text of the row's own."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Texts and ids that are looked for; either is enough."""
+
+    ids: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+
+    @cached_property
+    def json_patterns(self) -> list[str]:
+        """What to look for in a table's row as JSON; a cell may itself hold JSON."""
+        once = [_inner(text) for text in self.texts]
+        return list(dict.fromkeys([*(f'"{one}"' for one in self.ids), *once, *map(_inner, once)]))
+
+    @cached_property
+    def pattern(self) -> re.Pattern[bytes]:
+        """What to look for in the bytes of any other file: the text as it is, and as JSON and pages write it."""
+        found = dict.fromkeys(one.encode() for one in self.ids)
+        for text in self.texts:
+            for one in (text, _inner(text), _inner(text, ascii_only=True)):
+                page = one.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+                html = one.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+                found |= dict.fromkeys(way.encode() for way in (one, page, html))
+        return re.compile(b"|".join(map(re.escape, found)))
+
+
+def asked(row: str) -> Wanted:
+    """What an argument of the command asks for."""
+    place = _PLACE.fullmatch(row)
+    if _ID.fullmatch(row):
+        return Wanted(ids=(row,))
+    if place and Path(place["file"]).is_file():
+        return Wanted(texts=texts_of([_source_row(Path(place["file"]), int(place["number"]))]))
+    if len(row.strip()) < SHORTEST:
+        fix = f"Give an id, FILE:LINE, or a text of at least {SHORTEST} characters"
+        raise DataError(what="it is too short to look for", where=f"'{row}'", fix=fix)
+    return Wanted(texts=(row.strip()[:LONGEST],))
+
+
+def texts_of(rows: Iterable[Any]) -> tuple[str, ...]:
+    """The texts by which rows are known: the long ones, or the longest of a row that has none."""
+    found: dict[str, None] = {}
+    for row in rows:
+        texts = [text.strip()[:LONGEST].strip() for text in _strings(row)]
+        long = [text for text in texts if len(text) >= LONG]
+        found |= dict.fromkeys(long or sorted((text for text in texts if text), key=len)[-1:])
+    return tuple(found)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every text in a row but system turns, which rows share."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        if "system" not in (value.get("role"), value.get("from")):
+            for key, inner in value.items():
+                yield from () if key in _NOT_TEXT else _strings(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _strings(inner)
+
+
+def _source_row(file: Path, number: int) -> Any:
+    """A row of the user's own file, counted as the errors of the data stages count."""
+    if file.suffix.lower() not in READERS:
+        what, fix = f"rows of a '{file.suffix}' file cannot be read", f"Name one of {', '.join(READERS)}"
+        raise DataError(what=what, where=str(file), fix=f"{fix}, or give a piece of the row's text")
+    part, names = file_part(file), Columns(frozenset())
+    next(part.rows(names, str(file)), None)
+    for nth, row in part.rows(Columns(frozenset(names.seen)), str(file)):
+        if nth == number:
+            if isinstance(row, dict):
+                return row
+            raise DataError(what=f"{row}", where=f"{file}:{number}", fix="Give a piece of the row's text")
+    raise DataError(what="no row has this number", where=f"{file}:{number}", fix="Lines and rows are counted from 1")
+
+
+def _inner(text: str, *, ascii_only: bool = False) -> str:
+    return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
