@@ -76,13 +76,16 @@ def complete_tokenizer(folder: Path, target: Path, chat_template: str | None = N
         print(f"{folder}: {'; '.join(said)}")
 
 
-def check_template(folder: Path, files: Path, chat_template: str, *, scores: bool) -> None:
-    """Try the template that `files` has now on a conversation; what it ends an answer with becomes an end token."""
+def check_template(folder: Path, files: Path, chat_template: str, *, scores: bool) -> tuple[int, ...]:
+    """Try the template that `files` has now on a conversation; gives the end tokens.
+
+    What the template ends an answer with becomes one of them.
+    """
     ends = load_ends(folder)
     text = ChatText(load_tokenizer(files), chat_template, ends)
     text.whole([TRIED])
     if scores:
-        return
+        return ends
     end = text.ending(TRIED)
     token = None if end is None else text.tokenizer.convert_tokens_to_ids(end)
     if token is not None and token not in text.stops.tokens:
@@ -95,6 +98,7 @@ def check_template(folder: Path, files: Path, chat_template: str, *, scores: boo
         text = ChatText(load_tokenizer(files), chat_template, ends)
     text.conversations([Conversation(TRIED)], "last")
     text.prompts([TRIED[:1], TRIED[:3]])
+    return ends
 
 
 def _read_template(file: str) -> str:
