@@ -33,11 +33,11 @@ def main(run: str) -> None:
     table = table_path(params.data)
 
     text = load_text(start, params.date)
-    _check_tokenizer(text, start, teacher, params, section)
+    check_teacher(text, start, teacher, params.teacher, section)
     rows = read_table(table, "prompts").filter(split="train").iter_rows(named=True)
     prompts = encode_prompts(text, prompts_of(rows))
     seen = None if params.context is None else _in_context(text, params, params.context)
-    text.context = _shared_context(text, teacher, seen or {}, section)
+    text.context = shared_context(text, teacher, seen or {}, section)
 
     objective, runtime = params.objective(), Runtime(params.device)
     models = ModelSet.load(
@@ -56,20 +56,20 @@ def main(run: str) -> None:
     train_on_samples(name, section, params, objective, models, text, prompts, [start, table, teacher])
 
 
-def _check_tokenizer(text: ChatText, start: Path, teacher: Path, params: DistillRun, section: str) -> None:
+def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section: str) -> None:
     """Refuse a teacher whose distribution is over other tokens."""
     rows = [load_config(folder).get_text_config().vocab_size for folder in (start, teacher)]
     if text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
-        what = f"has another tokenizer than '{params.start}', so their tokens cannot be compared"
+        what = f"has another tokenizer than {start}, so their tokens cannot be compared"
     elif rows[0] != rows[1]:
-        what = f"embeds {rows[1]} tokens and '{params.start}' {rows[0]}, so their distributions cannot be compared"
+        what = f"embeds {rows[1]} tokens and {start} {rows[0]}, so their distributions cannot be compared"
     else:
         return
-    fix = f"Sample it instead: data.samples.NAME.policy: {params.teacher} with tables: [chat], then sft on NAME/chat"
-    raise ParamsError(what=f"{section}.teacher = '{params.teacher}' {what}", where=PARAMS_FILE, fix=fix)
+    fix = f"Sample it instead: data.samples.NAME.policy: {name} with tables: [chat], then sft on NAME/chat"
+    raise ParamsError(what=f"{section}.teacher = '{name}' {what}", where=PARAMS_FILE, fix=fix)
 
 
-def _shared_context(
+def shared_context(
     text: ChatText, teacher: Path, seen: Mapping[tuple[int, ...], Sequence[int]], section: str
 ) -> int | None:
     """The longest row that the student can read, and the teacher with what it alone sees."""

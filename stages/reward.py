@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
 from posttrain.models.device import Runtime
+from posttrain.models.loading import WHOLE_TEXT
 from posttrain.models.rounding import round_weights
 from posttrain.models.store import save_model
 from posttrain.models.text import load_text
@@ -88,6 +89,7 @@ def main(run: str) -> None:
         step_tokens=most_tokens(examples.tokens, params.batch),
     )
 
+    vars(models.policy.config).pop(WHOLE_TEXT, None)  # from here on it reads answers up to their end
     round_weights(models.policy, start, params.save_dtype)  # what is measured is what is saved
     measured = _accuracy(models, heldout)
     if shown:

@@ -121,7 +121,7 @@ class ChatText:
         """The ids of all that the template writes of each conversation, as transformers' own templates encode it."""
         written = self._template.write([Asked(messages, False) for messages in conversations])
         for messages in conversations:
-            self._template.check(Conversation(messages))
+            self._template.check_written(Conversation(messages))
         return [self._pieces(one) for one in written]
 
     def ending(self, messages: Sequence[Message]) -> str | None:

@@ -20,6 +20,8 @@ INST = (
     "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + "
     "' [/INST]' }}{% else %}{{ ' ' + message['content'] + eos_token }}{% endif %}{% endfor %}"
 )
+PLAIN = "{% for one in messages %}{{ '<s>' + one['role'] + ': ' + one['content'] + '</s>' }}{% endfor %}"
+"""Opens no answer, which a model that only reads does not need."""
 SHAPE: dict[str, Any] = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 48, "max_position_embeddings": 256, "initializer_range": 0.2,

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import torch
 
-from posttrain.errors import DataError, ModelError, PosttrainError
+from posttrain.errors import DataError, ModelError, ParamsError, PosttrainError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import score_rows
 from posttrain.models.given import fetch_model
@@ -24,8 +24,8 @@ from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
 from posttrain.text.layout import pack
 from posttrain.train.examples import RowLimit
-from posttrain.train.tokenize_tables import demonstrations
-from tests.library.given_models import CHATML, INST, edited, policy_folder, scorer_folder
+from posttrain.train.tokenize_tables import demonstrations, feedback, windows
+from tests.library.given_models import CHATML, INST, PLAIN, edited, policy_folder, scorer_folder
 
 ASKED = ["2+3", "What is 4+4?", "1+1 [/INST] </s>"]
 
@@ -38,6 +38,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "policy": policy_folder(place / "my/policy"),
         "rm": scorer_folder(place / "my/rm"),
         "padded": scorer_folder(place / "my/padded", pad_token_id=1),
+        "plain": scorer_folder(place / "my/plain", PLAIN),
         "chatml": scorer_folder(
             place / "my/chatml", CHATML.replace("<|im_start|>", "<s>").replace("<|im_end|>", "</s>")
         ),
@@ -73,7 +74,7 @@ def theirs(folder: Path, rollouts: list[Rollout]) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("name", ["rm", "padded", "chatml"])
+@pytest.mark.parametrize("name", ["rm", "padded", "plain", "chatml"])
 def test_a_given_reward_model_scores_as_transformers_does_in_its_own_tokens(given: Path, name: str) -> None:
     rollouts = drawn(given, ASKED[:2])
     assert score(given, name, rollouts) == pytest.approx(theirs(given / "my" / name, rollouts), abs=1e-5)
@@ -215,3 +216,42 @@ def test_a_model_without_a_limit_reads_rows_of_any_length(workspace: Path) -> No
         json.dumps({**config, "model_type": "mamba", "architectures": ["MambaForCausalLM"]})
     )
     assert load_text(folder).context is None
+
+
+def judged(asked: int, answered: int) -> dict[str, Any]:
+    prompt, completion = (
+        [{"role": "user", "content": "1 " * asked}],
+        [{"role": "assistant", "content": "5 " * answered}],
+    )
+    return {"id": f"r{asked}", "prompt": prompt, "completion": completion, "label": asked > answered}
+
+
+def test_the_longest_mismatched_row_is_a_prompt_with_another_rows_answer(workspace: Path) -> None:
+    text = load_text(policy_folder(workspace / "my"))
+    found = feedback(text, pl.DataFrame([judged(30, 2), judged(3, 40)]), RowLimit(), "data/mine/feedback.parquet")
+    rows = [one.rows[0] for one in found]
+    assert found.longest_mixed == len(rows[0].prompt) + len(rows[1].rest) > max(map(len, rows))
+
+
+def test_the_window_of_a_corpus_is_held_to_the_context(workspace: Path) -> None:
+    text = load_text(policy_folder(workspace / "my", max_position_embeddings=32))
+    corpus = pl.DataFrame({"id": ["a"], "text": ["2+3 " * 100]})
+    assert len(windows(text, corpus, 31, "data/mine/corpus.parquet"))
+    with pytest.raises(DataError, match=r"windows of 32 tokens .* longer than the model's context of 32\. Lower"):
+        windows(text, corpus, 32, "data/mine/corpus.parquet")
+
+
+def test_a_teacher_is_held_to_its_tokenizer_embeddings_and_context(workspace: Path) -> None:
+    from stages.distill import check_teacher, shared_context
+
+    start, short = policy_folder(workspace / "start"), policy_folder(workspace / "short", max_position_embeddings=64)
+    text = load_text(start)
+    check_teacher(text, start, short, "base/short", "distill.runs.d")
+    assert shared_context(text, short, {}, "distill.runs.d") == 64
+    assert shared_context(text, short, {(1, 2): [7, 7, 7, 1, 2]}, "distill.runs.d") == 61
+    assert shared_context(load_text(short), start, {}, "distill.runs.d") == 64
+    with pytest.raises(ParamsError, match=r"d\.teacher = 'base/other' has another tokenizer .* Sample it instead"):
+        check_teacher(text, start, policy_folder(workspace / "other", vocabulary=300), "base/other", "distill.runs.d")
+    edited(short / "config.json", vocab_size=400)
+    with pytest.raises(ParamsError, match="embeds 400 tokens and"):
+        check_teacher(text, start, short, "base/short", "distill.runs.d")

@@ -92,7 +92,7 @@ def test_kl_to_a_reference_of_another_tokenizer_is_not_measured(workspace: Path)
 
 def test_a_teacher_of_another_tokenizer_is_refused(workspace: Path) -> None:
     said = (workspace / "repro.txt").read_text(encoding="utf-8")
-    assert "distill.runs.refused.teacher = 'base/other' has another tokenizer than 'sft/main'" in said
+    assert "distill.runs.refused.teacher = 'base/other' has another tokenizer than models/sft/main" in said
     assert not (workspace / "models/distill").exists()
 
 
