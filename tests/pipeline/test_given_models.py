@@ -20,7 +20,7 @@ data:
     mine: {path: my/data, chat: demonstrations.jsonl, prompts: prompts.jsonl}
   samples:
     compared: {policy: base/other, data: mine/prompts, reward_model: base/rm, reward: {model: 1.0}, tables: [pairs],
-               prompts: 6, heldout_prompts: 2, samples: 3, sampling: {max_tokens: 8}}
+               prompts: 6, heldout_prompts: 3, samples: 48, sampling: {max_tokens: 24}}
 base:
   folders:
     start: {path: my/model, chat_template: custom/own.jinja}
@@ -77,7 +77,7 @@ def test_online_training_learns_from_a_reward_model_of_another_tokenizer(workspa
 
 
 def test_samples_and_evaluation_are_scored_by_it(workspace: Path) -> None:
-    assert pl.read_parquet(workspace / "data/compared/pairs.parquet").height > 4
+    assert pl.read_parquet(workspace / "data/compared/pairs.parquet").height > 4, "of a third tokenizer"
     rows = pl.read_parquet(workspace / "results/grpo/rollouts.parquet")
     assert rows["reward"].is_finite().all() and rows["reward"].n_unique() > 6
     assert "kl_k1" in json.loads((workspace / "results/grpo/metrics.json").read_text(encoding="utf-8"))
