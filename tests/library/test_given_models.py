@@ -255,3 +255,14 @@ def test_a_teacher_is_held_to_its_tokenizer_embeddings_and_context(workspace: Pa
     edited(short / "config.json", vocab_size=400)
     with pytest.raises(ParamsError, match="embeds 400 tokens and"):
         check_teacher(text, start, short, "base/short", "distill.runs.d")
+
+
+def test_texts_are_the_same_where_tokenizer_template_and_date_are(given: Path, tmp_path: Path) -> None:
+    save_model(load_policy(given / "policy"), tmp_path / "trained", given / "policy")
+    text = load_text(given / "policy")
+    assert text.same_as(load_text(tmp_path / "trained"))
+    assert not text.same_as(load_text(given / "policy", "2025-01-01")) and not text.same_as(load_text(given / "rm"))
+    edited(tmp_path / "trained" / "tokenizer_config.json", chat_template=INST)
+    (tmp_path / "trained" / "chat_template.jinja").unlink(missing_ok=True)
+    (tmp_path / "trained" / "manifest.json").unlink()
+    assert not text.same_as(load_text(tmp_path / "trained"))
