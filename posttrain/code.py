@@ -20,7 +20,7 @@ from posttrain.formats import check_merged
 from posttrain.installed import check_installed
 from posttrain.outlines import Outline, Outlines, import_line
 from posttrain.stage_table import STAGES, group_of
-from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE, write_json
+from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE, leads_out, write_json
 
 CODE: Final = "code"
 """The stage that writes code/."""
@@ -88,6 +88,7 @@ class Library:
     def code(self, stage: str, settings: Mapping[str, Any]) -> Code:
         """The files that one run can load and the packages behind them."""
         names, found = set(_names(stage, settings)), dict[str, Outline]()
+        given = {file: self.outlines.of(file, "").digest(()) for file in _own_files(names)}
         while True:  # a row that is used may name others
             found = self._closure([f"stages.{stage.partition('@')[0]}", *self._own(names)], names)
             parts = [part for outline in found.values() for part in outline.parts(names)]
@@ -95,7 +96,7 @@ class Library:
             if more <= names:
                 break
             names |= more
-        files = {_shown(self.modules[module]): outline.digest(names) for module, outline in found.items()}
+        files = given | {_shown(self.modules[module]): outline.digest(names) for module, outline in found.items()}
         imported = {name.partition(".")[0] for part in parts for name in part.imports}
         return {"files": dict(sorted(files.items())), "packages": _versions(imported)}
 
@@ -245,6 +246,12 @@ def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
     texts = list(_texts(own))
     yield from texts
     yield from _texts([tasks.get(text.removesuffix("/prompts")) for text in texts if text.endswith("/prompts")])
+
+
+def _own_files(names: Collection[str]) -> list[str]:
+    """The files in `custom` that a run's settings name, such as a chat template."""
+    paths = [one for one in names if one.startswith(f"{CUSTOM}/") and not one.endswith(".py")]
+    return [one for one in paths if Path(one).is_file() and not leads_out(one, CUSTOM)]
 
 
 def _tasks(run: Any) -> Iterator[str]:

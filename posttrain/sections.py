@@ -17,6 +17,7 @@ from posttrain.errors import ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.leftovers import Leftovers, leftovers
 from posttrain.lock_entries import in_conflict
+from posttrain.models.tokenizer import TemplateParams
 from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.params import EXPLAINED, GROUPS, PARAMS_FILE, did_you_mean, load, read
 from posttrain.rewards.catalog import REWARDS
@@ -33,6 +34,7 @@ from posttrain.tasks.task import TASKS, load_task, task_run
 from posttrain.train.run_config import Algorithm, load_run
 from posttrain.user_code import PATH as IMPORT_PATH
 from posttrain.user_text import push_notes
+from posttrain.workspace import CUSTOM, leads_out
 from stages.base_folders import FolderRun
 from stages.base_hub import HubRun as HubModel
 from stages.base_packaged import PackagedRun
@@ -166,6 +168,10 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
             yield f"{where}.path = '{params.path}': it has no config.json. Give the folder of a model."
         elif isinstance(params, FilesRun):
             yield from _missing_files(where, params, folder)
+    if isinstance(params, TemplateParams) and params.chat_template is not None:
+        file = root / params.chat_template
+        if not file.is_file() or leads_out(file, root / CUSTOM):
+            yield f"{where}.chat_template = '{params.chat_template}': file not found in {CUSTOM}/."
     if isinstance(params, HubModel) and not HUB_NAME.fullmatch(params.name):
         yield f"{where}.name = '{params.name}': not a name of the Hub. Write ORGANISATION/NAME."
 

@@ -7,12 +7,13 @@ from pydantic import Field
 from posttrain.errors import ParamsError
 from posttrain.models.given import fetch_model
 from posttrain.models.rounding import SaveDtype
-from posttrain.params import PARAMS_FILE, Params, load
+from posttrain.models.tokenizer import TemplateParams
+from posttrain.params import PARAMS_FILE, load
 from posttrain.stage import run_named_stage
 from posttrain.workspace import any_leads_out, metrics_path, model_path, write_json
 
 
-class FolderRun(Params):
+class FolderRun(TemplateParams):
     """One run of `base.folders`: a model that you have, in a folder."""
 
     path: str = Field(min_length=1, description="a folder with config.json, *.safetensors and a tokenizer")
@@ -28,7 +29,7 @@ def main(run: str) -> None:
         where = f"{section}.path = {params.path} ({PARAMS_FILE})"
         fix = f"Copy the model into the workspace, or set {section}.outside_workspace: true"
         raise ParamsError(what="the path leads out of the workspace", where=where, fix=fix)
-    fetch_model(params.path, None, model_path(name), params.save_dtype)
+    fetch_model(params.path, None, model_path(name), params.save_dtype, params.chat_template)
     write_json(metrics_path(name), {"source": params.path})
     print(f"base {run}: {params.path} checked and saved in {model_path(name)}")
 

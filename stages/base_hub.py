@@ -6,12 +6,13 @@ from pydantic import Field
 
 from posttrain.models.given import fetch_model
 from posttrain.models.rounding import SaveDtype
-from posttrain.params import Params, load
+from posttrain.models.tokenizer import TemplateParams
+from posttrain.params import load
 from posttrain.stage import run_named_stage
 from posttrain.workspace import metrics_path, model_path, write_json
 
 
-class HubRun(Params):
+class HubRun(TemplateParams):
     """One run of `base.hub`: a model of the Hugging Face Hub."""
 
     name: str = Field(min_length=1, description="the Hub name, e.g. Qwen/Qwen3-0.6B")
@@ -25,7 +26,7 @@ def main(run: str) -> None:
     """Writes models/base/RUN and metrics/base/RUN.json."""
     name = f"base@{run}"
     params = load(HubRun, f"base.hub.{run}")
-    fetch_model(params.name, params.revision, model_path(name), params.save_dtype)
+    fetch_model(params.name, params.revision, model_path(name), params.save_dtype, params.chat_template)
     write_json(metrics_path(name), {"source": params.name, "revision": params.revision})
     print(f"base {run}: {params.name} checked and saved in {model_path(name)}")
 

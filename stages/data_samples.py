@@ -8,7 +8,8 @@ import polars as pl
 
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
-from posttrain.models.store import load_ends, load_policy, load_tokenizer
+from posttrain.models.store import load_policy
+from posttrain.models.text import load_text
 from posttrain.params import load
 from posttrain.progress import Progress
 from posttrain.rewards.reward import Context, RewardSum, check_readable, judged_prompts
@@ -18,7 +19,6 @@ from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables
-from posttrain.text.chat import ChatText
 from posttrain.workspace import metrics_path, rounded, table_path, write_json
 
 
@@ -30,7 +30,7 @@ def main(run: str) -> None:
     note(seed=params.seed)
 
     model_folder, table = needed_model(params.policy, f"{where}.policy"), table_path(params.data)
-    text = ChatText(load_tokenizer(model_folder), str(model_folder), load_ends(model_folder), params.date)
+    text = load_text(model_folder, params.date)
     model = load_policy(model_folder).to(device.torch)
 
     frame = read_table(table, "prompts").filter(pl.col("split").is_in(["train", "heldout"]))
@@ -40,10 +40,11 @@ def main(run: str) -> None:
     rows = [row for split, n in wanted.items() for row in frame.filter(split=split).head(n).iter_rows(named=True)]
     prompts = encode_prompts(text, prompts_of(rows))
     count = len(prompts) * params.samples
-    check_capacity(model, [one.ids for one in prompts], count, params.sampling, where)
+    check_capacity(text.context, [one.ids for one in prompts], count, params.sampling, where)
 
     sampler = LocalSampler(model, text.stops, device, version=params.policy)
-    reward = RewardSum(params.reward, Context(device, where, model_of(params.reward_model, f"{where}.reward_model")))
+    reward_model = model_of(params.reward_model, f"{where}.reward_model")
+    reward = RewardSum(params.reward, Context(device, where, reward_model, text))
     progress = Progress(f"{where}: sampling", count, "completion")
     drawn = generate_rollouts(
         sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance

@@ -8,7 +8,8 @@ from pathlib import Path
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
-from posttrain.models.store import load_ends, load_policy, load_tokenizer
+from posttrain.models.store import load_config, load_policy, load_tokenizer
+from posttrain.models.text import context_of, load_text
 from posttrain.online.runs import DISTILL, DistillRun, train_on_samples
 from posttrain.params import PARAMS_FILE
 from posttrain.sampling.sampler import encode_prompts, prompts_of
@@ -31,10 +32,12 @@ def main(run: str) -> None:
     teacher = needed_model(params.teacher, f"{section}.teacher")
     table = table_path(params.data)
 
-    text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
-    _check_tokenizer(text, teacher, params, section)
+    text = load_text(start, params.date)
+    check_teacher(text, start, teacher, params.teacher, section)
     rows = read_table(table, "prompts").filter(split="train").iter_rows(named=True)
     prompts = encode_prompts(text, prompts_of(rows))
+    seen = None if params.context is None else _in_context(text, params, params.context)
+    text.context = shared_context(text, teacher, seen or {}, section)
 
     objective, runtime = params.objective(), Runtime(params.device)
     models = ModelSet.load(
@@ -46,18 +49,39 @@ def main(run: str) -> None:
         teacher=Teacher(
             load_policy(teacher).to(runtime.torch),
             params.formula(),
-            None if params.context is None else _in_context(text, params, params.context),
+            seen,
         ),
     )
 
     train_on_samples(name, section, params, objective, models, text, prompts, [start, table, teacher])
 
 
-def _check_tokenizer(text: ChatText, teacher: Path, params: DistillRun, section: str) -> None:
+def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section: str) -> None:
+    """Refuse a teacher whose distribution is over other tokens."""
+    rows = [load_config(folder).get_text_config().vocab_size for folder in (start, teacher)]
     if text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
-        what = f"{section}.teacher = '{params.teacher}' has another tokenizer than '{params.start}'"
-        fix = "A distribution over tokens can be learned from a teacher of the same tokenizer only"
-        raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
+        what = f"has another tokenizer than {start}, so their tokens cannot be compared"
+    elif rows[0] != rows[1]:
+        what = f"embeds {rows[1]} tokens and {start} {rows[0]}, so their distributions cannot be compared"
+    else:
+        return
+    fix = f"Sample it instead: data.samples.NAME.policy: {name} with tables: [chat], then sft on NAME/chat"
+    raise ParamsError(what=f"{section}.teacher = '{name}' {what}", where=PARAMS_FILE, fix=fix)
+
+
+def shared_context(
+    text: ChatText, teacher: Path, seen: Mapping[tuple[int, ...], Sequence[int]], section: str
+) -> int | None:
+    """The longest row that the student can read, and the teacher with what it alone sees."""
+    context, config = text.context, load_config(teacher)
+    theirs = context_of(config)
+    if theirs is None:
+        return context
+    left = theirs - max((len(framed) - len(plain) for plain, framed in seen.items()), default=0)
+    if context is not None and context <= left:
+        return context
+    print(f"{section}: rows end at {left} tokens, since the teacher's context is {theirs}")
+    return left
 
 
 @phase("load")

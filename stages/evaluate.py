@@ -13,7 +13,8 @@ from posttrain.evaluate.measure import divergence, measured, rollouts_table
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
-from posttrain.models.store import load_ends, load_policy, load_tokenizer
+from posttrain.models.store import load_policy, load_tokenizer
+from posttrain.models.text import load_text
 from posttrain.params import PARAMS_FILE, did_you_mean, load
 from posttrain.progress import Progress
 from posttrain.rewards.reward import Context, RewardSum, judged_prompts
@@ -47,11 +48,11 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
 
     model_folder = needed_model(policy, f"evaluate.policies.{label}")
     reference = model_of(params.reference, "evaluate.settings.reference")
-    text = ChatText(load_tokenizer(model_folder), str(model_folder), load_ends(model_folder), params.date)
+    text = load_text(model_folder, params.date)
     model = load_policy(model_folder).to(device.torch)
     prompts = encode_prompts(text, _prompts(params))
     count = len(prompts) * params.samples
-    check_capacity(model, [one.ids for one in prompts], count, params.sampling, "evaluate")
+    check_capacity(text.context, [one.ids for one in prompts], count, params.sampling, "evaluate")
 
     sampler = LocalSampler(model, text.stops, device, version=policy)
     progress = Progress(f"evaluate {label}", count + len(prompts), "completion")
@@ -65,12 +66,12 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     progress.close()
 
     reward_model = model_of(params.reward_model, "evaluate.settings.reward_model")
-    reward = RewardSum(params.reward, Context(device, "evaluate.settings", reward_model))
+    reward = RewardSum(params.reward, Context(device, "evaluate.settings", reward_model, text))
     sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
     metrics = measured(reward, sampled, greedy, params.seed)
     if reference == model_folder:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
-    elif reference is not None:
+    elif reference is not None and _comparable(text, reference, label):
         some = [one for one in sampled if one.sample < (params.kl_samples or params.samples)]
         metrics |= divergence(model, reference, some, params.sampling.temperature, device)
 
@@ -95,6 +96,14 @@ def summary(label: str, metrics: dict[str, float]) -> str:
         f"{label}: {name} {metrics['score']:.3f} [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}], "
         f"greedy {metrics['greedy']:.3f}, {parts}length {metrics['length']:.1f}"
     )
+
+
+def _comparable(text: ChatText, reference: Path, label: str) -> bool:
+    """Whether the reference can score the policy's tokens; a line says where it cannot."""
+    if text.tokenizer.get_vocab() == load_tokenizer(reference).get_vocab():
+        return True
+    print(f"evaluate {label}: {reference} has another tokenizer, so the KL to it is not measured", file=sys.stderr)
+    return False
 
 
 def _prompts(params: EvaluateParams) -> list[Prompt]:

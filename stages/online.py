@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from posttrain.models.device import Runtime
-from posttrain.models.store import load_ends, load_tokenizer
+from posttrain.models.text import load_text
 from posttrain.online.runs import ONLINE, OnlineParams, train_on_samples
 from posttrain.rewards.reward import judged_prompts
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.slots import needed_model
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
-from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import load_run
 from posttrain.workspace import table_path
@@ -22,7 +21,7 @@ def main(run: str) -> None:
     params: OnlineParams = load_run(section, ONLINE)
     start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
 
-    text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
+    text = load_text(start, params.date)
     rows = read_table(table, "prompts").filter(split="train").iter_rows(named=True)
     prompts = judged_prompts(params.reward, encode_prompts(text, prompts_of(rows)), str(table))
 

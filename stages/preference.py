@@ -10,13 +10,13 @@ from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
-from posttrain.models.store import load_ends, load_tokenizer, save_model
+from posttrain.models.store import save_model
+from posttrain.models.text import load_text
 from posttrain.params import PARAMS_FILE
 from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
-from posttrain.text.chat import ChatText
 from posttrain.train.epochs import ChunkedSource, EpochSource, Example, KtoSource, Source
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
@@ -47,13 +47,19 @@ def main(run: str) -> None:
     start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
     objective, kind = PreferenceObjective(params), needed_kind(params, section)
 
-    text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
+    text = load_text(start, params.date)
     frame = read_table(table, kind).filter(split="train")
     tokenize = feedback if kind == "feedback" else comparisons
     examples = tokenize(text, frame, params, str(table))
     if params.parts > len(examples):
         what = f"{section}.parts = {params.parts} parts cannot be made of {len(examples)} rows"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Use fewer")
+
+    if objective.mismatched and text.context is not None and examples.longest_mixed > text.context:
+        what = f"{params.algorithm} also answers prompts with other rows' answers, which makes rows of up to "
+        what += f"{examples.longest_mixed} tokens, more than the model's context of {text.context}"
+        fix = f"Set {section}.max_tokens: {text.context // 2}"
+        raise ParamsError(what=what, where=str(table), fix=fix)
 
     models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
 

@@ -8,13 +8,14 @@ from pydantic import Field, model_validator
 
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
 from posttrain.models.device import Runtime
+from posttrain.models.loading import WHOLE_TEXT
 from posttrain.models.rounding import round_weights
-from posttrain.models.store import load_ends, load_tokenizer, save_model
+from posttrain.models.store import save_model
+from posttrain.models.text import load_text
 from posttrain.params import load
 from posttrain.slots import NONE, model_slot, needed_model, table_of, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
-from posttrain.text.chat import ChatText
 from posttrain.train.epochs import EpochSource, Example
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
@@ -59,7 +60,7 @@ def main(run: str) -> None:
     start, pairs = needed_model(params.start, f"{section}.start"), table_path(params.data)
     judged, chat = table_of(params.feedback), table_of(params.demonstrations)
 
-    text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
+    text = load_text(start, params.date)
     frame = read_table(pairs, "pairs")
     examples, heldout = (
         comparisons(text, frame.filter(split=split), params, str(pairs)) for split in ("train", "heldout")
@@ -88,6 +89,7 @@ def main(run: str) -> None:
         step_tokens=most_tokens(examples.tokens, params.batch),
     )
 
+    vars(models.policy.config).pop(WHOLE_TEXT, None)  # from here on it reads answers up to their end
     round_weights(models.policy, start, params.save_dtype)  # what is measured is what is saved
     measured = _accuracy(models, heldout)
     if shown:

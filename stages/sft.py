@@ -6,12 +6,12 @@ from pydantic import Field
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import Runtime
-from posttrain.models.store import load_ends, load_tokenizer
+from posttrain.models.text import load_text
 from posttrain.params import load
 from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
-from posttrain.text.chat import ChatText, Trained
+from posttrain.text.chat import Trained
 from posttrain.train.epochs import EpochSource
 from posttrain.train.examples import RowLimit
 from posttrain.train.loop import TrainingParams, train_likelihood
@@ -37,7 +37,7 @@ def main(run: str) -> None:
     params = load(SftRun, section)
     start, chat = needed_model(params.start, f"{section}.start"), table_path(params.data)
 
-    text = ChatText(load_tokenizer(start), str(start), load_ends(start), params.date)
+    text = load_text(start, params.date)
     frame = read_table(chat, "chat")
     examples, heldout = (
         demonstrations(text, frame.filter(split=split), params, str(chat), params.turns)

@@ -6,12 +6,14 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from posttrain.errors import ModelError
 from posttrain.hub import hub_error
+from posttrain.models.loading import WHOLE_TEXT, is_scorer
 from posttrain.models.rounding import SaveDtype
-from posttrain.models.store import GENERATION, LICENCES, load_ends, load_policy, save_model
-from posttrain.models.tokenizer import complete_tokenizer
+from posttrain.models.store import GENERATION, LICENCES, MANIFEST, load_ends, load_model, save_model
+from posttrain.models.tokenizer import check_template, complete_tokenizer
 
 CARD = "README.md"
 FILES = [
@@ -29,21 +31,43 @@ FILES = [
 ]
 
 
-def fetch_model(name: str, revision: str | None, target: Path, save_dtype: SaveDtype | None = None) -> None:
-    """Check the model and its tokenizer, and write them into `target` in their own dtype, with a manifest."""
+def fetch_model(
+    name: str,
+    revision: str | None,
+    target: Path,
+    save_dtype: SaveDtype | None = None,
+    chat_template: str | None = None,
+) -> None:
+    """Check the model and its tokenizer, and write them into `target` in their own dtype, with a manifest.
+
+    `chat_template`: a file whose template takes the place of the model's own.
+    """
     folder = Path(name) if revision is None else _from_hub(name, revision)
     if not folder.is_dir():
         fix = "Give the folder of a model in base.folders; a model of the Hub belongs in base.hub, with its commit"
         raise ModelError(what="folder not found", where=name, fix=fix)
-    model = load_policy(folder)
+    model = load_model(folder)
     load_ends(folder)
+    if is_scorer(model):
+        _check_scorer(model, folder)
     with tempfile.TemporaryDirectory(prefix="posttrain-") as scratch:
         files = Path(scratch) / "files"
-        complete_tokenizer(folder, files)
+        complete_tokenizer(folder, files, chat_template)
         for pattern in (GENERATION, *LICENCES, CARD):
             for file in folder.glob(pattern):
                 shutil.copyfile(file, files / file.name)
+        if chat_template is not None:
+            check_template(folder, files, chat_template, scores=is_scorer(model))
         save_model(model, target, folder, save_dtype, files=files)
+
+
+def _check_scorer(model: Any, folder: Path) -> None:
+    """Refuse a classifier of several labels, and note a scorer that was not trained here."""
+    if (labels := model.score.out_features) != 1:
+        what, fix = f"it gives {labels} numbers for a text (num_labels)", "Use a reward model with num_labels 1"
+        raise ModelError(what=what, where=str(folder / "config.json"), fix=fix)
+    if not (folder / MANIFEST).is_file():
+        setattr(model.config, WHOLE_TEXT, True)
 
 
 def _from_hub(name: str, revision: str) -> Path:

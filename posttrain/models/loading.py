@@ -27,6 +27,8 @@ from posttrain.models.rounding import unshared
 from posttrain.models.weights import FLOATS, WEIGHTS, WeightFiles, kind
 
 SUFFIX = "ForSequenceClassification"
+WHOLE_TEXT = "scores_whole_text"
+"""In config.json: a scorer that was not trained here, and reads all that its chat template writes."""
 
 
 def is_scorer(model: Any) -> bool:

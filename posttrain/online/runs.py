@@ -298,7 +298,7 @@ def train_on_samples(
     """Sample and learn; writes the model and its metrics. `inputs`: the start model's folder first."""
     rollout, lengths = params.rollout, [len(one.ids) for one in prompts]
     check_capacity(
-        models.policy,
+        text.context,
         [one.ids for one in prompts],
         rollout.prompts * rollout.group_size,
         rollout.sampling,
@@ -308,7 +308,7 @@ def train_on_samples(
     samples = Rollouts(
         prompts,
         LocalSampler(models.policy, text.stops, models.runtime),
-        RewardSum(params.reward, Context(models.runtime, section, reward_model)),
+        RewardSum(params.reward, Context(models.runtime, section, reward_model, text)),
         models,
         objective.needs,
         rollout,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from posttrain.errors import DataError, ModelError, ParamsError
 from posttrain.models.store import MANIFEST, load_config, load_ends, load_tokenizer
-from posttrain.models.tokenizer import complete_tokenizer
+from posttrain.models.tokenizer import check_template, complete_tokenizer
 from posttrain.params import at, read
 from posttrain.sections import load_settings
 from posttrain.stage_table import model_runs, section_of, stage_of
@@ -48,7 +48,7 @@ def opened(table: str, model: str, turns: Trained | None, longest: int | None) -
     """The table `NAME/KIND` or a file, with a model folder, a model under models/ or a run that is not yet trained."""
     path, kind = _table(table)
     settings = _settings(model)
-    folder = _folder(model)
+    folder, template = _folder(model)
     limits = Limits(
         longest=longest if longest is not None else settings.get("max_tokens"),
         long_rows=settings.get("long_rows", "drop"),
@@ -56,11 +56,13 @@ def opened(table: str, model: str, turns: Trained | None, longest: int | None) -
         turns=turns or settings.get("turns", "all" if kind == "chat" else "last"),
     )
     with tempfile.TemporaryDirectory(prefix="posttrain-") as scratch:
-        tokens = folder
-        if not (folder / MANIFEST).is_file():  # as the stage that takes the model in would complete it
+        tokens, ends = folder, load_ends(folder)
+        if template or not (folder / MANIFEST).is_file():  # as the stage that takes the model in would complete it
             tokens = Path(scratch) / "tokenizer"
-            complete_tokenizer(folder, tokens)
-        text = ChatText(load_tokenizer(tokens), str(folder), load_ends(folder), settings.get("date", DATE))
+            complete_tokenizer(folder, tokens, template)
+            if template:
+                ends = check_template(folder, tokens, template, scores=False)
+        text = ChatText(load_tokenizer(tokens), str(folder), ends, settings.get("date", DATE))
         yield Subject(path, kind, str(folder), text, limits)
 
 
@@ -86,13 +88,13 @@ def _settings(model: str) -> Mapping[str, Any]:
     return found
 
 
-def _folder(asked: str) -> Path:
-    """The folder of a model, or of what its run starts from where it is not trained yet."""
-    name, seen = asked, {asked}
+def _folder(asked: str) -> tuple[Path, str | None]:
+    """The folder of a model or of what its run starts from, and the template that is given for it there."""
+    name, seen, template = asked, {asked}, None
     while True:
         for folder in (Path(name), model_path(name)):
             if (folder / "config.json").is_file():
-                return folder
+                return folder, template
         settings = read()
         known = model_runs(settings)
         if name not in known:
@@ -100,7 +102,7 @@ def _folder(asked: str) -> Path:
             fix += ", ".join(known) or "none"
             raise ParamsError(what="this is neither a model folder nor a run of params.yaml", where=name, fix=fix)
         run = at(settings, section_of(settings, name)) or {}
-        before = run.get("start", run.get("path"))
+        before, template = run.get("start", run.get("path")), run.get("chat_template")
         if not isinstance(before, str) or before in seen:
             fix = f"Make it first: dvc repro {stage_of(settings, name)}"
             raise ModelError(

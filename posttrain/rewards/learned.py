@@ -4,51 +4,92 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from posttrain.errors import ModelError
+from posttrain.errors import DataError, ModelError
 from posttrain.models.device import Runtime
 from posttrain.models.forward import score_rows
+from posttrain.models.loading import WHOLE_TEXT
 from posttrain.models.store import load_model
+from posttrain.models.text import load_text
 from posttrain.rewards.reward import Context, Judge, NoOptions, Reward
-from posttrain.rollout import Rollout
+from posttrain.rollout import Rollout, TokenRow
+from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import Conversation
 from posttrain.text.layout import micro_batches, pack
 
 
 class RewardModel:
-    """Scores completions with the scalar head of a model folder; demonstrations score 0 on average."""
+    """Scores completions with the scalar head of a model folder; demonstrations score 0 on average.
 
-    def __init__(self, path: Path, device: Runtime, micro_tokens: int = 16_384) -> None:
+    It reads the policy's tokens where its tokenizer and template are the same, and otherwise the conversation as its
+    own template and tokenizer write it: up to the end of the answer if it was trained here, all of it if it was not.
+    """
+
+    def __init__(self, path: Path, device: Runtime, policy: ChatText, micro_tokens: int = 16_384) -> None:
         self._model = load_model(path).to(device.torch)
-        self._shift = getattr(self._model.config, "reward_shift", 0.0)
+        config = self._model.config
+        self._shift = getattr(config, "reward_shift", 0.0)
         if not type(self._model).__name__.endswith("ForSequenceClassification"):
             fix = "Run the stage `reward`, or give a model whose architecture ends in ForSequenceClassification"
             raise ModelError(what=f"{type(self._model).__name__} scores no text", where=str(path), fix=fix)
         if not isinstance(self._shift, int | float) or not math.isfinite(self._shift):
             what, where = f"reward_shift = {self._shift!r:.40} is no number", str(path / "config.json")
             raise ModelError(what=what, where=where, fix="Give the mean score of demonstrations, or remove it")
-        self._device, self._budget = device, micro_tokens
+        self._device, self._budget, self._path = device, micro_tokens, path
+        self._text, self._padding = load_text(path, policy.today), config.get_text_config().pad_token_id
+        self._whole = bool(getattr(config, WHOLE_TEXT, False))
+        self._same = not self._whole and self._text.same_as(policy)
 
     @torch.no_grad()
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
         """The score of each rollout at its last token."""
-        sizes = [len(one.row) for one in rollouts]
+        rows = [one.row for one in rollouts] if self._same else self._own_rows(rollouts)
+        sizes = [len(row) for row in rows]
+        self._check_context(rollouts, sizes)
         parts: list[Tensor] = []
-        for rows in micro_batches(sizes, list(range(len(rollouts))), self._budget):
-            layout = pack([rollouts[i].row for i in rows]).to(self._device.torch)
+        for some in micro_batches(sizes, list(range(len(rows))), self._budget):
+            layout = pack([rows[i] for i in some]).to(self._device.torch)
             with self._device.autocast():
                 parts.append(score_rows(self._model, layout) - self._shift)
         scores: list[float] = torch.cat(parts).tolist() if parts else []
         return scores
 
+    def _own_rows(self, rollouts: Sequence[Rollout]) -> list[TokenRow]:
+        """The conversations in the reward model's own tokens."""
+        talks = [[*one.prompt.messages, *one.turns] for one in rollouts]
+        if self._whole:
+            return [TokenRow([], self._unpadded(ids)) for ids in self._text.whole(talks)]
+        rows = self._text.conversations([Conversation(talk) for talk in talks], "last")
+        return [
+            replace(row, rest=row.rest[:-1]) if one.truncated else row for one, row in zip(rollouts, rows, strict=True)
+        ]
+
+    def _unpadded(self, ids: list[int]) -> list[int]:
+        """The ids up to the last one that is no padding, where transformers reads the score."""
+        end = len(ids)
+        while end > 1 and ids[end - 1] == self._padding:
+            end -= 1
+        return ids[:end]
+
+    def _check_context(self, rollouts: Sequence[Rollout], sizes: Sequence[int]) -> None:
+        context = self._text.context
+        if context is None or max(sizes, default=0) <= context:
+            return
+        longest = max(range(len(sizes)), key=lambda place: sizes[place])
+        what = f"prompt {rollouts[longest].prompt.id} and its completion have {sizes[longest]} tokens, more than the "
+        what += f"reward model's context of {context}"
+        raise DataError(what=what, where=str(self._path), fix="Lower sampling.max_tokens, or give shorter prompts")
+
 
 def _judge(_: NoOptions, context: Context) -> Judge:
-    if context.reward_model is None:
+    if context.reward_model is None or context.text is None:
         raise ValueError("the reward `model` has no reward model")
-    return RewardModel(context.reward_model, context.device)
+    return RewardModel(context.reward_model, context.device, context.text)
 
 
 REWARDS = {"model": Reward(_judge)}

@@ -21,6 +21,7 @@ from posttrain.user_code import place_in_workspace
 
 if TYPE_CHECKING:
     from posttrain.models.device import Runtime
+    from posttrain.text.chat import ChatText
 
 
 class NoOptions(Params):
@@ -40,6 +41,8 @@ class Context:
     where: str
     """The section of params.yaml that names the reward."""
     reward_model: Path | None = None
+    text: ChatText | None = None
+    """The policy's tokenizer and template."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from torch import Tensor
 from posttrain.formulas.ragged import row_keys, uniform
 from posttrain.models.decode import backend_of
 from posttrain.models.device import Runtime
-from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams, context_of
+from posttrain.models.text import context_of
+from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams
 from posttrain.text.stops import Stops, StopStrings
 
 
@@ -31,7 +32,7 @@ class LocalSampler:
     @property
     def context(self) -> int | None:
         """The model's context."""
-        return context_of(self._model)
+        return context_of(self._model.config)
 
     def sync(self, model: Any, version: str) -> None:
         """Draw with this model from now on."""

@@ -111,14 +111,8 @@ SAMPLE_BYTES = 500
 """What the shortest completion takes at least: its ids, their log-probs, its text and its row."""
 
 
-def context_of(model: Any) -> int | None:
-    """The most tokens of a row, as the model's config has it."""
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return context if isinstance(context, int) and context > 0 else None
-
-
 def check_capacity(
-    model: Any, prompts: Sequence[Sequence[int]], count: int, params: SamplingParams, section: str
+    context: int | None, prompts: Sequence[Sequence[int]], count: int, params: SamplingParams, section: str
 ) -> None:
     """Refuse `count` completions that memory will not hold, or that could be longer than the model's context."""
     where = f"{section} (params.yaml)"
@@ -127,7 +121,6 @@ def check_capacity(
         what = f"{count:,} completions at a time take over {count * SAMPLE_BYTES / 1e9:.3g} GB of memory, and "
         what += f"{free / 1e9:.3g} GB are free"
         raise ParamsError(what=what, where=where, fix="Lower the number of prompts or of samples of each")
-    context = context_of(model)
     longest = max((len(ids) for ids in prompts), default=0)
     if context is not None and context < longest + params.max_tokens:
         what = f"a prompt of {longest} tokens and sampling.max_tokens = {params.max_tokens} more are longer than the "
@@ -177,7 +170,8 @@ def generate_rollouts(
         _first(prompt, sample, one, text, sampler.version) for (prompt, sample), one in zip(asked, drawn, strict=True)
     ]
     going, turn = list(range(len(rollouts))), 1
-    while going := _answer(rollouts, going, text, turn, params.max_tokens, sampler.context):
+    context = min((one for one in (sampler.context, text.context) if one is not None), default=None)
+    while going := _answer(rollouts, going, text, turn, params.max_tokens, context):
         rows = [[*rollouts[place].row.prompt, *rollouts[place].row.rest] for place in going]
         requests = [Request(ids, f"{names[place]}:turn{turn}") for place, ids in zip(going, rows, strict=True)]
         drawn = sampler.generate(requests, params, seed, greedy=greedy, mixture=mixture)

@@ -41,11 +41,22 @@ TemplateDate = Annotated[str, BeforeValidator(_iso)]
 class ChatText:
     """A tokenizer and its chat template."""
 
-    def __init__(self, tokenizer: Any, where: str = "tokenizer", ends: Sequence[int] = (), today: str = DATE) -> None:
-        """`ends`: tokens that end a completion, in addition to the tokenizer's own (models/store.py: `load_ends`)."""
+    def __init__(
+        self,
+        tokenizer: Any,
+        where: str = "tokenizer",
+        ends: Sequence[int] = (),
+        today: str = DATE,
+        *,
+        context: int | None = None,
+    ) -> None:
+        """`ends`: tokens that end a completion, in addition to the tokenizer's own (models/store.py: `load_ends`).
+
+        `context`: the most tokens of a row; None: not limited.
+        """
         self.tokenizer = tokenizer
         self._where = where
-        self.today = today
+        self.today, self.context = today, context
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         if tokenizer.eos_token_id is None:
             raise DataError(what="the tokenizer has no end token", where=where, fix="Set eos_token in its config")
@@ -57,7 +68,8 @@ class ChatText:
             what = f"the tokenizer has several chat templates ({', '.join(tokenizer.chat_template)}) and no default"
             raise DataError(what=what, where=where, fix="Name one of them 'default'")
         template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today)
-        self._template = ChatTemplate(template, sorted(special, key=len, reverse=True), where)
+        self._specials = sorted(special, key=len, reverse=True)
+        self._template = ChatTemplate(template, self._specials, where)
         self._ahead: dict[str, list[int]] = {}
         self.stop: int = tokenizer.eos_token_id
         self.stops = Stops((self.stop, *(end for end in ends if end != self.stop)), self._text)
@@ -104,6 +116,29 @@ class ChatText:
     def exchange(self, prompt: Sequence[Message], answer: Sequence[Message]) -> TokenRow:
         """The same for one conversation."""
         return self.exchanges([(prompt, answer)])[0]
+
+    def whole(self, conversations: Sequence[Sequence[Message]]) -> list[list[int]]:
+        """The ids of all that the template writes of each conversation, as transformers' own templates encode it."""
+        written = self._template.write([Asked(messages, False) for messages in conversations])
+        for messages in conversations:
+            self._template.check_written(Conversation(messages))
+        return [self._pieces(one) for one in written]
+
+    def ending(self, messages: Sequence[Message]) -> str | None:
+        """The special token that the template writes after the last turn, if it writes one."""
+        (found,) = self._template.write([Asked(messages, False)])
+        after = found.text.rpartition(messages[-1]["content"])[2].lstrip()
+        return next((one for one in self._specials if after.startswith(one)), None)
+
+    def same_as(self, other: ChatText) -> bool:
+        """Whether both write every conversation as the same tokens."""
+        return self._decisive == other._decisive
+
+    @property
+    def _decisive(self) -> tuple[Any, ...]:
+        tokenizer = self.tokenizer
+        vocabulary = tokenizer.backend_tokenizer.to_str()
+        return vocabulary, tokenizer.get_chat_template(), tokenizer.special_tokens_map, self.today
 
     def reply(self, messages: Sequence[Message], reply: Sequence[Message], last: int) -> list[int]:
         """The ids between the last assistant turn, whose last token is `last`, and the policy's next answer.

@@ -100,12 +100,31 @@ class ChatTemplate:
 
     def check(self, talk: Conversation) -> None:
         """Refuse a template that loses or moves turns or tools, or opens no answer; once for each form of talk."""
-        messages = talk.messages
         self._check_tool_use(talk)
-        form = (*((turn["role"], "tool_calls" in turn, bool(turn["content"])) for turn in messages), bool(talk.tools))
+        messages, form = talk.messages, ("opened", *_form(talk))
         if form in self._checked:
             return
         marked, tools = _named(_marked(messages)), _named_tools(talk.tools)
+        frame, places = self._frame(talk, marked, tools)
+        if len(messages) > 1:
+            before = Asked(marked[:-1], False, tools), Asked(marked[:-1], True, tools)
+            closed, opened = (one.text for one in self._render(before, [Asked(messages, False)] * 2))
+            header = frame[len(closed) : places[len(messages) - 1]]
+            if closed == opened and frame.startswith(closed) and header.strip():
+                fix = f"Let it write {header!r} after the last turn where add_generation_prompt is true"
+                raise self.refusal("ignores add_generation_prompt and so opens no answer to", messages[:-1], fix)
+        self._checked.add(form)
+
+    def check_written(self, talk: Conversation) -> None:
+        """The same for a conversation that is only read: no answer has to be opened."""
+        self._check_tool_use(talk)
+        if _form(talk) not in self._checked:
+            self._frame(talk, _named(_marked(talk.messages)), _named_tools(talk.tools))
+            self._checked.add(_form(talk))
+
+    def _frame(self, talk: Conversation, marked: Sequence[Message], tools: Tools) -> tuple[str, dict[int, int]]:
+        """The text with marks in place of contents and names, and where those of each turn begin."""
+        messages = talk.messages
         frame = self._render([Asked(marked, False, tools)], [Asked(messages, False)])[0].text
         places = dict(self._places(frame, messages))
         fix = "Use a template that writes them, or remove them from the data"
@@ -115,14 +134,7 @@ class ChatTemplate:
             places.setdefault(nth, frame.find(name))
         if tools and not all(_NAME.format(f"tool {nth}") in frame for nth in range(len(tools))):
             raise self.refusal("leaves out the tools of", messages, fix)
-        if len(messages) > 1:
-            before = Asked(marked[:-1], False, tools), Asked(marked[:-1], True, tools)
-            closed, opened = (one.text for one in self._render(before, [Asked(messages, False)] * 2))
-            header = frame[len(closed) : places[len(messages) - 1]]
-            if closed == opened and frame.startswith(closed) and header.strip():
-                fix = f"Let it write {header!r} after the last turn where add_generation_prompt is true"
-                raise self.refusal("ignores add_generation_prompt and so opens no answer to", messages[:-1], fix)
-        self._checked.add(form)
+        return frame, places
 
     def _check_tool_use(self, talk: Conversation) -> None:
         """Refuse markup in tool use, which the template mixes with markup of its own."""
@@ -156,6 +168,12 @@ class ChatTemplate:
         return DataError(
             what=f"the chat template {what} a conversation of {roles} turns{begins}{why}", where=where, fix=fix
         )
+
+
+def _form(talk: Conversation) -> tuple[Any, ...]:
+    """What decides how a template treats a conversation."""
+    turns = ((turn["role"], "tool_calls" in turn, bool(turn["content"])) for turn in talk.messages)
+    return (*turns, bool(talk.tools))
 
 
 def _says(turn: Message) -> bool:

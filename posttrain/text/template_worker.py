@@ -12,6 +12,7 @@ import json
 import resource
 import signal
 import sys
+import traceback
 from datetime import datetime
 from typing import Any, Final
 
@@ -129,7 +130,9 @@ def render(template: str, date: str, values: dict[str, Any]) -> dict[str, Any]:
     except MemoryError:
         return {"error": f"it needs more than {MEMORY >> 20} MiB of memory"}
     except FAILURES as error:
-        return {"error": str(error)[:200] if type(error) is jinja2.TemplateError else f"{error!r:.200}"}
+        found_at = _line(error)
+        what = str(error)[:200] if type(error) is jinja2.TemplateError else f"{error!r:.200}"
+        return {"error": f"{what} (line {found_at} of the template)" if found_at else what}
     longest = LONGEST + 10 * (len(str(values["messages"])) + len(str(values["tools"])))
     if len(text) > longest:
         return {"error": f"it writes {len(text):,} characters for one conversation, more than {longest:,}"}
@@ -148,6 +151,12 @@ def main() -> None:
             answers.append(render(request["template"], request["date"], {**request["specials"], **values}))
             signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(answers), flush=True)
+
+
+def _line(error: BaseException) -> int | None:
+    """The line of the template that an error comes from: jinja names it, and its frames in a traceback have it."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+    return getattr(error, "lineno", None) or (lines[-1] if lines else None)
 
 
 def _raise(message: str) -> None:

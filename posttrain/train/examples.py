@@ -72,20 +72,30 @@ class Examples(Sequence[Example]):
         rows = (row for example in self for row in example.rows)
         return sum(len(row.rest) if row.mask is None else sum(row.mask) for row in rows)
 
-    def limited(self, limit: RowLimit, where: str) -> Examples:
-        """The examples whose rows fit; longer ones are cut or left out, and a line counts them."""
+    @property
+    def longest_mixed(self) -> int:
+        """The most tokens of any prompt with any answer."""
+        prompts = self.rows.prompt_sizes[self.places]
+        return int(prompts.max() + (self._sizes - prompts).max())
+
+    def limited(self, limit: RowLimit, where: str, context: int | None = None) -> Examples:
+        """The examples whose rows fit max_tokens and the model's context; a line counts those cut or left out."""
         if not len(self):
             raise DataError(what="a split has no rows to train on", where=where, fix="Give it rows")
+        most, named = limit.max_tokens, f"max_tokens = {limit.max_tokens}"
+        if context is not None and context < most:
+            most, named = context, f"the model's context of {context} tokens ({named})"
         whole = self._sizes
-        long = np.maximum.reduceat(whole, self.starts[:-1]) > limit.max_tokens
+        long = np.maximum.reduceat(whole, self.starts[:-1]) > most
         if not long.any():
             return self
-        cut = replace(self, longest=limit.max_tokens) if limit.long_rows == "cut" else self
+        cut = replace(self, longest=most) if limit.long_rows == "cut" else self
         fitting = ~long if limit.long_rows == "drop" else ~long | cut._trained_after_cut(long)
         if not fitting.any():
-            what = f"all {len(self):,} rows are longer than max_tokens = {limit.max_tokens}"
-            raise DataError(what=what, where=where, fix="Raise max_tokens or shorten the data")
-        found = f"{int(long.sum()):,} of {len(self):,} rows are longer than {limit.max_tokens} tokens"
+            fix = "Raise max_tokens or shorten the data" if most == limit.max_tokens else "Shorten the data"
+            raise DataError(what=f"all {len(self):,} rows are longer than {named}", where=where, fix=fix)
+        shown = f"{most} tokens" if most == limit.max_tokens else named
+        found = f"{int(long.sum()):,} of {len(self):,} rows are longer than {shown}"
         left = int((~fitting).sum())
         if limit.long_rows == "drop":
             print(f"{where}: {found}: left out")

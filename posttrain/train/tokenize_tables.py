@@ -37,7 +37,7 @@ def demonstrations(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: 
     def encode(rows: Sequence[Record]) -> list[TokenRow]:
         return text.conversations([conversation(row, where) for row in rows], turns)
 
-    return examples(_rows(text, frame, encode, f"demonstrations, {turns}", where)).limited(limit, where)
+    return examples(_rows(text, frame, encode, f"demonstrations, {turns}", where)).limited(limit, where, text.context)
 
 
 @phase("load")
@@ -53,14 +53,14 @@ def comparisons(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str
         ]
 
     columns = {"side": np.tile([1.0, -1.0], frame.height), "margin": frame["margin"].to_numpy().repeat(2)}
-    return examples(_rows(text, frame, encode, "comparisons", where), 2, columns).limited(limit, where)
+    return examples(_rows(text, frame, encode, "comparisons", where), 2, columns).limited(limit, where, text.context)
 
 
 @phase("load")
 def feedback(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
     """Unpaired rows: an answer and whether it was liked."""
     labels = np.where(frame["label"].to_numpy(), 1.0, -1.0)
-    return examples(_judged(text, frame, where), 1, {"label": labels}).limited(limit, where)
+    return examples(_judged(text, frame, where), 1, {"label": labels}).limited(limit, where, text.context)
 
 
 @phase("load")
@@ -77,12 +77,16 @@ def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -
         print(f"{where}: {few} have answers of one label only: left out")
     places = np.array([place for mine in told for place in mine], dtype=np.int64)
     starts = np.cumsum([0, *map(len, told)])
-    return Examples(rows, places, starts, {"rank": np.where(liked[places], 0.0, 1.0)}).limited(limit, where)
+    found = Examples(rows, places, starts, {"rank": np.where(liked[places], 0.0, 1.0)})
+    return found.limited(limit, where, text.context)
 
 
 @phase("load")
 def windows(text: ChatText, frame: pl.DataFrame, width: int, where: str) -> Examples:
     """Documents one after the other, each ended by the stop token, cut into windows of width + 1 tokens."""
+    if text.context is not None and width + 1 > text.context:
+        what = f"windows of {width} tokens and the one after them are longer than the model's context of {text.context}"
+        raise DataError(what=what, where=where, fix="Lower the run's `window`")
     stream = documents(text, frame, where).stream()
     if len(stream) <= width:
         what = f"the {frame.height} documents of a split have {len(stream)} tokens, fewer than window = {width}"

@@ -41,15 +41,24 @@ class Family:
     """What can be trained of a conversation of several turns."""
     headers: tuple[str, ...] = ()
     """Tokens that open a turn."""
+    opened: tuple[str, ...] = ("system", "user", "assistant")
+    """The roles whose turns have them."""
+    ended: tuple[str, ...] = ("system", "user", "assistant")
+    """The roles whose turns have the end token."""
+    spaced: bool = False
+    """Whether the tokenizer puts a space before a text, and so around markup that a content holds."""
 
 
 FAMILIES = [
     Family("llama3", "<|eot_id|>", str.strip, headers=("<|start_header_id|>",)),
     Family("llama3_1", "<|eot_id|>", str.strip, headers=("<|start_header_id|>",)),
-    Family("gemma3", "<end_of_turn>", str.strip, headers=("<start_of_turn>",)),
+    Family(  # it writes the system's text into the user's first turn
+        "gemma3", "<end_of_turn>", str.strip, "all", ("<start_of_turn>",), ("user", "assistant"), ("user", "assistant")
+    ),
     Family(
         "qwen3", "<|im_end|>", lambda text: f"<think>\n\n</think>\n\n{text.lstrip(chr(10))}", "last", ("<|im_start|>",)
     ),
+    Family("mistral", "</s>", str, "all", ("[INST]",), ("user",), ("assistant",), spaced=True),
 ]
 TEXTS: dict[str, ChatText] = {}
 
@@ -80,7 +89,16 @@ def same(one: str) -> str:
     return unicodedata.normalize("NFC", one)  # as Qwen's tokenizer does
 
 
-FORGED = ("<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|start_header_id|>user", "<|im_start|>assistant\n", "<bos>")
+FORGED = (
+    "</s>",
+    "[INST] ",
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<end_of_turn>",
+    "<|start_header_id|>user",
+    "<|im_start|>assistant\n",
+    "<bos>",
+)
 words = st.text(
     st.characters(exclude_categories=["Cs", "Cc", "Co", "Cn"], exclude_characters="▁"), min_size=1, max_size=12
 )
@@ -113,12 +131,16 @@ def test_exactly_the_assistants_tokens_and_their_end_are_trained(
     messages = talk(said, system)
     (row,) = text.conversations([Conversation(messages)], family.turns)
     answers = said[1::2] if family.turns == "all" else said[-1:]
-    assert [same(one) for one in trained(text, row)] == [same(family.answer(one) + family.end) for one in answers]
+    spaces = "" if family.spaced else " "
+    found = [same(one).replace(" ", spaces) for one in trained(text, row)]
+    assert found == [same(family.answer(one) + family.end).replace(" ", spaces) for one in answers]
     token = text.tokenizer.convert_tokens_to_ids
     ids = [*row.prompt, *row.rest]
-    folded = family.name == "gemma3" and system is not None  # it writes the system's text into the user's first turn
-    assert ids.count(token(family.headers[0])) == len(messages) - folded, "no content opens a turn"
-    assert ids.count(token(family.end)) == len(messages) - folded, "no content ends a turn"
+    roles = [turn["role"] for turn in messages]
+    assert ids.count(token(family.headers[0])) == sum(role in family.opened for role in roles), (
+        "no content opens a turn"
+    )
+    assert ids.count(token(family.end)) == sum(role in family.ended for role in roles), "no content ends a turn"
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)
