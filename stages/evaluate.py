@@ -9,7 +9,7 @@ import polars as pl
 
 from posttrain.errors import ParamsError
 from posttrain.evaluate.kept import kept_text, quiet, unquoted
-from posttrain.evaluate.measure import divergence, measured, rollouts_table
+from posttrain.evaluate.measure import NOT_MEASURED, divergence, measured, rollouts_table, summary
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
@@ -28,8 +28,6 @@ from posttrain.tables.splits import need_two
 from posttrain.tables.store import read_table, write_table
 from posttrain.text.chat import ChatText
 from posttrain.workspace import rounded, table_path, write_json
-
-NOT_MEASURED = "the score is not measured, as no completion has an answer that can be read and compared"
 
 
 def main(label: str) -> None:
@@ -84,18 +82,6 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
         first = "" if params.completions == "none" else f"; the first is {sampled[0].text!r:.100}"
         print(f"evaluate {label}: {NOT_MEASURED}{first} (docs/rewards.md)", file=sys.stderr)
     print(summary(label, metrics))
-
-
-def summary(label: str, metrics: dict[str, float]) -> str:
-    """The line that a person wants to see first."""
-    if not metrics["parsed"]:
-        return f"{label}: {NOT_MEASURED}, length {metrics['length']:.1f}"
-    name = "pass@1" if "pass_at_1" in metrics else "score"
-    parts = "".join(f"{key.removeprefix('reward_')} {metrics[key]:.3f}, " for key in metrics if key[:7] == "reward_")
-    return (
-        f"{label}: {name} {metrics['score']:.3f} [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}], "
-        f"greedy {metrics['greedy']:.3f}, {parts}length {metrics['length']:.1f}"
-    )
 
 
 def _comparable(text: ChatText, reference: Path, label: str) -> bool:

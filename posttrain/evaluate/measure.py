@@ -24,6 +24,8 @@ from posttrain.tasks.task import load_task
 from posttrain.text.layout import micro_batches, pack
 from posttrain.user_code import place_in_workspace
 
+NOT_MEASURED = "the score is not measured, as no completion has an answer that can be read and compared"
+
 
 def measured(reward: RewardSum, sampled: Sequence[Rollout], greedy: Sequence[Rollout], seed: int) -> dict[str, float]:
     """The score with its interval over prompts, the parts of the reward, and what the task measures."""
@@ -132,3 +134,15 @@ def _written(rollout: Rollout) -> str:
     if len(rollout.turns) < 2:
         return rollout.text
     return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in rollout.turns)
+
+
+def summary(label: str, metrics: dict[str, float]) -> str:
+    """The line that a person wants to see first."""
+    if not metrics["parsed"]:
+        return f"{label}: {NOT_MEASURED}, length {metrics['length']:.1f}"
+    name = "pass@1" if "pass_at_1" in metrics else "score"
+    parts = "".join(f"{key.removeprefix('reward_')} {metrics[key]:.3f}, " for key in metrics if key[:7] == "reward_")
+    return (
+        f"{label}: {name} {metrics['score']:.3f} [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}], "
+        f"greedy {metrics['greedy']:.3f}, {parts}length {metrics['length']:.1f}"
+    )

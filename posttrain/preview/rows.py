@@ -133,7 +133,7 @@ def _limited(parts: Sequence[Part], kind: Kind, limits: Limits) -> dict[str, Any
         found |= {"parts": short, "cut": f"cut: {longer}"}
         length = max(len(part.row) for part in short)
     if limits.context is not None and length > limits.context:
-        found["dropped"] = f"{length:,} tokens, longer than the model's context of {limits.context:,}; lower max_tokens"
+        found["dropped"] = f"left out: {length:,} tokens, longer than the model's context of {limits.context:,}"
     return found
 
 
