@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from posttrain.errors import PosttrainError
@@ -22,8 +24,9 @@ LISTED = 3
 class Made:
     """The tables and models that the runs of params.yaml make, and which of a run's slots name none of them."""
 
-    def __init__(self, settings: Settings, left: Leftovers, errors: list[str]) -> None:
+    def __init__(self, settings: Settings, left: Leftovers, errors: list[str], root: Path = Path()) -> None:
         self.models: dict[str, str] = {}
+        self.scorers = _base_scorers(settings, root)
         self.tables: dict[str, str] = {}
         self.left = {path for paths in left.values() for path in paths}
         folders: dict[str, str] = {}
@@ -51,7 +54,7 @@ class Made:
         """What is wrong with one name, if anything is; `kinds` are those of tables, None for a model."""
         if kinds is None:
             known, noun = self.models, "reward model" if scores else "model"
-            fitting = [one for one in known if one.startswith("base/") or one.startswith("reward/") == scores]
+            fitting = [one for one in known if self.scorers.get(one, one.startswith("reward/")) in (scores, None)]
         else:
             known, noun = self.tables, "table"
             fitting = [one for one in known if one.partition("/")[2] in kinds]
@@ -95,6 +98,18 @@ class Made:
                 return
 
 
+def _base_scorers(settings: Settings, root: Path) -> dict[str, bool | None]:
+    """Whether each model of `base` is a reward model, by its config.json; None where it is not on disk yet."""
+    found: dict[str, bool | None] = dict.fromkeys((f"base/{name}" for name in group_of(settings, "base.hub")), None)
+    for name, run in group_of(settings, "base.folders").items():
+        try:
+            config = json.loads((root / str(run["path"]) / "config.json").read_bytes())
+            found[f"base/{name}"] = str(config["architectures"][0]).endswith("ForSequenceClassification")
+        except (OSError, ValueError, LookupError, TypeError):  # reported where the model is taken in
+            found[f"base/{name}"] = None
+    return found
+
+
 def _tables(group: str, name: str, run: Any) -> list[str]:
     """The tables that a run of `data` makes, as slots name them."""
     settings = run if isinstance(run, Mapping) else {}
@@ -117,9 +132,16 @@ def _tables(group: str, name: str, run: Any) -> list[str]:
     return [f"{name}/{kind}" for kind in found]
 
 
+def _helpers(settings: Settings) -> set[str]:
+    """The models that runs use as reward model or teacher."""
+    runs = [run for stage in STAGES for run in group_of(settings, stage.group).values() if isinstance(run, Mapping)]
+    runs.append(group_of(settings, "evaluate.settings"))
+    return {str(run[slot]) for run in runs for slot in ("reward_model", "teacher") if slot in run}
+
+
 def notes(settings: Settings, left: Leftovers) -> list[str]:
     """What is right and may still be a slip: models that are evaluated nowhere, and what removed runs left."""
-    evaluated = set(group_of(settings, "evaluate.policies").values())
+    evaluated = set(group_of(settings, "evaluate.policies").values()) | _helpers(settings)
     models = [
         stage.output(name)
         for stage in STAGES

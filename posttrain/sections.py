@@ -88,7 +88,7 @@ def check_params(root: Path = Path()) -> str:
     damage: list[str] = []
     with _collected(errors if in_conflict() else damage):  # a damaged one is repaired after the check
         left = leftovers(settings)
-    made = Made(settings, left, errors)
+    made = Made(settings, left, errors, root)
     for where, params in typed.items():
         with _collected(errors):
             if isinstance(params, PreferenceRun):

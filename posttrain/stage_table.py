@@ -47,7 +47,12 @@ STAGES: Final = (
 def group_of(settings: Settings, group: str) -> dict[str, Any]:
     """The runs of one group, by name; empty where the group is missing."""
     section, _, inner = group.partition(".")
-    found = (settings.get(section) or {}).get(inner) or {}
+    outer = settings.get(section) or {}
+    if not isinstance(outer, Mapping):
+        raise ParamsError(
+            what=f"{section} is not a mapping", where=PARAMS_FILE, fix=f"Write {section}: {{{inner}: ...}}"
+        )
+    found = outer.get(inner) or {}
     if not isinstance(found, Mapping):
         fix = "Write one key per run"
         raise ParamsError(what=f"{group} is not a mapping of names to settings", where=PARAMS_FILE, fix=fix)

@@ -110,6 +110,8 @@ def device(case: Case, precision: Literal["fp32", "bf16"] = "fp32", **settings: 
 class _Text:
     """What a source of rollouts asks of a tokenizer."""
 
+    context = None
+
     def __init__(self, case: Case) -> None:
         self._tokenizer = tokenizer(case.shape)
         self.stops = Stops((STOP,), self.decode)

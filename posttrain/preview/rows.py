@@ -59,6 +59,9 @@ class Counts:
     total: int
     splits: dict[str, int]
     lengths: list[int] = field(default_factory=list)
+    """Of each row the longest part: chosen and rejected are two parts, and `max_tokens` holds for each."""
+    tokens: int = 0
+    """Of all parts."""
     trained: int = 0
     """Trained tokens of the rows that training takes."""
     dropped: list[Shown] = field(default_factory=list)
@@ -68,6 +71,7 @@ class Counts:
         """Count a row."""
         if row.parts:
             self.lengths.append(row.tokens)
+            self.tokens += sum(len(part.row) for part in row.parts)
         self.cut += bool(row.cut and not row.dropped)
         if row.dropped:
             self.dropped.append(row)

@@ -26,14 +26,14 @@ def preview(
     """The rows and counts as text; written as a page too where `html` names a file."""
     with opened(table, model, turns, longest) as subject:
         first, counts = preview_rows(subject, rows)
-        facts, stretches = (
-            _facts(subject, counts),
-            [[_stretches(subject.text, one) for one in row.parts] for row in first],
-        )
+        facts = _facts(subject, counts)
+        stretches = [[_stretches(subject.text, one) for one in row.parts] for row in first]
     if html is not None:
-        write_text(
-            Path(html), page(printable(str(subject.table)), facts, [*zip(map(_title, first), stretches, strict=True)])
-        )
+        named = [
+            (_title(row), [(part.name, one) for part, one in zip(row.parts, parts, strict=True)])
+            for row, parts in zip(first, stretches, strict=True)
+        ]
+        write_text(Path(html), page(printable(str(subject.table)), facts, named))
         return "\n".join([*facts, f"{len(first)} rows are shown in {html}"])
     legend = "what is trained is green" if style == "colour" else "what is trained stands between {+ and +}"
     shown = [line for row, parts in zip(first, stretches, strict=True) for line in _lines(row, parts, style)]
@@ -54,8 +54,9 @@ def _facts(subject: Subject, counts: Counts) -> list[str]:
     lines += [f"limits: {', '.join(set_to)}"] if set_to else []
     if counts.lengths:
         middle, most = statistics.median(counts.lengths), max(counts.lengths)
+        per = "longer side of a pair" if subject.kind == "pairs" else "row"
         lines.append(
-            f"tokens: {sum(counts.lengths):,}; per row least {min(counts.lengths):,}, median {middle:g}, most {most:,}"
+            f"tokens: {counts.tokens:,}; per {per} least {min(counts.lengths):,}, median {middle:g}, most {most:,}"
         )
         told = "none, the policy continues the prompts" if subject.kind == "prompts" else f"{counts.trained:,}"
         lines.append(f"trained tokens: {told}")

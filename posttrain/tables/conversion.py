@@ -96,6 +96,11 @@ class _Reading:
     def done(self) -> Converted:
         if not self.laid_out:
             names = ", ".join(map(printable, self.columns))
+            known = sorted(wanted_columns(self.kind))
+            odd = next((name for name in self.shape.rename.values() if name not in known), None)
+            if odd is not None:
+                what = f"rename makes a column '{printable(odd)}', and no layout of a '{self.kind}' table has it"
+                raise DataError(what=what, where=self.where, fix=did_you_mean(odd, known))
             raise DataError(
                 what=f"the columns {names[:300] or '(none)'} are not a layout of a '{self.kind}' table",
                 where=self.where,

@@ -100,8 +100,8 @@ def divide(frame: pl.DataFrame, source: SplitOptions, kind: Kind, say: Say) -> p
     if kept.height < whole.height:
         left = counted(whole.height - kept.height)
         say(
-            f"{left} left out: their problem is in the test split of prompts "
-            f"(test_share {source.test_share:g}; 0 keeps them)"
+            f"{left} left out: test_share {source.test_share:g} reserves their problems for test prompts, here or in "
+            "another entry (test_share: 0 keeps them)"
         )
     return kept
 

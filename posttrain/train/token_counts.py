@@ -64,7 +64,8 @@ def _lengths(table: str, model: str) -> dict[str, Array]:
 
 
 def _chat(text: ChatText, frame: pl.DataFrame, where: str) -> dict[str, Array]:
-    return _sides(demonstrations(text, frame, _WHOLE, where, "last"))
+    rows = demonstrations(text, frame, _WHOLE, where, "all").rows
+    return {"prompt": rows.prompt_sizes, "rest": rows.rest_sizes}  # the rest may hold turns of the user too
 
 
 def _feedback(text: ChatText, frame: pl.DataFrame, where: str) -> dict[str, Array]:

@@ -45,14 +45,14 @@ def test_the_command_counts_every_row(workspace: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == f"mine/chat with the tokenizer of base/start: 11 rows, {sum(map(len, found)):,} tokens"
-    assert [line.split()[0] for line in lines[2:5]] == ["prompt", "completion", "row"]
+    assert [line.split()[0] for line in lines[2:5]] == ["prompt", "rest", "row"]
     mean = f"{sum(map(len, found)) / 11:,.0f}"
     assert lines[4].split()[1:] == [mean, *(str(n) for n in (short, short, short, long, long))]
     assert "1 rows (9.1%) have more than 128 tokens" in lines
     bars = [line.split() for line in lines if line.endswith("#")]
     assert [(bar[3], bar[4]) for bar in bars] == [("10", "#" * BAR), ("1", "#" * (BAR // 10))]
     plot = json.loads(Path("tokens.json").read_text())
-    assert {row["metric"] for row in plot} == {"prompt", "completion"}
+    assert {row["metric"] for row in plot} == {"prompt", "rest"}
     assert sum(row["rows"] for row in plot) == 22
 
 

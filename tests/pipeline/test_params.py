@@ -121,7 +121,7 @@ distill:
         ("evaluate: {policies: {a: reward/main}}", "evaluate.policies.a = 'reward/main': a reward model scores text"),
         (
             "online: {runs: {a: {reward_model: sft/main, reward: {model: 1.0}}}}",
-            "it writes text, and scores none. Known here: base/tiny, reward/main",
+            "it writes text, and scores none. Known here: reward/main",
         ),
         ("sft: {runs: {main: {start: sft/main}}}", "a run cannot start from itself. Name another model"),
         (
@@ -213,6 +213,20 @@ def test_own_files_and_models_must_be_there(text: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("architecture", "text", "words"),
+    [
+        ("LlamaForSequenceClassification", "sft: {runs: {main: {start: base/m}}}", "a reward model scores text"),
+        ("LlamaForCausalLM", "online: {runs: {a: {reward_model: base/m, reward: {model: 1.0}}}}", "it writes text"),
+    ],
+)
+def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text: str, words: str) -> None:
+    Path("m").mkdir()
+    Path("m/config.json").write_text(json.dumps({"architectures": [architecture]}))
+    change(f"base: {{folders: {{m: {{path: m}}}}}}\n{text}")
+    assert words in mistakes()
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("online: {runs: {a: {algorithm: gpro}}}", "online.runs.a.algorithm = 'gpro' is unknown. Did you mean 'grpo'?"),
@@ -222,6 +236,7 @@ def test_own_files_and_models_must_be_there(text: str, words: str) -> None:
         ),
         ("online: {runs: {a: {algorithm: gkd}}}", "It is an algorithm of distill.runs"),
         ("preference: {runs: {dpo: {algorithm: grpo}}}", "It is an algorithm of online.runs"),
+        ("preference: 7", "section 'preference' is 7, not a mapping"),
         ("online: {runs: {b: {}}}", "online.runs.b names no algorithm. Give it an algorithm, one of: "),
         ("online: {runs: {a: {reward: {corect: 1.0}}}}", "online.runs.a.reward: unknown reward 'corect'. Did you mean"),
         ("online: {runs: {a: {reward: {correct: 0.0}}}}", "online.runs.a.reward: no reward has a weight other than 0"),

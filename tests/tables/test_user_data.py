@@ -66,6 +66,12 @@ def load(name: str, kind: Kind, table: Path | None = None, **params: Any) -> pl.
     return check_table(loaded, kind, f"{kind}.parquet")
 
 
+def test_a_slip_in_rename_is_named() -> None:
+    name = put("a.jsonl", [{"question": "a", "answer": "b"}])
+    with pytest.raises(DataError, match=r"rename makes a column 'promt', and no layout .* Did you mean 'prompt'"):
+        load(name, "prompts", rename={"question": "promt"})
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "json", "parquet"])
 @pytest.mark.parametrize(
     ("kind", "rows", "first"),
@@ -514,8 +520,9 @@ def test_no_row_disappears_without_a_line(capsys: pytest.CaptureFixture[str]) ->
     table = load(name, "chat", heldout_share=0.2, test_share=0.2)
     lost, heldout = asked.filter(split="test").height, table.filter(split="heldout").height
     assert set(table["problem"]) == set(asked.filter(pl.col("split") != "test")["problem"])
+    reserved = "reserves their problems for test prompts, here or in another entry (test_share: 0 keeps them)"
     assert capsys.readouterr().err.splitlines() == [
-        f"here: {lost} rows left out: their problem is in the test split of prompts (test_share 0.2; 0 keeps them)",
+        f"here: {lost} rows left out: test_share 0.2 {reserved}",
         f"here: 60 rows: {60 - lost - heldout} train, {heldout} held out (heldout_share 0.2)",
     ]
     assert load(name, "chat", heldout_share=0.0, test_share=0.0)["split"].to_list() == ["train"] * 60
