@@ -27,7 +27,7 @@ MATRICES = 2_000, 576, 1_536
 
 @dataclass(frozen=True)
 class Known:
-    """What a run took where it was measured."""
+    """What a run takes on a machine of this speed: an estimate from its parts, as no whole run was measured yet."""
 
     minutes: float
     gflops: float
