@@ -122,7 +122,7 @@ def _kills(rows: dict[str, Any]) -> list[str]:
     wrong = sum(len(row["faults"]) for row in rows.values())
     lines += [f"| **all** | **{sum(map(_sum, rows.values()))}** | **{compared}** | **{resumed}** | **{wrong}** |", ""]
     if repaired := sum(row["repaired"] for row in rows.values()):
-        lines += [f"{repaired} of them left one of DVC's own files incomplete, or a temporary file: {REPAIRED}", ""]
+        lines += [f"{repaired} of them left an incomplete DVC file or a temporary file: {REPAIRED}", ""]
     where: Counter[str] = sum((Counter(row["kills"]) for row in rows.values()), Counter())
     lines += ["| what it was doing when it was killed | kills |", "|---|---:|"]
     return [*lines, *(f"| {doing} | {number} |" for doing, number in where.most_common()), ""]
