@@ -122,6 +122,7 @@ def test_another_package_stops_a_stage_until_it_is_taken_over(project: Path) -> 
 def test_upgrade_names_the_runs_that_are_stale_and_rewrites_its_own_files(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert dvc(project, "repro", "data_files@mine").returncode == 0
     monkeypatch.chdir(project)
     graph, lock, code = Path("dvc.yaml"), Path("posttrain.lock"), Path("code/sft/main.json")
     texts = {file: file.read_text(encoding="utf-8") for file in (graph, lock, code)}
