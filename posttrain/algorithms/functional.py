@@ -60,7 +60,7 @@ def policy_loss(
 
     `old_logp` defaults to `logp` itself (samples of the very policy); rows of a group are neighbours (`group_size`) or
     share a number (`groups`). `columns` holds what else the row needs (value, old_value, entropy, reward_parts with
-    their `reward_weights`, ...: see objective.py); the policy at the start of the step (`anchor`) defaults to `logp`, a
+    their `reward_weights`, ...: see objective.py); the policy at the start of the step (`step_start_logp`) defaults to `logp`, a
     row's `sample_key` to its number. `settings` replaces settings of the row. `overlong` and `resample` are read by
     whoever samples: punish and resample before you call.
     """
@@ -69,7 +69,7 @@ def policy_loss(
     extra |= {"reward": rewards, "old_logp": (logp if old_logp is None else old_logp).detach()}
     extra["truncated"] = torch.zeros_like(rewards, dtype=torch.bool) if truncated is None else truncated
     extra.setdefault("entropy", torch.zeros_like(logp))
-    extra.setdefault("anchor", logp.detach())
+    extra.setdefault("step_start_logp", logp.detach())
     extra.setdefault("sample_key", torch.arange(rewards.shape[0], device=rewards.device))
     if ref_logp is not None:
         extra["ref_logp"] = ref_logp
@@ -106,7 +106,7 @@ def preference_loss(
     Unpaired rows (kto, bco): `label` is +1 desirable, -1 undesirable, 0 a mismatched answer.
     """
     objective = PreferenceObjective(_row(PREFERENCE_ROWS, algorithm).settings(**(settings or {})))
-    columns = {"logp": logp, "anchor": logp.detach()}
+    columns = {"logp": logp, "step_start_logp": logp.detach()}
     columns |= {} if ref_logp is None else {"ref_logp": ref_logp}
     columns |= {} if label is None else {"label": label}
     if side is None:

@@ -15,7 +15,7 @@ The columns that an objective needs beyond its own rows are named in `needs`, an
     old_logp        [N]       under the policy that sampled, recorded while decoding
     recomputed_logp [N]       the same policy's log-probs by the trainer's own numbers, where the sampler's differ
     ref_logp        [N]       under the frozen reference
-    anchor          [N]       under the policy as it stands at the start of the optimizer step
+    step_start_logp [N]       under the policy as it stands at the start of the optimizer step
     step_label      [N]       label in [0, 1] of a reasoning step at its last token, -1 at all other tokens
     reward          [B]       the outcome reward of each row
     reward_parts    [B, K]    the parts of the reward, unweighted: the objective knows the weights
@@ -58,7 +58,7 @@ ROW_COLUMNS = frozenset(
 )  # fmt: skip
 """Columns with one value per row; all others have one per token."""
 
-TOKEN_COLUMNS = frozenset({"old_logp", "recomputed_logp", "ref_logp", "anchor", "old_value", "step_label"}) | (
+TOKEN_COLUMNS = frozenset({"old_logp", "recomputed_logp", "ref_logp", "step_start_logp", "old_value", "step_label"}) | (
     GRADIENT_COLUMNS - ROW_COLUMNS
 )
 

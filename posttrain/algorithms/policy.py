@@ -61,7 +61,7 @@ class PolicyObjective:
         wanted |= {"recomputed_logp"} if knobs.correction is not None else set()
         wanted |= {"kl_old"} if knobs.penalty.type == "exact" else set()
         if isinstance(knobs.penalty, PenaltyOptions) and knobs.penalty.target is not None:
-            wanted |= {"anchor", "age"}
+            wanted |= {"step_start_logp", "age"}
         wanted |= {"pretrain"} if knobs.ptx else set()
         return frozenset(wanted)
 
@@ -119,7 +119,9 @@ class PolicyObjective:
             opponent_B = step.rows["opponent"].bool()
             dropped_B = opponent_B if dropped_B is None else dropped_B | opponent_B
         kept_B = kept_rows(step.lengths_B, dropped_B, sampled_N)
-        step = step.with_tokens(weight=self._weight(step.lengths_B, kept_B), share=token_mean(step.lengths_B, kept_B))
+        step = step.with_tokens(
+            weight=self._weight(step.lengths_B, kept_B), token_mean_weight=token_mean(step.lengths_B, kept_B)
+        )
         state = updated_penalty(knobs, step, sampled_N, state)
         step = self._advantage(step, state)
         if knobs.whiten:
@@ -175,7 +177,7 @@ class PolicyObjective:
     @torch.no_grad()
     def _watched(self, micro: Ragged, seen: Tokens) -> dict[str, Tensor]:
         """Token means that add up over micro-batches."""
-        share, tokens = micro.tokens["share"], micro.tokens
+        share, tokens = micro.tokens["token_mean_weight"], micro.tokens
         found = {"entropy": (share * tokens["entropy"]).sum(), "ratio": (share * seen.ratio).sum()}
         if self.surrogate.clipped is not None:
             found["clip_fraction"] = (share * self.surrogate.clipped(seen, self.knobs.surrogate)).sum()
@@ -254,7 +256,7 @@ def updated_penalty(knobs: PolicyKnobs, step: Ragged, sampled_N: Tensor, state: 
         return dict(state)
     reused_N = step.spread(step.rows["age"]) > 0
     if bool(reused_N.any()):
-        moved_N = forward_k3(step.tokens["anchor"], sampled_N)[reused_N]
+        moved_N = forward_k3(step.tokens["step_start_logp"], sampled_N)[reused_N]
         return {**state, "moved": float(moved_N.mean())}
     if state["moved"] == 0:
         return dict(state)

@@ -27,7 +27,7 @@ class PreferenceObjective(Objective):
 
     @property
     def needs(self) -> frozenset[str]:
-        wanted = {"side"} if isinstance(self.item, PairLoss) else {"label", "anchor"}
+        wanted = {"side"} if isinstance(self.item, PairLoss) else {"label", "step_start_logp"}
         return frozenset(wanted | ({"ref_logp"} if self.knobs.reference else set()))
 
     @property
@@ -64,7 +64,7 @@ class PreferenceObjective(Objective):
         return Loss(total, {**metrics, **self._divergence(micro, weight_B)})
 
     def _prepare_feedback(self, step: Ragged, state: State) -> Prepared:
-        label_B, relative_B = step.rows["label"], self._relative(step, step.tokens["anchor"])
+        label_B, relative_B = step.rows["label"], self._relative(step, step.tokens["step_start_logp"])
         if self.mismatched:
             elsewhere = relative_B[label_B == 0]
             shift = float(elsewhere.mean().clamp(min=0)) if elsewhere.numel() else 0.0

@@ -48,7 +48,7 @@ class LikelihoodObjective(Objective):
     def loss(self, micro: Ragged) -> Loss:
         """-sum of weight * logp."""
         entropy = micro.tokens["entropy"].detach()
-        share = micro.tokens["share"].to(entropy.dtype)
+        share = micro.tokens["token_mean_weight"].to(entropy.dtype)
         return Loss(-_summed(micro, micro.tokens["logp"]), {"entropy": (share * entropy).sum()})
 
 
@@ -108,16 +108,16 @@ class DistillObjective(Objective):
     def loss(self, micro: Ragged) -> Loss:
         """sum of weight * divergence."""
         divergence = micro.tokens["teacher_kl"]
-        share = micro.tokens["share"].to(divergence.dtype)
+        share = micro.tokens["token_mean_weight"].to(divergence.dtype)
         return Loss(_summed(micro, divergence), {"teacher_kl": (share * divergence.detach()).sum()})
 
 
 def _weighted(step: Ragged, state: State, aggregation: Aggregation) -> Prepared:
     kept_B = (step.lengths_B > 0).double()
     rule = token_mean if aggregation == "token_mean" else sequence_mean
-    weight_N, share_N = rule(step.lengths_B, kept_B), token_mean(step.lengths_B, kept_B)
+    weight_N, token_mean_N = rule(step.lengths_B, kept_B), token_mean(step.lengths_B, kept_B)
     metrics = {"length": float(step.lengths_B.float().mean())}
-    return Prepared(step.with_tokens(weight=weight_N, share=share_N), dict(state), metrics)
+    return Prepared(step.with_tokens(weight=weight_N, token_mean_weight=token_mean_N), dict(state), metrics)
 
 
 def _summed(micro: Ragged, item_N: Tensor) -> Tensor:

@@ -114,7 +114,7 @@ def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:
         "old_logp": old,
         "recomputed_logp": (old + normal(0.2)).clamp(max=-1e-3),
         "ref_logp": (logp + normal(0.5)).clamp(max=-1e-3),
-        "anchor": (logp + normal(0.1)).clamp(max=-1e-3),
+        "step_start_logp": (logp + normal(0.1)).clamp(max=-1e-3),
         "value": value,
         "old_value": value + normal(0.3),
         "step_label": torch.where(ends, (normal(1.0) > 0).double(), -torch.ones(count, dtype=torch.float64)),

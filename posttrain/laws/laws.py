@@ -129,7 +129,11 @@ def on_policy(objective: Objective, shape: Shape) -> float | None:
         return None
     objective = _quiet(objective, **({"penalty": OFF} if "kl_old" in objective.needs else {}))
     case = build(objective, shape)
-    same = {name: case.leaves["logp"] for name in ("old_logp", "recomputed_logp", "anchor") if name in case.step.tokens}
+    same = {
+        name: case.leaves["logp"]
+        for name in ("old_logp", "recomputed_logp", "step_start_logp")
+        if name in case.step.tokens
+    }
     case = replace(case, step=case.step.with_tokens(**same))
     outcome = run(case)
     prepared = case.objective.prepare(case.step, dict(case.state)).step
@@ -233,8 +237,8 @@ def _worst(errors: Sequence[float]) -> float:
 def _filled(case: Case, policy: float, others: float) -> Case:
     """The policy's log-probs at one number, all others' at another."""
     fixed = {name: torch.full_like(part, others) for name, part in case.step.tokens.items() if name.endswith("logp")}
-    if "anchor" in case.step.tokens:
-        fixed["anchor"] = torch.full_like(case.step.tokens["anchor"], policy)
+    if "step_start_logp" in case.step.tokens:
+        fixed["step_start_logp"] = torch.full_like(case.step.tokens["step_start_logp"], policy)
     leaves = {**case.leaves, "logp": torch.full_like(case.leaves["logp"], policy)}
     leaves |= {"score": case.leaves["score"] * 80} if "score" in case.leaves else {}
     return replace(case, step=case.step.with_tokens(**fixed), leaves=leaves)

@@ -177,7 +177,7 @@ class Rollouts:
         self._seen = {f"reward_{name}": sum(values) / len(values) for name, values in parts.items()}
         if resample:
             self._seen |= {"sampling_rounds": float(tries), "groups_kept": len(kept) / self._params.prompts}
-        return self._models.add_scored_columns(_numbered(kept), self._needs - {"anchor"})
+        return self._models.add_scored_columns(_numbered(kept), self._needs - {"step_start_logp"})
 
     def _next(self, count: int) -> list[Prompt]:
         """The next prompts: all of them once, in an order of their own each time round."""

@@ -17,8 +17,8 @@ from posttrain.train.model_set import ModelSet
 @torch.no_grad()
 def mean_loss(models: ModelSet, examples: Sequence[Example]) -> float:
     """Mean negative log-likelihood per token."""
-    batch = models.add_scored_columns(stack(examples), frozenset({"anchor"}))
-    return -float(batch.columns.tokens["anchor"].double().mean())
+    batch = models.add_scored_columns(stack(examples), frozenset({"step_start_logp"}))
+    return -float(batch.columns.tokens["step_start_logp"].double().mean())
 
 
 @phase("score")

@@ -23,7 +23,7 @@ from posttrain.text.layout import Layout, micro_batches, pack, sent
 if TYPE_CHECKING:
     from posttrain.train.step import Batch
 
-FIXED = ("ref_logp", "anchor", "old_value", "recomputed_logp")
+FIXED = ("ref_logp", "step_start_logp", "old_value", "recomputed_logp")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,9 @@ def moved(age: float, by: float) -> Ragged:
         "truncated": torch.zeros(2, dtype=torch.bool),
         "age": torch.full((2,), age),
     }
-    return Ragged(torch.tensor([2, 2]), rows, {"old_logp": old, "anchor": old + by, "old_value": torch.zeros(4)})
+    return Ragged(
+        torch.tensor([2, 2]), rows, {"old_logp": old, "step_start_logp": old + by, "old_value": torch.zeros(4)}
+    )
 
 
 def test_the_penalty_follows_the_last_reused_step_once_per_batch() -> None:
@@ -63,7 +65,7 @@ def test_bcos_shift_is_the_mean_of_all_steps() -> None:
     objective = PreferenceObjective(PREFERENCE_ROWS["bco"].settings())
     state, shifts = objective.initial_state(), []
     for by in (1.0, 3.0):
-        columns = {"ref_logp": torch.zeros(2), "anchor": torch.full((2,), by)}
+        columns = {"ref_logp": torch.zeros(2), "step_start_logp": torch.full((2,), by)}
         prepared = objective.prepare(Ragged(torch.tensor([1, 1]), {"label": torch.tensor([1.0, -1.0])}, columns), state)
         state = prepared.state
         shifts.append(prepared.metrics["shift"])
@@ -72,12 +74,12 @@ def test_bcos_shift_is_the_mean_of_all_steps() -> None:
 
 def test_ktos_shift_is_never_negative_and_0_without_mismatched_rows() -> None:
     objective = PreferenceObjective(PREFERENCE_ROWS["kto"].settings())
-    for anchors, labels, expected in (
+    for start_logps, labels, expected in (
         ((1.0, 4.0), (1.0, 0.0), 4.0),
         ((1.0, -4.0), (1.0, 0.0), 0.0),
         ((1.0, 1.0), (1.0, -1.0), 0.0),
     ):
-        columns = {"ref_logp": torch.zeros(2), "anchor": torch.tensor(anchors)}
+        columns = {"ref_logp": torch.zeros(2), "step_start_logp": torch.tensor(start_logps)}
         prepared = objective.prepare(Ragged(torch.tensor([1, 1]), {"label": torch.tensor(labels)}, columns), {})
         assert prepared.metrics["z0"] == expected
         assert len(prepared.step) == sum(label != 0 for label in labels)

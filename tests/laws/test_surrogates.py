@@ -112,7 +112,7 @@ def test_the_marked_tokens_belong_to_samples_and_not_to_their_order(name: str, c
 def test_kl_cov_breaks_ties_by_the_sample_and_then_by_position() -> None:
     settings = POLICY_ROWS["kl_cov"].settings(surrogate={"share": 0.5})
     case = build(PolicyObjective(settings, 9), Shape(seed=1, groups=1, size=2))
-    tokens = {name: torch.full((4,), -1.0, dtype=torch.float64) for name in ("old_logp", "anchor")}
+    tokens = {name: torch.full((4,), -1.0, dtype=torch.float64) for name in ("old_logp", "step_start_logp")}
     rows = {
         "reward": t(1, 1),
         "group": torch.tensor([0, 0]),
@@ -126,7 +126,7 @@ def test_kl_cov_breaks_ties_by_the_sample_and_then_by_position() -> None:
 def test_kl_cov_charges_nothing_on_its_own_samples() -> None:
     objective = subjects()["kl_cov, a large share"]()
     case = build(objective, SHAPE)
-    same = dict.fromkeys(("old_logp", "anchor"), case.leaves["logp"])
+    same = dict.fromkeys(("old_logp", "step_start_logp"), case.leaves["logp"])
     case = replace(case, step=case.step.with_tokens(**same))
     prepared = objective.prepare(case.step, dict(case.state)).step
     assert bool(prepared.tokens["charged"].any())

@@ -13,7 +13,7 @@ from posttrain.algorithms.surrogates.base import ClipOptions, Options, Surrogate
 from posttrain.formulas.policy import outside, ppo_clip, token_log_ratio
 from posttrain.formulas.ragged import Ragged, places, uniform_at
 
-NEEDS = frozenset({"anchor", "sample_key"})
+NEEDS = frozenset({"step_start_logp", "sample_key"})
 
 
 class ClipCovOptions(ClipOptions):
@@ -44,7 +44,7 @@ def covariance(step: Ragged) -> Tensor:
     """
     counted_N = step.tokens["weight"] > 0
     parts = []
-    for name in ("advantage", "anchor"):
+    for name in ("advantage", "step_start_logp"):
         column = step.tokens[name].double()
         seen = column[counted_N]
         parts.append(column - seen.sort().values.mean() if seen.numel() else column)
@@ -66,7 +66,7 @@ def _most(step: Ragged, share: float) -> int:
 def dropped(step: Ragged, options: ClipCovOptions) -> dict[str, Tensor]:
     """Random tokens with a covariance within the band that the clip does not cut, at the start of the step."""
     cov_N, lengths_B = covariance(step), step.lengths_B
-    ratio_N = token_log_ratio(step.tokens["anchor"], step.tokens["old_logp"], lengths_B).exp()
+    ratio_N = token_log_ratio(step.tokens["step_start_logp"], step.tokens["old_logp"], lengths_B).exp()
     cut_N = outside(ratio_N, step.tokens["advantage"], options.low, options.high)
     candidate_N = (cov_N >= options.cov_low) & (cov_N <= options.cov_high) & ~cut_N
     draw_N = uniform_at(step.spread(step.rows["sample_key"]), places(lengths_B))
