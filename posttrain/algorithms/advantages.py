@@ -55,11 +55,11 @@ def group_centred(reward_B: Tensor, group_B: Tensor) -> Tensor:
 
 
 def group_zscore(reward_B: Tensor, group_B: Tensor, eps: float = EPS) -> Tensor:
-    """(R_i - mean) / (std + eps) in the group, ddof 1, and 0 where the group has no spread (GRPO, Shao 2024)."""
+    """(R_i - mean) / (std + eps) in the group, ddof 1, and 0 where its rewards are all equal (GRPO, Shao 2024)."""
     centred_B = group_centred(reward_B, group_B)
     squares_B, count_B = group_sums(centred_B.square(), group_B)
     std_B = (squares_B / (count_B - 1)).sqrt()
-    flat_B = group_spread(reward_B, group_B) == 0
+    flat_B = group_range(reward_B, group_B) == 0
     return torch.where(flat_B, torch.zeros_like(reward_B), centred_B / (std_B + eps))
 
 
@@ -84,7 +84,7 @@ def decoupled(parts_BK: Tensor, weights: Sequence[float], group_B: Tensor, eps: 
     return whiten(total_B, torch.ones_like(total_B), eps)
 
 
-def group_spread(reward_B: Tensor, group_B: Tensor) -> Tensor:
+def group_range(reward_B: Tensor, group_B: Tensor) -> Tensor:
     """max - min of the reward in each row's group."""
     _, index_B = torch.unique(group_B, return_inverse=True)
     groups = int(index_B.max()) + 1 if index_B.numel() else 0
@@ -233,7 +233,7 @@ class GaeOptions(CriticOptions):
 
 def _per_row(compare: Callable[[Rewards, Any], Tensor]) -> Callable[[Rewards, Any], dict[str, Tensor]]:
     """One advantage per row, on each of its tokens."""
-    return lambda rewards, options: {"advantage": rewards.step.spread(compare(rewards, options))}
+    return lambda rewards, options: {"advantage": rewards.step.repeat_to_tokens(compare(rewards, options))}
 
 
 def _grouped(compare: Callable[[Tensor, Tensor], Tensor], formula: str) -> Advantage:
@@ -266,7 +266,7 @@ def _decoupled(rewards: Rewards, _: Options) -> Tensor:
 
 
 def _outcome_value(rewards: Rewards, options: CriticOptions) -> dict[str, Tensor]:  # noqa: ARG001
-    returns = rewards.step.spread(rewards.compared)
+    returns = rewards.step.repeat_to_tokens(rewards.compared)
     return {"advantage": returns - rewards.step.tokens["old_value"], "return": returns}
 
 

@@ -60,9 +60,9 @@ def policy_loss(
 
     `old_logp` defaults to `logp` itself (samples of the very policy); rows of a group are neighbours (`group_size`) or
     share a number (`groups`). `columns` holds what else the row needs (value, old_value, entropy, reward_parts with
-    their `reward_weights`, ...: see objective.py); the policy at the start of the step (`step_start_logp`) defaults to `logp`, a
-    row's `sample_key` to its number. `settings` replaces settings of the row. `overlong` and `resample` are read by
-    whoever samples: punish and resample before you call.
+    their `reward_weights`, ...: see objective.py); `step_start_logp` defaults to `logp`, `sample_key` to the
+    row's number. `settings` replaces settings of the row. `overlong` and `resample` act on samples: apply them before
+    the call.
     """
     rewards = rewards.detach()
     extra = dict(columns or {})

@@ -14,7 +14,7 @@ from posttrain.algorithms.advantages import (
     CriticOptions,
     MovingAverageOptions,
     Rewards,
-    group_spread,
+    group_range,
     whiten,
 )
 from posttrain.algorithms.objective import GRADIENT_COLUMNS, Loss, Prepared, State, require, supplied
@@ -80,7 +80,7 @@ class PolicyObjective:
             return self._prepare(step, state)
         text_B = step.rows["pretrain"].bool()
         prepared = self._prepare(step.select(~text_B), state)
-        text_N = step.spread(text_B).to(prepared.step.tokens["weight"].dtype)
+        text_N = step.repeat_to_tokens(text_B).to(prepared.step.tokens["weight"].dtype)
         step = step.overlaid(prepared.step, ~text_B).with_tokens(ptx_weight=text_N / text_N.sum().clamp(min=1))
         return Prepared(step, prepared.state, prepared.metrics)
 
@@ -199,7 +199,7 @@ class PolicyObjective:
             "truncated": float(step.rows["truncated"].float().mean()),
         }
         if "group" in step.rows:
-            seen["groups_agreeing"] = float((group_spread(reward_B, step.rows["group"]) == 0).float().mean())
+            seen["groups_agreeing"] = float((group_range(reward_B, step.rows["group"]) == 0).float().mean())
         if self.knobs.kl.type != "none":
             seen["beta"] = state["beta"]
         if self.knobs.penalty.type != "none":
@@ -254,7 +254,7 @@ def updated_penalty(knobs: PolicyKnobs, step: Ragged, sampled_N: Tensor, state: 
     target = knobs.penalty.target if isinstance(knobs.penalty, PenaltyOptions) else None
     if target is None:
         return dict(state)
-    reused_N = step.spread(step.rows["age"]) > 0
+    reused_N = step.repeat_to_tokens(step.rows["age"]) > 0
     if bool(reused_N.any()):
         moved_N = forward_k3(step.tokens["step_start_logp"], sampled_N)[reused_N]
         return {**state, "moved": float(moved_N.mean())}

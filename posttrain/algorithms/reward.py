@@ -101,7 +101,9 @@ class ProcessObjective(Objective):
         if self.knobs.aggregation == "step_mean":
             return Prepared(step.with_tokens(weight=ends_N / ends_N.sum().clamp(min=1)), dict(state))
         solutions = (steps_B > 0).sum().clamp(min=1)
-        return Prepared(step.with_tokens(weight=ends_N / step.spread(steps_B.clamp(min=1) * solutions)), dict(state))
+        return Prepared(
+            step.with_tokens(weight=ends_N / step.repeat_to_tokens(steps_B.clamp(min=1) * solutions)), dict(state)
+        )
 
     def loss(self, micro: Ragged) -> Loss:
         """sum of weight * cross-entropy of the step's score against its label."""

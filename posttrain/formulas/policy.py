@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posttrain.formulas.ragged import mean_rows, spread
+from posttrain.formulas.ragged import mean_rows, repeat_to_tokens
 
 CAP = 20.0
 """Bound on |log ratio|: exp stays finite where a policy has run away. A token beyond it has no gradient."""
@@ -20,7 +20,7 @@ def token_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Te
 def sequence_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
     """mean_t(logp - old_logp), the length-normalised sequence ratio, on each token (GSPO, Zheng 2025)."""
     mean_B = mean_rows(logp_N - old_logp_N, lengths_B)
-    return spread(mean_B, lengths_B, logp_N.numel()).clamp(-CAP, CAP)
+    return repeat_to_tokens(mean_B, lengths_B, logp_N.numel()).clamp(-CAP, CAP)
 
 
 def truncated_importance(recomputed_logp_N: Tensor, sampled_logp_N: Tensor, cap: float) -> Tensor:

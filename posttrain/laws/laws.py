@@ -15,7 +15,7 @@ from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PairLoss
 from posttrain.algorithms.reward import RewardObjective
 from posttrain.choices import Options
-from posttrain.formulas.ragged import Ragged, from_padded, spread
+from posttrain.formulas.ragged import Ragged, from_padded, repeat_to_tokens
 from posttrain.laws.cases import Case, Outcome, Shape, build, run
 
 OFF = Options(type="none")
@@ -269,5 +269,5 @@ def _cancelled(case: Case, by: str) -> float:
     """What moves the chosen one of two equal answers moves the rejected one as much the other way."""
     twins = _twins(case)
     slope, side = run(twins).gradients[by], twins.step.rows["side"]
-    side = side if by == "score" else spread(side, twins.step.lengths_B)
+    side = side if by == "score" else repeat_to_tokens(side, twins.step.lengths_B)
     return _largest(slope[side > 0] + slope[side < 0])

@@ -341,7 +341,7 @@ def test_text_beside_samples_is_learned_from_and_changes_no_advantage(folder: Pa
     prepared = objective.prepare(batch.columns, objective.initial_state()).step
     alone, _, plain = sampled_run(folder, "ppo", folder.parent)
     other = alone.prepare(models.add_scored_columns(plain.batch(0), alone.needs).columns, alone.initial_state()).step
-    acted_N = ~prepared.spread(text_B)
+    acted_N = ~prepared.repeat_to_tokens(text_B)
     torch.testing.assert_close(prepared.tokens["advantage"][acted_N], other.tokens["advantage"])
     assert float(prepared.tokens["ptx_weight"][~acted_N].sum()) == pytest.approx(1.0)
 
@@ -372,8 +372,8 @@ def test_opponents_come_from_the_mixture_and_are_not_learned_from(folder: Path) 
     opponent_B = batch.columns.rows["opponent"]
     assert opponent_B.tolist() == [False, False, True] * 2
     prepared = objective.prepare(batch.columns, objective.initial_state()).step
-    assert float(prepared.tokens["weight"][prepared.spread(opponent_B)].abs().max()) == 0.0
-    own = prepared.tokens["weight"][~prepared.spread(opponent_B)]
+    assert float(prepared.tokens["weight"][prepared.repeat_to_tokens(opponent_B)].abs().max()) == 0.0
+    own = prepared.tokens["weight"][~prepared.repeat_to_tokens(opponent_B)]
     torch.testing.assert_close(own, torch.full_like(own, 1 / 4))
 
 

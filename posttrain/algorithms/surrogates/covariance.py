@@ -69,14 +69,14 @@ def dropped(step: Ragged, options: ClipCovOptions) -> dict[str, Tensor]:
     ratio_N = token_log_ratio(step.tokens["step_start_logp"], step.tokens["old_logp"], lengths_B).exp()
     cut_N = outside(ratio_N, step.tokens["advantage"], options.low, options.high)
     candidate_N = (cov_N >= options.cov_low) & (cov_N <= options.cov_high) & ~cut_N
-    draw_N = uniform_at(step.spread(step.rows["sample_key"]), places(lengths_B))
+    draw_N = uniform_at(step.repeat_to_tokens(step.rows["sample_key"]), places(lengths_B))
     return {"dropped": _chosen(candidate_N, draw_N, most=_most(step, options.share))}
 
 
 def charged(step: Ragged, options: KlCovOptions) -> dict[str, Tensor]:
     """The tokens of the largest covariance; ties go by prompt and sample, then by position."""
     cov_N = covariance(step)
-    rank = places(step.lengths_B), step.spread(step.rows["sample_key"]), -cov_N
+    rank = places(step.lengths_B), step.repeat_to_tokens(step.rows["sample_key"]), -cov_N
     return {"charged": _chosen(cov_N > -torch.inf, *rank, most=_most(step, options.share))}
 
 

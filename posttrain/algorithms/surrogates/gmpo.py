@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
-from posttrain.formulas.ragged import mean_rows, spread
+from posttrain.formulas.ragged import mean_rows, repeat_to_tokens
 
 
 class GmpoOptions(Options):
@@ -22,7 +22,7 @@ def gmpo(tokens: Tokens, options: GmpoOptions) -> Tensor:
         tokens.advantage < 0, tokens.log_ratio.clamp(min=-options.edge), tokens.log_ratio.clamp(max=options.edge)
     )
     mean_B = mean_rows(held_N, tokens.lengths)
-    return spread(mean_B, tokens.lengths, held_N.numel()).exp() * tokens.advantage
+    return repeat_to_tokens(mean_B, tokens.lengths, held_N.numel()).exp() * tokens.advantage
 
 
 def held(tokens: Tokens, options: GmpoOptions) -> Tensor:
