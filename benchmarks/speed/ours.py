@@ -119,12 +119,12 @@ class _Text:
         return text
 
 
-def online(case: Case, algorithm: str, settings: dict[str, Any], *, replay: bool = False) -> Report:
+def online(case: Case, algorithm: str, settings: dict[str, Any], *, cuda_graphs: bool = False) -> Report:
     """A policy row on its own samples, two updates a round."""
     model, meter = ready(language_model(case.shape), case), Meter(case.warm, case.device)
     objective = PolicyObjective(POLICY_ROWS[algorithm].settings(**settings), case.longest_answer)
     reference = ready(language_model(case.shape), case) if "ref_logp" in objective.needs else None
-    models = ModelSet(model, device(case, replay=replay), reference)
+    models = ModelSet(model, device(case, cuda_graphs=cuda_graphs), reference)
     count = case.batch // case.group
     given = [Prompt(f"p{i}", (), ids) for i, ids in enumerate(prompts(case, count))]
     even: Reward[Any] = Reward(lambda options, context: lambda rollouts: [reward(one.row.rest) for one in rollouts])  # noqa: ARG005

@@ -3,8 +3,8 @@
 A batch of B rows with N tokens in all is `lengths_B` and flat columns: tokens [N] in row order, rows [B]. There is no
 padding, so no result can depend on it. Padded tensors come in through `from_padded`.
 
-Aggregation is a weight per token, computed once per optimizer step, before the step is cut into micro-batches or divided
-among processes: the loss is sum(weight * item) in any order of summation. Random numbers are counter-based: each belongs
+Aggregation is a weight per token, computed once per optimizer step, before the step is cut into micro-batches or split
+over processes: the loss is sum(weight * term) in any order of summation. Random numbers are counter-based: each belongs
 to a row and a position, so a sample never depends on its neighbours and there is no generator state to save:
 
     u = mix(key_row + t * golden) / 2^53        mix: SplitMix64's finaliser (Steele 2014)

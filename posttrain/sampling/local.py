@@ -96,7 +96,7 @@ class Decoder:
         longest = max((len(one.ids) for one in requests), default=0)
         self._share = 0.0 if mixture is None else mixture.share
         models = [model] if mixture is None else [model, mixture.other]
-        self._backends = [backend_of(one, longest, params.max_tokens, replay=device.replay) for one in models]
+        self._backends = [backend_of(one, longest, params.max_tokens, cuda_graphs=device.cuda_graphs) for one in models]
         self._look_every = steps_between_looks(self._device)
         self._waiting = deque(range(len(requests)))
         self._slots: list[int] = []

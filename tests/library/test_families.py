@@ -46,9 +46,9 @@ def family(name: str, **over: Any) -> Any:
 @pytest.mark.parametrize("own_code", [False, True], ids=["fast step", "own code"])
 def test_long_completions_slide_their_window(own_code: bool, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The window is shorter than some prompts and than the completions; memory doubles on the way to it."""
-    monkeypatch.setattr("posttrain.models.kv_cache.FIRST", 3)
+    monkeypatch.setattr("posttrain.models.kv_cache.FIRST_COLUMNS", 3)
     if own_code:
-        monkeypatch.setattr("posttrain.models.decode.fits", lambda _: False)
+        monkeypatch.setattr("posttrain.models.decode.supports_decoder_step", lambda _: False)
     model, params = family("mistral").double(), SamplingParams(max_tokens=30, rows=rows)
     found = sample(model, PROMPTS, NAMES, n=2, params=params, seed=1, stop=ENDS, device=DEVICE)
     assert max(len(ids) for ids in found.ids) == 30

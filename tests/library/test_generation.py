@@ -45,7 +45,7 @@ def test_the_number_of_slots_decides_nothing(rows: int, by_itself: Samples) -> N
 def test_the_number_of_slots_decides_nothing_for_the_models_own_code(
     rows: int, by_itself: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.models.decode.fits", lambda _: False)
+    monkeypatch.setattr("posttrain.models.decode.supports_decoder_step", lambda _: False)
     assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
 
 
