@@ -68,7 +68,7 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
 
     runtime = Runtime(params.device)
     config = scratch_config(params.shape, len(text.tokenizer), stop=text.stop, pad=text.tokenizer.pad_token_id)
-    model = new_model(config, params.seed).to(runtime.torch)
+    model = new_model(config, params.seed).to(runtime.device)
     models = ModelSet(model, runtime, micro_tokens=params.micro_tokens)
 
     train_likelihood(

@@ -47,7 +47,7 @@ def main(run: str) -> None:
         micro_tokens=params.micro_tokens,
         temperature=params.rollout.sampling.temperature,
         teacher=Teacher(
-            load_policy(teacher).to(runtime.torch),
+            load_policy(teacher).to(runtime.device),
             params.formula(),
             seen,
         ),

@@ -85,15 +85,15 @@ def _figures(name: str, rollouts: Sequence[Rollout], outcomes: Sequence[float]) 
 @phase("score")
 @torch.no_grad()
 def divergence(
-    model: Any, reference: Path, rollouts: Sequence[Rollout], temperature: float, device: Runtime
+    model: Any, reference: Path, rollouts: Sequence[Rollout], temperature: float, runtime: Runtime
 ) -> dict[str, float]:
     """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3."""
-    other = load_policy(reference).to(device.torch)
+    other = load_policy(reference).to(runtime.device)
     rows = [one.row for one in rollouts]
-    k1, k3 = torch.zeros(2, dtype=torch.float64, device=device.torch)
+    k1, k3 = torch.zeros(2, dtype=torch.float64, device=runtime.device)
     for part in micro_batches([len(row) for row in rows], list(range(len(rows))), 16_384):
-        layout = pack([rows[i] for i in part]).to(device.torch)
-        with device.autocast():
+        layout = pack([rows[i] for i in part]).to(runtime.device)
+        with runtime.autocast():
             ours, _ = score_tokens(model, layout, temperature)
             theirs, _ = score_tokens(other, layout, temperature)
         gap = (theirs - ours).double()

@@ -52,7 +52,7 @@ class Runtime:
             raise ModelError(what="device not found", where=f"device = {name}", fix="Use auto or cpu")
         if name == "cuda" and params.deterministic:
             use_deterministic_kernels()
-        self.torch = torch.device(name)
+        self.device = torch.device(name)
         bf16 = name == "cuda" and torch.cuda.is_bf16_supported()
         self.cuda_graphs = params.cuda_graphs
         self.bf16 = params.precision == "bf16" or (params.precision == "auto" and bf16)
@@ -61,9 +61,9 @@ class Runtime:
 
     def autocast(self) -> AbstractContextManager[object]:
         """bf16 matrix products with float32 weights, or nothing."""
-        return torch.autocast(self.torch.type, torch.bfloat16) if self.bf16 else nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
 
-    def share(self, parts: Iterable[T]) -> Iterator[T]:
+    def shard(self, parts: Iterable[T]) -> Iterator[T]:
         """This process's parts of a step: they are cut as for one process and dealt in turn."""
         return islice(parts, self.rank, None, self.world)
 

@@ -30,7 +30,7 @@ class TrustRegion:
         with torch.no_grad(), models.runtime.autocast():
             self._old: list[tuple[Layout, Tensor]] = []
             for micro in closure.micro_batches():
-                layout = pack(micro.rows).to(models.runtime.torch)
+                layout = pack(micro.rows).to(models.runtime.device)
                 self._old.append((layout, packed_states(models.policy, layout)[layout.source_M].clone()))
             self._old_head = models.head(models.policy).copied()
 

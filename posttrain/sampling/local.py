@@ -26,8 +26,8 @@ class LocalSampler:
 
     can: frozenset[Capability] = frozenset({"greedy", "mixture", "top_p", "top_k", "stop_strings"})
 
-    def __init__(self, model: Any, stops: Stops, device: Runtime, version: str = "") -> None:
-        self._model, self._stops, self._device, self.version = model, stops, device, version
+    def __init__(self, model: Any, stops: Stops, runtime: Runtime, version: str = "") -> None:
+        self._model, self._stops, self._runtime, self.version = model, stops, runtime, version
 
     @property
     def context(self) -> int | None:
@@ -54,8 +54,8 @@ class LocalSampler:
         buffer = CompletionBuffer(len(requests), params.max_tokens, self._stops, params.stop)
         stops, was_training = self._stops.tokens, self._model.training
         self._model.eval()
-        with self._device.autocast():
-            Decoder(self._model, requests, params, keys, buffer, stops, self._device, mixture, advance).run()
+        with self._runtime.autocast():
+            Decoder(self._model, requests, params, keys, buffer, stops, self._runtime, mixture, advance).run()
         self._model.train(was_training)
         found = zip(buffer.ids, buffer.logps, buffer.truncated, strict=True)
         return [Completion(ids, logps, "length" if cut else "stop") for ids, logps, cut in found]
@@ -84,7 +84,7 @@ class Decoder:
         keys: Tensor | None,
         buffer: CompletionBuffer,
         stops: Sequence[int],
-        device: Runtime,
+        runtime: Runtime,
         mixture: Mixture | None,
         advance: Callable[[int], None] | None,
     ) -> None:
@@ -92,11 +92,13 @@ class Decoder:
         known: dict[int, tuple[int, ...]] = {}
         self._prompts = [known.setdefault(id(one.ids), tuple(one.ids)) for one in requests]
         self._params, self._keys, self._buffer, self._advance = params, keys, buffer, advance
-        self._stops, self._device = stops, device.torch
+        self._stops, self._device = stops, runtime.device
         longest = max((len(one.ids) for one in requests), default=0)
         self._share = 0.0 if mixture is None else mixture.share
         models = [model] if mixture is None else [model, mixture.other]
-        self._backends = [backend_of(one, longest, params.max_tokens, cuda_graphs=device.cuda_graphs) for one in models]
+        self._backends = [
+            backend_of(one, longest, params.max_tokens, cuda_graphs=runtime.cuda_graphs) for one in models
+        ]
         self._look_every = steps_between_looks(self._device)
         self._waiting = deque(range(len(requests)))
         self._slots: list[int] = []

@@ -30,7 +30,7 @@ def training_bytes(models: ModelSet, step_tokens: int) -> float:
     trained = byte_count(models.trained_parameters().values())
     copies = 0.5 * trained if models.runtime.bf16 else 0.0
     tokens = min(models.micro_tokens, step_tokens)
-    tile = TILE_BYTES if models.runtime.torch.type == "cpu" else GPU_TILE_BYTES
+    tile = TILE_BYTES if models.runtime.device.type == "cpu" else GPU_TILE_BYTES
     return 3.0 * trained + copies + float(tokens * kept_bytes(models.policy, bf16=models.runtime.bf16)) + TILES * tile
 
 
@@ -73,7 +73,7 @@ def byte_count(parts: Iterable[Tensor]) -> int:
 
 def check_memory(models: ModelSet, step_tokens: int, share: float | None, name: str) -> None:
     """Refuse a run that by estimate will not fit."""
-    needed, free = training_bytes(models, step_tokens), free_bytes(models.runtime.torch)
+    needed, free = training_bytes(models, step_tokens), free_bytes(models.runtime.device)
     if share is not None and needed > share * free:
         what = f"training needs about {needed / GB:.3g} GB more memory, and {free / GB:.3g} GB are free"
         fix = f"{LOWER_MEMORY}; limits.memory: null (params.yaml) tries it regardless"

@@ -25,6 +25,6 @@ def mean_loss(models: ModelSet, examples: Sequence[Example]) -> float:
 @torch.no_grad()
 def answer_scores(models: ModelSet, examples: Sequence[Example]) -> Tensor:
     """The scalar head's score of every answer."""
-    device = models.runtime.torch
+    device = models.runtime.device
     parts = [score_rows(models.policy, pack(one.rows).to(device)) for one in models.micro_batches(stack(examples))]
     return torch.cat(parts).double().cpu()

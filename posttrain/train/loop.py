@@ -82,7 +82,7 @@ def run_training(
 
     `step_tokens`: the most tokens that an optimizer step can hold, for the estimate of memory.
     """
-    checkpoints = Checkpoints(name, {**decisive(params), RUNS_ON: models.runtime.torch.type}, inputs)
+    checkpoints = Checkpoints(name, {**decisive(params), RUNS_ON: models.runtime.device.type}, inputs)
     plot = plot_path(name)
     check_memory(models, step_tokens, params.limits.memory, name)
     checkpoints.check_space(checkpoint_bytes(models))
@@ -165,7 +165,7 @@ def _saved(run: Run, step: int, state: State, log: MetricsLog) -> Saved:
     tensors = {f"update.{name}": part for name, part in run.update.state_dict().items()}
     tensors |= {f"source.{name}": part for name, part in run.source.state_dict().items()}
     tensors |= run.models.trained_parameters()
-    tensors |= {f"random.{name}": part for name, part in randomness.states(run.models.runtime.torch).items()}
+    tensors |= {f"random.{name}": part for name, part in randomness.states(run.models.runtime.device).items()}
     return Saved(step, tensors, {"objective": state, "rows": log.rows, "time": kept()})
 
 
@@ -177,7 +177,7 @@ def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]
         state, rows = dict(saved.plain["objective"]), list(saved.plain["rows"])
         run.update.load_state_dict(saved.under("update."))
         run.source.load_state_dict(saved.under("source."))
-        randomness.restore(saved.under("random."), run.models.runtime.torch)
+        randomness.restore(saved.under("random."), run.models.runtime.device)
     except (LookupError, ValueError, RuntimeError, TypeError) as error:
         # checksum, fingerprint and weights are right, so this is no accident, and the run is half loaded
         what = f"step {saved.step} was made by another version of the run ({error!r})"

@@ -69,7 +69,7 @@ class ModelSet:
         """The models that an objective's needs call for, no others; all start from the folder's weights."""
 
         def loaded(load: Callable[[Path], Any]) -> Any:
-            return load(folder).to(runtime.torch)
+            return load(folder).to(runtime.device)
 
         return cls(
             loaded(load_scorer if "score" in needs else load_policy),
@@ -108,8 +108,8 @@ class ModelSet:
 
     def with_gradient(self, micro: Batch, needs: frozenset[str]) -> Ragged:
         """The columns that the trained models give, with gradient."""
-        layout = pack(micro.rows).to(self.runtime.torch)
-        columns = on_device(micro.columns, self.runtime.torch)
+        layout = pack(micro.rows).to(self.runtime.device)
+        columns = on_device(micro.columns, self.runtime.device)
         with self.runtime.autocast():
             if "score" in needs:
                 return columns.with_rows(score=score_rows(self.policy, layout))
@@ -141,7 +141,7 @@ class ModelSet:
         seen = layout
         if teacher.prompts is not None:
             asked = [replace(row, prompt=teacher.prompts[tuple(row.prompt)]) for row in micro.rows]
-            seen = pack(asked).to(self.runtime.torch)
+            seen = pack(asked).to(self.runtime.device)
         with torch.no_grad():
             theirs = packed_states(teacher.model, seen)[seen.source_M]
         mine = packed_states(self.policy, layout)[layout.source_M]
@@ -159,7 +159,7 @@ class ModelSet:
         return batch
 
     def _score(self, name: str, micro: Batch) -> Tensor:
-        layout = pack(micro.rows).to(self.runtime.torch)
+        layout = pack(micro.rows).to(self.runtime.device)
         with self.runtime.autocast():
             if name == "old_value":
                 return value_tokens(self.critic, layout)

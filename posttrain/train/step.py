@@ -115,7 +115,7 @@ class StepClosure:
 
     def __call__(self) -> dict[str, float]:
         """Add up the gradients and metrics of all micro-batches; one transfer from the device at the end."""
-        totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.models.runtime.torch))
+        totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.models.runtime.device))
         for micro in self.micro_batches():
             for name, share in self._backward(micro).items():
                 totals[name] = totals[name] + share
@@ -130,7 +130,7 @@ class StepClosure:
 
     def micro_batches(self) -> Iterator[Batch]:
         """This process's parts of the rows."""
-        return self.models.runtime.share(self.models.micro_batches(self.batch))
+        return self.models.runtime.shard(self.models.micro_batches(self.batch))
 
     def _backward(self, micro: Batch) -> dict[str, Tensor]:
         """Add one micro-batch's gradient; its loss and metrics."""
@@ -146,8 +146,8 @@ class StepClosure:
         The loss is formed tile by tile while the head's distributions are at hand, so that they are made once.
         """
         models = self.models
-        layout = pack(micro.rows).to(models.runtime.torch)
-        columns = on_device(micro.columns, models.runtime.torch)
+        layout = pack(micro.rows).to(models.runtime.device)
+        columns = on_device(micro.columns, models.runtime.device)
         totals: dict[str, Tensor] = {}
         with models.runtime.autocast():
             embedded_ND = embedded_leaf(models.policy, layout)

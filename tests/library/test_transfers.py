@@ -96,7 +96,7 @@ def objective_of(name: str) -> Any:
 def models_of(folder: Path, needs: frozenset[str], micro_tokens: int) -> ModelSet:
     """Models on the device, as the needs call for."""
     device = Runtime(DeviceParams(device="cpu"))
-    device.torch = torch.device(DEVICE)
+    device.device = torch.device(DEVICE)
     return ModelSet(
         load_model(folder).to(DEVICE),
         device,
