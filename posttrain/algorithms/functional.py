@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, TOKEN_COLUMNS, Objective, Row, State
+from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, TOKEN_COLUMNS, AlgorithmRow, Objective, State
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
@@ -206,7 +206,7 @@ def _nth(side: Tensor) -> Tensor:
     return torch.where(chosen, chosen.cumsum(0), (~chosen).cumsum(0)) - 1
 
 
-def _row(rows: Mapping[str, Row], name: str) -> Row:
+def _row(rows: Mapping[str, AlgorithmRow], name: str) -> AlgorithmRow:
     if name not in rows:
         raise ParamsError(what=f"no algorithm '{name}'", where="algorithm", fix=did_you_mean(name, sorted(rows)))
     return rows[name]

@@ -39,7 +39,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from posttrain.choices import lay
+from posttrain.choices import merge_settings
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
 
@@ -100,12 +100,12 @@ class Objective(Protocol):
     def loss(self, micro: Ragged) -> Loss: ...
 
 
-def supplied(needs: frozenset[str]) -> frozenset[str]:
+def columns_before_prepare(needs: frozenset[str]) -> frozenset[str]:
     """The columns that have to be there before `prepare`: no gradient columns, but the critic's old value."""
     return (needs - GRADIENT_COLUMNS) | ({"old_value"} if "value" in needs else set())
 
 
-def require(step: Ragged, columns: frozenset[str] | set[str], name: str) -> None:
+def require_columns(step: Ragged, columns: frozenset[str] | set[str], name: str) -> None:
     """Fail early, by name, when a column that an objective needs was not supplied."""
     missing = sorted(columns - set(step.rows) - set(step.tokens))
     if missing:
@@ -113,7 +113,7 @@ def require(step: Ragged, columns: frozenset[str] | set[str], name: str) -> None
 
 
 @dataclass(frozen=True)
-class Row:
+class AlgorithmRow:
     """One algorithm; the table that it stands in binds it to the model that types its settings."""
 
     name: str
@@ -122,16 +122,16 @@ class Row:
     values: Mapping[str, Any]
     model: type[Params] = Params
 
-    def laid(self, over: Mapping[str, Any]) -> dict[str, Any]:
+    def merged(self, over: Mapping[str, Any]) -> dict[str, Any]:
         """The row's settings as plain data with some replaced, before they are typed."""
-        return lay(self.model, self.values, over)
+        return merge_settings(self.model, self.values, over)
 
     def settings(self, **over: Any) -> Any:
         """The row's settings with some replaced."""
-        return self.model.model_validate(self.laid(over))
+        return self.model.model_validate(self.merged(over))
 
 
-def table(model: type[Params], rows: Iterable[Row]) -> dict[str, Row]:
+def algorithm_table(model: type[Params], rows: Iterable[AlgorithmRow]) -> dict[str, AlgorithmRow]:
     """Rows by name, bound to the model of their settings."""
     return {row.name: replace(row, model=model) for row in rows}
 

@@ -17,7 +17,14 @@ from posttrain.algorithms.advantages import (
     group_range,
     whiten,
 )
-from posttrain.algorithms.objective import GRADIENT_COLUMNS, Loss, Prepared, State, require, supplied
+from posttrain.algorithms.objective import (
+    GRADIENT_COLUMNS,
+    Loss,
+    Prepared,
+    State,
+    columns_before_prepare,
+    require_columns,
+)
 from posttrain.algorithms.policy_knobs import KlOptions, PenaltyOptions, PolicyKnobs, SequenceKlOptions
 from posttrain.algorithms.surrogates import Surrogate, Tokens
 from posttrain.formulas.policy import ESTIMATORS, clipped_value, forward_k3, k1, truncated_importance
@@ -75,7 +82,7 @@ class PolicyObjective:
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """Advantages, returns and weights of the whole step; the state's prices and baseline follow."""
-        require(step, supplied(self.needs), "policy")
+        require_columns(step, columns_before_prepare(self.needs), "policy")
         if not self.knobs.ptx:
             return self._prepare(step, state)
         text_B = step.rows["pretrain"].bool()

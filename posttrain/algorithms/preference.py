@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Objective, Prepared, State, require, supplied
+from posttrain.algorithms.objective import Loss, Objective, Prepared, State, columns_before_prepare, require_columns
 from posttrain.algorithms.preference_rows import PairLoss, PreferenceKnobs, UnaryLoss
 from posttrain.formulas.policy import k1
 from posttrain.formulas.ragged import Ragged, per_item
@@ -42,7 +42,7 @@ class PreferenceObjective(Objective):
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """1 / items on each row; for unpaired feedback the shift, after which mismatched rows leave the step."""
-        require(step, supplied(self.needs), self.knobs.loss.type)
+        require_columns(step, columns_before_prepare(self.needs), self.knobs.loss.type)
         if isinstance(self.item, UnaryLoss):
             return self._prepare_feedback(step, dict(state))
         _check_pairs(step)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.objective import Row, table
+from posttrain.algorithms.objective import AlgorithmRow, algorithm_table
 from posttrain.choices import OneOf, Options
 from posttrain.formulas import preference as f
 from posttrain.params import Params
@@ -182,83 +182,83 @@ def refusal(knobs: PreferenceKnobs) -> str | None:
     return None
 
 
-PREFERENCE_ROWS: dict[str, Row] = table(
+PREFERENCE_ROWS: dict[str, AlgorithmRow] = algorithm_table(
     PreferenceKnobs,
     (
-        Row("dpo", "Rafailov 2023, arXiv:2305.18290", "-logsigmoid(beta (h - l))", {"loss": "dpo"}),
-        Row(
+        AlgorithmRow("dpo", "Rafailov 2023, arXiv:2305.18290", "-logsigmoid(beta (h - l))", {"loss": "dpo"}),
+        AlgorithmRow(
             "cdpo",
             "Mitchell 2023, ericmitchell.ai/cdpo.pdf",
             "-(1 - s) logsigmoid(beta (h - l)) - s logsigmoid(-beta (h - l))",
             {"loss": {"type": "dpo", "label_smoothing": 0.1}},
         ),
-        Row(
+        AlgorithmRow(
             "robust_dpo",
             "Chowdhury 2024, arXiv:2403.00409",
             "(-(1 - s) logsigmoid(m) + s logsigmoid(-m)) / (1 - 2 s), m = beta (h - l)",
             {"loss": {"type": "robust_dpo", "label_smoothing": 0.1}},
         ),
-        Row(
+        AlgorithmRow(
             "sdpo",
             "Kim 2024, arXiv:2403.19270",
             "-logsigmoid(beta (h - l)), the reference of each part of the data is the policy before it",
             {"loss": "dpo", "parts": 2},
         ),
-        Row(
+        AlgorithmRow(
             "exo",
             "Ji 2024, arXiv:2402.00856",
             "KL((sigmoid(m), sigmoid(-m)) || (1 - s, s)), m = beta (h - l)",
             {"loss": "exo"},
         ),
-        Row(
+        AlgorithmRow(
             "ipo",
             "Azar 2023, arXiv:2310.12036",
             "(h - l - 1 / (2 beta))^2, means over tokens",
             {"loss": "ipo", "reduce": "mean"},
         ),
-        Row(
+        AlgorithmRow(
             "apo_zero",
             "D'Oosterlinck 2024, arXiv:2408.06266",
             "1 - sigmoid(beta h) + sigmoid(beta l)",
             {"loss": "apo_zero"},
         ),
-        Row(
+        AlgorithmRow(
             "apo_down",
             "D'Oosterlinck 2024, arXiv:2408.06266",
             "sigmoid(beta h) + 1 - sigmoid(beta (h - l))",
             {"loss": "apo_down"},
         ),
-        Row(
+        AlgorithmRow(
             "slic",
             "Zhao 2023, arXiv:2305.10425",
             "max(0, delta - (logp_c - logp_r)) + lambda NLL(chosen)",
             {"loss": "slic", "reference": False, "nll": 0.1},
         ),
-        Row(
+        AlgorithmRow(
             "cpo",
             "Xu 2024, arXiv:2401.08417",
             "-logsigmoid(beta (logp_c - logp_r)) + NLL(chosen)",
             {"loss": "dpo", "reference": False, "nll": 1.0},
         ),
-        Row(
+        AlgorithmRow(
             "simpo",
             "Meng 2024, arXiv:2405.14734",
             "-logsigmoid(beta (logp_c - logp_r) - gamma), means over tokens",
             {"loss": "simpo", "reference": False, "reduce": "mean"},
         ),
-        Row(
+        AlgorithmRow(
             "orpo",
             "Hong 2024, arXiv:2403.07691",
             "NLL(chosen) + lambda * -logsigmoid(logodds_c - logodds_r), logodds = m - log1mexp(m), m the mean logp",
             {"loss": "orpo", "reference": False, "reduce": "mean", "nll": 1.0},
         ),
-        Row(
+        AlgorithmRow(
             "kto",
             "Ethayarajh 2024, arXiv:2402.01306",
             "lambda_D (1 - sigmoid(beta (r - z0))) | lambda_U (1 - sigmoid(beta (z0 - r)))",
             {"loss": "kto"},
         ),
-        Row(
+        AlgorithmRow(
             "bco",
             "Jung 2024, arXiv:2404.04656",
             "-logsigmoid(beta (r - s)) | -logsigmoid(-beta (r - s)), s the running mean of r",

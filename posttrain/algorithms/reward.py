@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Objective, Prepared, State, require, supplied
+from posttrain.algorithms.objective import Loss, Objective, Prepared, State, columns_before_prepare, require_columns
 from posttrain.formulas.preference import bradley_terry, centring, comparisons, step_correctness
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
@@ -44,7 +44,7 @@ class RewardObjective(Objective):
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """1 / (prompts * pairs of the prompt) on each row; prompts without a comparison count for nothing."""
-        require(step, supplied(self.needs), "reward")
+        require_columns(step, columns_before_prepare(self.needs), "reward")
         won, _ = comparisons(self._rank(step), step.items)
         if won.numel() == 0:
             raise ValueError("no item holds two answers of different rank, so there is nothing to learn from")
@@ -92,7 +92,7 @@ class ProcessObjective(Objective):
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """1 / steps, or 1 / (solutions * steps of the solution), on each step's last token."""
-        require(step, supplied(self.needs), "process")
+        require_columns(step, columns_before_prepare(self.needs), "process")
         label_N = step.tokens["step_label"]
         if not bool(((label_N == -1) | ((label_N >= 0) & (label_N <= 1))).all()):
             raise ValueError("step_label must lie in [0, 1] at a step's last token and be -1 elsewhere")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from posttrain.algorithms.objective import Row
+from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
 from posttrain.algorithms.supervised import LikelihoodKnobs
 from posttrain.choices import OneOf, Option, Options
@@ -109,15 +109,15 @@ class SampledBestKnobs(LikelihoodKnobs):
     )
 
 
-def _pairs(name: str, paper: str, formula: str, of: str, **values: Any) -> Row:
-    return Row(name, paper, formula, {**PREFERENCE_ROWS[of].values, **values}, SampledPairKnobs)
+def _pairs(name: str, paper: str, formula: str, of: str, **values: Any) -> AlgorithmRow:
+    return AlgorithmRow(name, paper, formula, {**PREFERENCE_ROWS[of].values, **values}, SampledPairKnobs)
 
 
-def _best(name: str, paper: str, formula: str, select: str) -> Row:
-    return Row(name, paper, formula, {"select": select}, SampledBestKnobs)
+def _best(name: str, paper: str, formula: str, select: str) -> AlgorithmRow:
+    return AlgorithmRow(name, paper, formula, {"select": select}, SampledBestKnobs)
 
 
-SAMPLED_ROWS: dict[str, Row] = {
+SAMPLED_ROWS: dict[str, AlgorithmRow] = {
     row.name: row
     for row in (
         _pairs("online_dpo", "Guo 2024, arXiv:2402.04792", "dpo on a prompt's best sample against its worst", "dpo"),

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Objective, Prepared, Row, State, table
+from posttrain.algorithms.objective import AlgorithmRow, Loss, Objective, Prepared, State, algorithm_table
 from posttrain.choices import OneOf, Option, Options
 from posttrain.formulas import distill
 from posttrain.formulas.ragged import Ragged, sequence_mean, token_mean
@@ -140,28 +140,28 @@ class DistillRunKnobs(DistillKnobs):
         return self
 
 
-DISTILL_ROWS: dict[str, Row] = table(
+DISTILL_ROWS: dict[str, AlgorithmRow] = algorithm_table(
     DistillRunKnobs,
     (
-        Row(
+        AlgorithmRow(
             "distill",
             "Hinton 2015, arXiv:1503.02531",
             "mean_tokens KL(teacher || student) on the given answers",
             {"divergence": "forward_kl", "own": 0.0},
         ),
-        Row(
+        AlgorithmRow(
             "gkd",
             "Agarwal 2023, arXiv:2306.13649",
             "mean_tokens [beta KL(p || m) + (1 - beta) KL(q || m)], half of the steps on own samples",
             {"divergence": "jensen_shannon", "own": 0.5},
         ),
-        Row(
+        AlgorithmRow(
             "reverse_kl",
             "Gu 2023 (MiniLLM), arXiv:2306.08543",
             "mean_tokens KL(student || teacher) on own samples",
             {"divergence": "reverse_kl", "own": 1.0},
         ),
-        Row(
+        AlgorithmRow(
             "context_distill",
             "Askell 2021, arXiv:2112.00861",
             "mean_tokens KL(teacher given a context || student without it) on own samples",

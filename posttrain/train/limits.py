@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from pydantic import Field
 
 from posttrain.errors import TrainingError
 from posttrain.params import Params
+from posttrain.train.metrics import StepMetrics
 
 BEFORE = 100
 """Steps that tell what a usual gradient is; a fifth of them must be there before any gradient is judged."""
-
-Row = Mapping[str, float]
 
 
 class LimitParams(Params):
@@ -31,7 +30,7 @@ class LimitParams(Params):
     )
 
 
-def within(limits: LimitParams, rows: Sequence[Row], name: str) -> bool:
+def within(limits: LimitParams, rows: Sequence[StepMetrics], name: str) -> bool:
     """Whether the newest step is within all limits; too many in a row beyond one of them end the run."""
     newest = rows[-1]
     bad = [key for key in ("loss", "grad_norm") if not math.isfinite(newest.get(key, 0.0))]
@@ -54,7 +53,7 @@ def within(limits: LimitParams, rows: Sequence[Row], name: str) -> bool:
     return not beyond
 
 
-def _beyond(limits: LimitParams, rows: Sequence[Row], at: int) -> Iterator[tuple[str, str, str]]:
+def _beyond(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> Iterator[tuple[str, str, str]]:
     """(limit, what happened, how to fix it) for each limit that the row is beyond."""
     row = rows[at]
     norm, usual = row.get("grad_norm", 0.0), _usual_gradient(limits, rows, at)
@@ -71,7 +70,7 @@ def _beyond(limits: LimitParams, rows: Sequence[Row], at: int) -> Iterator[tuple
         yield "kl", what, "Raise kl.beta or lower optimizer.lr"
 
 
-def _usual_gradient(limits: LimitParams, rows: Sequence[Row], at: int) -> float | None:
+def _usual_gradient(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> float | None:
     """The median norm of the steps before those in question; steps without a gradient do not count."""
     last = max(at - limits.steps, 0)
     norms = [row["grad_norm"] for row in rows[max(last - BEFORE, 0) : last] if row.get("grad_norm")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from posttrain.measure.phases import phase
 
-Row = Mapping[str, float]
+StepMetrics = Mapping[str, float]
 
 
 class MetricsLog:
@@ -22,7 +22,7 @@ class MetricsLog:
         for row in rows or []:
             self.add(row)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: StepMetrics) -> None:
         """Append a row; a column not seen before rewrites the file."""
         self.rows.append(dict(row))
         new = [name for name in row if name not in self._columns]
@@ -37,7 +37,7 @@ class MetricsLog:
         values = [row[name] for row in self.rows[-count:] if name in row]
         return sum(values) / len(values) if values else float("nan")
 
-    def _line(self, row: Row) -> str:
+    def _line(self, row: StepMetrics) -> str:
         return ",".join(_text(row[name]) if name in row else "" for name in self._columns)
 
     @phase("write")

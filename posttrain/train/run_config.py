@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.algorithms.objective import Row
+from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.errors import ParamsError
 from posttrain.params import PARAMS_FILE, Params, at, check, read
 
@@ -15,7 +15,7 @@ from posttrain.params import PARAMS_FILE, Params, at, check, read
 class Algorithm:
     """A row that a run may name, and what types such a run."""
 
-    row: Row
+    row: AlgorithmRow
     model: type[Params]
 
 
@@ -32,4 +32,4 @@ def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
         what = f"{section}.algorithm = '{own['algorithm'][:80]}' is unknown"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
     algorithm = algorithms[own["algorithm"]]
-    return check(algorithm.model, algorithm.row.laid(own), where=section)
+    return check(algorithm.model, algorithm.row.merged(own), where=section)

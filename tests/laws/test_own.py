@@ -46,11 +46,11 @@ def test_the_example_of_the_docs_works_as_it_stands(place: Path, monkeypatch: py
     assert "FAILS" not in text
     settings = YAML(typ="safe", pure=True).load(runs)
     soft = settings["online"]["runs"]["soft"]
-    online = check(ONLINE["grpo"].model, ONLINE["grpo"].row.laid(soft), where="online.runs.soft")
+    online = check(ONLINE["grpo"].model, ONLINE["grpo"].row.merged(soft), where="online.runs.soft")
     assert online.objective().surrogate.formula == "width tanh((r - 1) / width) A"
     assert online.surrogate.model_dump() == {"type": "my_losses:soft", "width": 0.3}
     hinge = settings["preference"]["runs"]["hinge"]
-    preference = check(PREFERENCE["dpo"].model, PREFERENCE["dpo"].row.laid(hinge), where="preference.runs.hinge")
+    preference = check(PREFERENCE["dpo"].model, PREFERENCE["dpo"].row.merged(hinge), where="preference.runs.hinge")
     assert preference.paired and preference.loss.model_dump() == {"type": "my_losses:hinge", "margin": 0.5}
 
 
@@ -136,6 +136,6 @@ def test_a_run_that_names_what_is_not_there(name: str, words: str, place: Path) 
         f"{HEAD}number = 1\nsoft = Surrogate(Options, lambda t, _: t.ratio, 'soft')\n"
     )
     with pytest.raises(ParamsError) as caught:
-        check(ONLINE["grpo"].model, ONLINE["grpo"].row.laid({"surrogate": name}), where="online.runs.a")
+        check(ONLINE["grpo"].model, ONLINE["grpo"].row.merged({"surrogate": name}), where="online.runs.a")
     assert "online.runs.a.surrogate: " in str(caught.value)
     assert words in str(caught.value)

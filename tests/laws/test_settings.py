@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from posttrain.algorithms.advantages import ADVANTAGES
-from posttrain.algorithms.objective import Row
+from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.policy_knobs import PolicyKnobs, group_refusal, replay_refusal, reuse_refusal
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
@@ -22,7 +22,7 @@ from posttrain.formulas import distill
 from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.params import check
 
-ROWS: dict[str, Row] = {**POLICY_ROWS, **PREFERENCE_ROWS, **SAMPLED_ROWS, **DISTILL_ROWS}
+ROWS: dict[str, AlgorithmRow] = {**POLICY_ROWS, **PREFERENCE_ROWS, **SAMPLED_ROWS, **DISTILL_ROWS}
 each_row = pytest.mark.parametrize("name", list(ROWS))
 WHERE = "online.runs.a"
 
@@ -30,7 +30,7 @@ WHERE = "online.runs.a"
 def said(name: str, over: dict[str, Any]) -> str:
     """What is said of a row with these settings."""
     with pytest.raises(ParamsError) as caught:
-        check(ROWS[name].model, ROWS[name].laid(over), where=WHERE)
+        check(ROWS[name].model, ROWS[name].merged(over), where=WHERE)
     return str(caught.value)
 
 
@@ -80,7 +80,7 @@ def test_the_same_type_merges_key_by_key_and_another_type_starts_from_its_defaul
 def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
     inputs = {"start": "sft/main", "data": "two_step/prompts", "corpus": "none", "reward_model": "none"}
     over = {"algorithm": "grpo", **inputs, "surrogate": {"high": 0.28}, "kl": {"beta": 0.01}, "rollout": {"rounds": 3}}
-    params = check(ONLINE["grpo"].model, ONLINE["grpo"].row.laid(over), where=WHERE)
+    params = check(ONLINE["grpo"].model, ONLINE["grpo"].row.merged(over), where=WHERE)
     assert params.kl.model_dump() == {"type": "loss", "beta": 0.01, "estimator": "k3", "target": None, "horizon": 10000}
     assert params.rollout.rounds == 3
     assert params.objective().knobs is params
@@ -221,7 +221,7 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
         inputs = {"start": "sft/main", "data": "two_step/prompts", "reward_model": "none"}
         inputs |= {"corpus": "none"} if algorithm in ONLINE else {}
         with pytest.raises(ParamsError, match=because):
-            check(named.model, named.row.laid({"algorithm": algorithm, **inputs, **over}), where=WHERE)
+            check(named.model, named.row.merged({"algorithm": algorithm, **inputs, **over}), where=WHERE)
 
 
 @pytest.mark.parametrize("name", list(SURROGATES))

@@ -127,10 +127,10 @@ def settings_of(name: str) -> OnlineParams:
         inputs |= {"teacher": "base/other", "demonstrations": "none"}
         over = {"algorithm": name, **inputs, "own": 1.0, "rollout": ROLLOUT}
         over |= {"context": "Be brief."} if name == "context_distill" else {}
-        return check(DISTILL[name].model, DISTILL[name].row.laid(over), where=name)
+        return check(DISTILL[name].model, DISTILL[name].row.merged(over), where=name)
     row, over = VARIANTS.get(name, (name, {}))
     over = merge({"algorithm": row, **inputs, "corpus": "none", "rollout": ROLLOUT}, over)
-    return check(ONLINE[row].model, ONLINE[row].row.laid(over), where=name)
+    return check(ONLINE[row].model, ONLINE[row].row.merged(over), where=name)
 
 
 def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, Source]:
