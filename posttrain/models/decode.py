@@ -19,7 +19,7 @@ from posttrain.models.forward import Scoring, hidden_states, row_states, runs_in
 from posttrain.models.kv_cache import CachedAttention, PromptAttention
 from posttrain.models.logp import head_of
 from posttrain.rollout import token_rows
-from posttrain.text.layout import pack, sent
+from posttrain.text.packing import pack, sent
 
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
@@ -241,10 +241,10 @@ class CachedDecoder:
         states = [] if self._prompt_states is None else [self._prompt_states[kept_P]]
         attention = None
         if fresh:
-            layout = pack(token_rows(fresh, [[]] * len(fresh))).to(self._device)
-            attention = PromptAttention(layout)
-            every = hidden_states(self._model, layout.ids_N[None], layout.positions_N[None], attention)[0]
-            states.append(every[layout.last_B])
+            packed = pack(token_rows(fresh, [[]] * len(fresh))).to(self._device)
+            attention = PromptAttention(packed)
+            every = hidden_states(self._model, packed.ids_N[None], packed.positions_N[None], attention)[0]
+            states.append(every[packed.last_B])
         self._prompt_states = torch.cat(states)
         new_R = self._prompt_states[joining_R]
         self._states_R = new_R if self._states_R is None else torch.cat([self._states_R, new_R])

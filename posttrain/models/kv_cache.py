@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from posttrain.models.forward import PackedAttention, Scoring
-from posttrain.text.layout import Layout
+from posttrain.text.packing import PackedRows
 
 KeyValue = tuple[Tensor, Tensor]
 
@@ -23,12 +23,12 @@ FIRST_COLUMNS = 64
 class PromptAttention(PackedAttention):
     """The prefill: packed attention over distinct prompts that keeps their keys and values."""
 
-    def __init__(self, layout: Layout) -> None:
-        """`layout`: rows without completions."""
-        super().__init__(layout)
-        self._place_N = (layout.positions_N == 0).cumsum(0) - 1, layout.positions_N
+    def __init__(self, packed: PackedRows) -> None:
+        """`packed`: rows without completions."""
+        super().__init__(packed)
+        self._place_N = (packed.positions_N == 0).cumsum(0) - 1, packed.positions_N
         self.lengths_P = torch.bincount(self._place_N[0])
-        self._shape = self.lengths_P.numel(), max((gather.shape[1] for gather in layout.gathers), default=0)
+        self._shape = self.lengths_P.numel(), max((gather.shape[1] for gather in packed.gathers), default=0)
         self.keys_values: dict[int, KeyValue] = {}
         """Of each layer, keys and values [P, K, T, D], padded on the right."""
 

@@ -14,7 +14,7 @@ from posttrain.models.forward import NAME, Scoring, backbone, hidden_states, pac
 from posttrain.models.kv_cache import CachedAttention, PromptAttention
 from posttrain.models.logp import Head, head_of
 from posttrain.rollout import token_rows
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 
 ROWS = ((0, 1, 2), (3, 4))
 """Two rows, so that what leaks from one into the other shows; the second has a token to decode."""
@@ -97,9 +97,9 @@ class _Noted(PromptAttention):
     """A prefill that notes the window of each layer."""
 
     def __init__(self, rows: list[list[int]]) -> None:
-        self.layout = pack(token_rows(rows, [[]] * len(rows)))
+        self.packed = pack(token_rows(rows, [[]] * len(rows)))
         self.windows: list[int | None] = []
-        super().__init__(self.layout)
+        super().__init__(self.packed)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         self.windows.append(scoring.window)
@@ -113,15 +113,15 @@ def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
     if odd:
         raise LookupError(f"layers of {', '.join(odd)}, which no cache here holds")
     attention = _Noted([rows[0], rows[1][:-1]])
-    layout = attention.layout
-    packed = hidden_states(model, layout.ids_N[None], layout.positions_N[None], attention)[0]
+    packed = attention.packed
+    states = hidden_states(model, packed.ids_N[None], packed.positions_N[None], attention)[0]
     if _slides(text) and not any(attention.windows):
         raise LookupError("its layers do not tell their attention of the sliding window")
-    cache, one, none = CachedAttention(1, packed.device), torch.tensor([1]), torch.tensor([], dtype=torch.long)
+    cache, one, none = CachedAttention(1, states.device), torch.tensor([1]), torch.tensor([], dtype=torch.long)
     cache.admit(none, attention, one)
     cache.step()
     place, following = attention.lengths_P[one], torch.tensor([rows[1][-1:]])
-    return torch.cat([packed, hidden_states(model, following, place[:, None], cache)[0]])
+    return torch.cat([states, hidden_states(model, following, place[:, None], cache)[0]])
 
 
 def _plain(run: Any, rows: list[list[int]]) -> Tensor:

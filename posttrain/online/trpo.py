@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from posttrain.algorithms.policy_knobs import TrpoOptions
 from posttrain.models.forward import packed_states
 from posttrain.models.logp import exact_kl
-from posttrain.text.layout import Layout, pack
+from posttrain.text.packing import PackedRows, pack
 from posttrain.train.step import StepClosure
 
 
@@ -28,10 +28,10 @@ class TrustRegion:
         """Keeps the distribution of the policy as it is now."""
         self._models = models = closure.models
         with torch.no_grad(), models.runtime.autocast():
-            self._old: list[tuple[Layout, Tensor]] = []
+            self._old: list[tuple[PackedRows, Tensor]] = []
             for micro in closure.micro_batches():
-                layout = pack(micro.rows).to(models.runtime.device)
-                self._old.append((layout, packed_states(models.policy, layout)[layout.source_M].clone()))
+                packed = pack(micro.rows).to(models.runtime.device)
+                self._old.append((packed, packed_states(models.policy, packed)[packed.source_M].clone()))
             self._old_head = models.head(models.policy).copied()
 
     @torch.no_grad()
@@ -54,9 +54,9 @@ class TrustRegion:
     def _kls(self) -> Any:
         """Each micro-batch's share of the mean KL(old || new) per token."""
         models = self._models
-        tokens = sum(layout.target_M.numel() for layout, _ in self._old)
-        for layout, old in self._old:
-            new = packed_states(models.policy, layout)[layout.source_M]
+        tokens = sum(packed.target_M.numel() for packed, _ in self._old)
+        for packed, old in self._old:
+            new = packed_states(models.policy, packed)[packed.source_M]
             head = models.head(models.policy)
             yield exact_kl(old, self._old_head, new, head, models.temperature).sum() / tokens
 

@@ -20,7 +20,7 @@ from posttrain.rewards.reward import Context, Judge, NoOptions, Reward
 from posttrain.rollout import Rollout, TokenRow
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
-from posttrain.text.layout import micro_batches, pack
+from posttrain.text.packing import micro_batches, pack
 
 
 class RewardModel:
@@ -53,9 +53,9 @@ class RewardModel:
         self._check_context(rollouts, sizes)
         parts: list[Tensor] = []
         for some in micro_batches(sizes, list(range(len(rows))), self._budget):
-            layout = pack([rows[i] for i in some]).to(self._runtime.device)
+            packed = pack([rows[i] for i in some]).to(self._runtime.device)
             with self._runtime.autocast():
-                parts.append(score_rows(self._model, layout) - self._shift)
+                parts.append(score_rows(self._model, packed) - self._shift)
         scores: list[float] = torch.cat(parts).tolist() if parts else []
         return scores
 

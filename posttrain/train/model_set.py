@@ -18,7 +18,7 @@ from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.logp import AnyHead, exact_kl, head_of, module_head_of
 from posttrain.models.store import load_policy, load_scorer
-from posttrain.text.layout import Layout, micro_batches, pack, sent
+from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 
 if TYPE_CHECKING:
     from posttrain.train.step import Batch
@@ -108,19 +108,19 @@ class ModelSet:
 
     def with_gradient(self, micro: Batch, needs: frozenset[str]) -> Ragged:
         """The columns that the trained models give, with gradient."""
-        layout = pack(micro.rows).to(self.runtime.device)
+        packed = pack(micro.rows).to(self.runtime.device)
         columns = on_device(micro.columns, self.runtime.device)
         with self.runtime.autocast():
             if "score" in needs:
-                return columns.with_rows(score=score_rows(self.policy, layout))
-            logp, entropy = score_tokens(self.policy, layout, self.temperature, self.head(self.policy))
+                return columns.with_rows(score=score_rows(self.policy, packed))
+            logp, entropy = score_tokens(self.policy, packed, self.temperature, self.head(self.policy))
             columns = columns.with_tokens(logp=logp, entropy=entropy)
             if "value" in needs:
-                columns = columns.with_tokens(value=value_tokens(self.critic, layout))
+                columns = columns.with_tokens(value=value_tokens(self.critic, packed))
             if "kl_old" in needs:
-                columns = columns.with_tokens(kl_old=self._kl_old(layout))
+                columns = columns.with_tokens(kl_old=self._kl_old(packed))
             if self.teacher is not None:
-                columns = columns.with_tokens(teacher_kl=self._teacher_divergence(self.teacher, layout, micro))
+                columns = columns.with_tokens(teacher_kl=self._teacher_divergence(self.teacher, packed, micro))
         return columns
 
     @torch.no_grad()
@@ -129,22 +129,22 @@ class ModelSet:
         for mine, theirs in zip(model.parameters(), self.policy.parameters(), strict=True):
             mine.copy_(theirs)
 
-    def _kl_old(self, layout: Layout) -> Tensor:
+    def _kl_old(self, packed: PackedRows) -> Tensor:
         """KL(old || policy) over the vocabulary at each token."""
         with torch.no_grad():
-            before = packed_states(self.old, layout)[layout.source_M]
-        now = packed_states(self.policy, layout)[layout.source_M]
+            before = packed_states(self.old, packed)[packed.source_M]
+        now = packed_states(self.policy, packed)[packed.source_M]
         return exact_kl(before, self.head(self.old), now, self.head(self.policy), self.temperature)
 
-    def _teacher_divergence(self, teacher: Teacher, layout: Layout, micro: Batch) -> Tensor:
+    def _teacher_divergence(self, teacher: Teacher, packed: PackedRows, micro: Batch) -> Tensor:
         """The divergence from the teacher over the vocabulary at each token."""
-        seen = layout
+        seen = packed
         if teacher.prompts is not None:
             asked = [replace(row, prompt=teacher.prompts[tuple(row.prompt)]) for row in micro.rows]
             seen = pack(asked).to(self.runtime.device)
         with torch.no_grad():
             theirs = packed_states(teacher.model, seen)[seen.source_M]
-        mine = packed_states(self.policy, layout)[layout.source_M]
+        mine = packed_states(self.policy, packed)[packed.source_M]
         return tiled(teacher.divergence, mine, self.head(self.policy).logits, theirs, self.head(teacher.model).logits)
 
     @phase("score")
@@ -159,12 +159,12 @@ class ModelSet:
         return batch
 
     def _score(self, name: str, micro: Batch) -> Tensor:
-        layout = pack(micro.rows).to(self.runtime.device)
+        packed = pack(micro.rows).to(self.runtime.device)
         with self.runtime.autocast():
             if name == "old_value":
-                return value_tokens(self.critic, layout)
+                return value_tokens(self.critic, packed)
             model = self.reference if name == "ref_logp" else self.policy
-            return score_tokens(model, layout, self.temperature, self.head(model))[0]
+            return score_tokens(model, packed, self.temperature, self.head(model))[0]
 
 
 def on_device(columns: Ragged, device: torch.device) -> Ragged:

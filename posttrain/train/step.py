@@ -18,7 +18,7 @@ from posttrain.models.forward import add_embedding_gradient, embedded_leaf, pack
 from posttrain.models.logp import head_of, loss_tiles
 from posttrain.params import Params
 from posttrain.rollout import TokenRow
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from posttrain.train.model_set import ModelSet, on_device
 
 
@@ -146,23 +146,23 @@ class StepClosure:
         The loss is formed tile by tile while the head's distributions are at hand, so that they are made once.
         """
         models = self.models
-        layout = pack(micro.rows).to(models.runtime.device)
+        packed = pack(micro.rows).to(models.runtime.device)
         columns = on_device(micro.columns, models.runtime.device)
         totals: dict[str, Tensor] = {}
         with models.runtime.autocast():
-            embedded_ND = embedded_leaf(models.policy, layout)
-            states_ND = packed_states(models.policy, layout, embedded_ND)
-            hidden_MD = states_ND.detach().index_select(0, layout.source_M)
+            embedded_ND = embedded_leaf(models.policy, packed)
+            states_ND = packed_states(models.policy, packed, embedded_ND)
+            hidden_MD = states_ND.detach().index_select(0, packed.source_M)
             grad_MD = torch.empty_like(hidden_MD)
-            for tile in loss_tiles(hidden_MD, head_of(models.policy), layout.target_M, models.temperature):
+            for tile in loss_tiles(hidden_MD, head_of(models.policy), packed.target_M, models.temperature):
                 part = columns.tokens_in(tile.part).with_tokens(logp=tile.logp, entropy=tile.entropy)
                 loss = self.objective.loss(part)
                 grad_MD[tile.part] = tile.backward(loss.total)
                 for name, share in _detached(loss).items():
                     totals[name] = totals[name] + share if name in totals else share
-        states_ND.backward(torch.zeros_like(states_ND).index_add_(0, layout.source_M, grad_MD))  # type: ignore[no-untyped-call]
+        states_ND.backward(torch.zeros_like(states_ND).index_add_(0, packed.source_M, grad_MD))  # type: ignore[no-untyped-call]
         if embedded_ND is not None:
-            add_embedding_gradient(models.policy, layout, embedded_ND)
+            add_embedding_gradient(models.policy, packed, embedded_ND)
         return totals
 
 

@@ -27,7 +27,7 @@ from posttrain.models.store import load_ends, load_model, load_policy, load_scor
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import ChatText
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import StepClosure, make_batch
 from tests.library.models import sample

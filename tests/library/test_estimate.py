@@ -14,7 +14,7 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import packed_states
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from posttrain.train.estimate import kept_bytes, most_tokens, training_bytes
 from posttrain.train.model_set import ModelSet
 from tests.library.models import tiny_model

@@ -15,7 +15,7 @@ from posttrain.models.probe import check_runs
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import StepClosure, make_batch

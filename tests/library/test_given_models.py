@@ -22,7 +22,7 @@ from posttrain.rewards.learned import RewardModel
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from posttrain.train.examples import RowLimit
 from posttrain.train.tokenize_tables import demonstrations, feedback, windows
 from tests.library.given_models import CHATML, INST, PLAIN, edited, policy_folder, scorer_folder

@@ -198,7 +198,7 @@ def test_common_families_give_the_log_probs_of_their_own_forward(family: str) ->
     from posttrain.models.forward import score_tokens
     from posttrain.models.store import new_model
     from posttrain.rollout import token_rows
-    from posttrain.text.layout import pack
+    from posttrain.text.packing import pack
     from tests.library.models import plain_logps, random_rows
 
     shape = AutoConfig.for_model(

@@ -16,7 +16,7 @@ from posttrain.rollout import TokenRow
 from posttrain.tables.columns import from_rows
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from posttrain.text.templates import Asked, Template
 from posttrain.train.examples import RowLimit
 from posttrain.train.tokenize_tables import demonstrations

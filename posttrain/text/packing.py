@@ -21,8 +21,8 @@ BUCKET_WASTE = 1.25
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What the forward pass needs to know of a packed batch of B rows, M scored tokens, N packed tokens."""
+class PackedRows:
+    """B rows packed into one sequence of N tokens, M of them scored: the inputs of a forward pass."""
 
     ids_N: Tensor
     positions_N: Tensor
@@ -37,8 +37,8 @@ class Layout:
     last_B: Tensor
     """The packed position of each row's last token."""
 
-    def to(self, device: torch.device) -> Layout:
-        """The same layout on a device, copied without waiting."""
+    def to(self, device: torch.device) -> PackedRows:
+        """The same batch on a device, copied without waiting."""
         if device.type == "cpu":
             return self
         one = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
@@ -53,8 +53,8 @@ def sent(part: Tensor, device: torch.device) -> Tensor:
     return part.to(device, non_blocking=True)
 
 
-def pack(rows: Sequence[TokenRow]) -> Layout:
-    """Rows as one layout; adjacent equal prompts are stored once."""
+def pack(rows: Sequence[TokenRow]) -> PackedRows:
+    """Rows as one batch; adjacent equal prompts are stored once."""
     ids: list[int] = []
     positions: list[int] = []
     spans: list[tuple[int, int, int, int]] = []
@@ -82,7 +82,7 @@ def pack(rows: Sequence[TokenRow]) -> Layout:
         lengths.append(len(trained))
     gathers, take = _attention(spans, owned, len(ids))
     last = [first + count - 1 if count else start + length - 1 for start, length, first, count in spans]
-    return Layout(
+    return PackedRows(
         ids_N=torch.tensor(ids, dtype=torch.long),
         positions_N=torch.tensor(positions, dtype=torch.long),
         gathers=gathers,
