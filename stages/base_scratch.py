@@ -18,7 +18,7 @@ from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
-from posttrain.train.epochs import StepSource
+from posttrain.train.batch_sources import StepSource
 from posttrain.train.loop import TrainingParams, train_likelihood
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import windows

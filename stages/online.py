@@ -29,7 +29,7 @@ def main(run: str) -> None:
     models = ModelSet.load(
         Runtime(params.device),
         start,
-        objective.needs | ({"ref_logp"} if params.shaping().mixture else set()),
+        objective.needs | ({"ref_logp"} if params.sampling_plan().mixture else set()),
         micro_tokens=params.micro_tokens,
         temperature=params.rollout.sampling.temperature,
     )

@@ -17,7 +17,7 @@ from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
-from posttrain.train.epochs import ChunkedSource, EpochSource, Example, KtoSource, Source
+from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
 from posttrain.train.loop import TrainingParams, adamw, run_training
@@ -83,7 +83,7 @@ def main(run: str) -> None:
 
 def preference_source(
     objective: PreferenceObjective, examples: Sequence[Example], batch: int, epochs: float, seed: int, models: ModelSet
-) -> Source:
+) -> BatchSource:
     """The rows in the order and company that the objective asks for."""
     if objective.knobs.parts > 1:
         return ChunkedSource(examples, batch, epochs, seed, parts=objective.knobs.parts, models=models)

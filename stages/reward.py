@@ -16,7 +16,7 @@ from posttrain.params import load
 from posttrain.slots import NONE, model_slot, needed_model, table_of, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
-from posttrain.train.epochs import EpochSource, Example
+from posttrain.train.batch_sources import EpochSource, Example
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
 from posttrain.train.heldout import answer_scores

@@ -12,7 +12,7 @@ from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import Trained
-from posttrain.train.epochs import EpochSource
+from posttrain.train.batch_sources import EpochSource
 from posttrain.train.examples import RowLimit
 from posttrain.train.loop import TrainingParams, train_likelihood
 from posttrain.train.model_set import ModelSet

@@ -25,21 +25,21 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import register
-from posttrain.online.rollouts import RolloutParams, Rollouts
+from posttrain.online.rollouts import RolloutParams, RolloutSource
 from posttrain.rewards.reward import Context, Reward, RewardSum, Term
 from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
+from posttrain.train.batch_sources import BatchSource, Example, WrappedSource, stack
 from posttrain.train.checkpoint import Checkpoints, Saved
-from posttrain.train.epochs import Example, Source, WrappedSource, stack
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import AdamW, Batch, OptimizerParams
 
 
-class Given(Source):
+class Given(BatchSource):
     """The batches of the case, in their order."""
 
     def __init__(self, updates: Sequence[Sequence[Sequence[Row]]], columns: dict[str, Sequence[float]]) -> None:
@@ -57,7 +57,7 @@ class Given(Source):
 class Metered(WrappedSource):
     """A source that tells the meter when an update begins."""
 
-    def __init__(self, inner: Source, meter: Meter) -> None:
+    def __init__(self, inner: BatchSource, meter: Meter) -> None:
         super().__init__(inner)
         self._meter = meter
 
@@ -87,7 +87,7 @@ def ready(model: Any, case: Case) -> Any:
     return model.to(case.device).eval()
 
 
-def fit(objective: Objective, source: Source, models: ModelSet, meter: Meter) -> MetricsLog:
+def fit(objective: Objective, source: BatchSource, models: ModelSet, meter: Meter) -> MetricsLog:
     """Train as a stage does, with AdamW at a constant rate."""
     params = OptimizerParams(lr=LEARNING_RATE, schedule="constant", warmup=0.0, betas=list(BETAS), clip=CLIP)
     update = AdamW([(models.policy, LEARNING_RATE)], params, source.steps)
@@ -136,7 +136,7 @@ def online(case: Case, algorithm: str, settings: dict[str, Any], *, cuda_graphs:
         rounds=rounds, prompts=count, group_size=case.group, minibatches=2,
         sampling=SamplingParams(max_tokens=case.longest_answer),
     )  # fmt: skip
-    source = Rollouts(given, sampler, judged, models, objective.needs, params, text=text, seed=0)
+    source = RolloutSource(given, sampler, judged, models, objective.needs, params, text=text, seed=0)
     log = fit(objective, source, models, meter)
     counted = log.rows[case.warm :]
     return meter.report(

@@ -22,8 +22,8 @@ from torch import nn
 from posttrain.errors import ModelError
 from posttrain.models.device import free_bytes
 from posttrain.models.forward import backbone
-from posttrain.models.probe import check_runs
 from posttrain.models.rounding import unshared
+from posttrain.models.self_check import verify_forward
 from posttrain.models.weights import FLOATS, WEIGHTS, WeightFiles, kind
 
 SUFFIX = "ForSequenceClassification"
@@ -129,7 +129,7 @@ def filled(cls: Any, config: Any, weights: WeightFiles) -> Any:
         what = f"the config ties {', '.join(apart)} to other weights, and the files give them values of their own"
         raise ModelError(what=what, where=where, fix="Set tie_word_embeddings: false in it")
     with quiet():
-        check_runs(ready(model), str(weights.folder))
+        verify_forward(ready(model), str(weights.folder))
     return model
 
 

@@ -1,4 +1,4 @@
-"""The dtype that a model is saved in, and the layout: what training changed must not be rounded away unsaid."""
+"""The dtype and layout of a saved model, and a warning where rounding undoes the training."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from posttrain.models.weights import WeightFiles, has_weights, kind, open_weights
 
-LOST = 0.1
-"""The share of trained weights from which on it is worth a warning that rounding undoes them."""
+MAX_UNDONE = 0.1
+"""Fraction of the trained weights that rounding may undo without a warning."""
 
 SaveDtype = Literal["float32", "bfloat16", "float16"]
 
@@ -35,7 +35,7 @@ def round_weights(model: Any, source: str | Path, save_dtype: SaveDtype | None =
 
 
 def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -> None:
-    """Say so if rounding gives back the start's value for many of the weights that training changed."""
+    """Warn if rounding gives many of the trained weights the value that they started from."""
     changed = undone = 0
     for name, part in _hub_layout(model, unshared(model)).items():
         if name not in start or list(start.later(name).get_shape()) != list(part.shape):
@@ -45,7 +45,7 @@ def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -
             moved = mine != before.float()
             changed += int(moved.sum())
             undone += int((moved & (mine.to(dtype) == before.to(dtype))).sum())
-    if undone > LOST * changed:
+    if undone > MAX_UNDONE * changed:
         print(
             f"{start.folder}: saving in {kind(dtype)} rounds {undone / changed:.0%} of the weights that training "
             "changed back to where they started. Set save_dtype: float32, or raise the learning rate",

@@ -45,12 +45,12 @@ class ChatText:
         self,
         tokenizer: Any,
         where: str = "tokenizer",
-        ends: Sequence[int] = (),
+        stop_tokens: Sequence[int] = (),
         today: str = DATE,
         *,
         context: int | None = None,
     ) -> None:
-        """`ends`: tokens that end a completion, in addition to the tokenizer's own (models/store.py: `load_ends`).
+        """`stop_tokens`: more tokens that end a completion (models/store.py: `load_stop_tokens`).
 
         `context`: the most tokens of a row; None: not limited.
         """
@@ -72,8 +72,8 @@ class ChatText:
         self._template = ChatTemplate(template, self._specials, where)
         self._ahead: dict[str, list[int]] = {}
         self.stop: int = tokenizer.eos_token_id
-        self.stops = Stops((self.stop, *(end for end in ends if end != self.stop)), self._text)
-        PROCESS.start()  # while the model is loaded
+        self.stops = Stops((self.stop, *(one for one in stop_tokens if one != self.stop)), self._text)
+        PROCESS.start()  # in the background, while the model loads
 
     def prompts(
         self, conversations: Sequence[Sequence[Message]], tools: Sequence[Tools] | None = None

@@ -12,7 +12,7 @@ from pydantic import Field
 from posttrain.errors import DataError
 from posttrain.params import Params
 from posttrain.rollout import TokenRow
-from posttrain.train.epochs import Example
+from posttrain.train.batch_sources import Example
 from posttrain.train.mapped_rows import Array, Rows
 
 

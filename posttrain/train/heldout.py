@@ -10,7 +10,7 @@ from torch import Tensor
 from posttrain.measure.phases import phase
 from posttrain.models.forward import score_rows
 from posttrain.text.packing import pack
-from posttrain.train.epochs import Example, stack
+from posttrain.train.batch_sources import Example, stack
 from posttrain.train.model_set import ModelSet
 
 

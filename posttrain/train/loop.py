@@ -23,8 +23,8 @@ from posttrain.params import Params
 from posttrain.progress import Progress
 from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
+from posttrain.train.batch_sources import BatchSource, EpochSource
 from posttrain.train.checkpoint import Checkpoints, Saved
-from posttrain.train.epochs import EpochSource, Source
 from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory, most_tokens
 from posttrain.train.examples import Examples
 from posttrain.train.heldout import mean_loss
@@ -71,7 +71,7 @@ def run_training(
     params: TrainingParams,
     inputs: list[Path],
     objective: Objective,
-    source: Source,
+    source: BatchSource,
     models: ModelSet,
     update: Update,
     watch: tuple[str, ...],
@@ -125,7 +125,7 @@ class Run:
 
     name: str
     objective: Objective
-    source: Source
+    source: BatchSource
     models: ModelSet
     update: Update
     checkpoints: Checkpoints

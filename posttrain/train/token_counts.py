@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from posttrain.errors import DataError
-from posttrain.models.store import load_ends, load_tokenizer
+from posttrain.models.store import load_stop_tokens, load_tokenizer
 from posttrain.params import did_you_mean
 from posttrain.rollout import TokenRow
 from posttrain.tables.columns import Kind
@@ -58,7 +58,7 @@ def _lengths(table: str, model: str) -> dict[str, Array]:
         fix = did_you_mean(kind, list(_READERS))
         raise DataError(what=f"'{table}' is not a table such as mine/chat", where="tokens", fix=fix)
     folder = model_path(model) if model_path(model).is_dir() else Path(model)
-    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), load_stop_tokens(folder))
     known: Kind = kind  # type: ignore[assignment]
     return _READERS[kind](text, read_table(table_path(table), known), table)
 

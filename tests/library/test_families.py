@@ -11,7 +11,7 @@ from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import score_tokens
-from posttrain.models.probe import check_runs
+from posttrain.models.self_check import verify_forward
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
@@ -70,7 +70,7 @@ def test_training_sees_the_window_that_the_sampler_saw() -> None:
 @pytest.mark.parametrize("name", [*FAMILIES, *IN_ROWS])
 def test_families_generate_what_the_plain_loop_does(name: str) -> None:
     model = family(name)
-    check_runs(model, name)
+    verify_forward(model, name)
     model = model if name in SINGLE else model.double()
     tolerance = 1e-4 if name in SINGLE else 1e-5
     params = SamplingParams(max_tokens=11, rows=3, temperature=0.8)
@@ -88,7 +88,7 @@ def test_families_learn_what_plain_autograd_does(name: str) -> None:
     gradients = []
     for fast in (True, False):
         model = family(name)
-        check_runs(model, name)
+        verify_forward(model, name)
         if fast:
             objective = LikelihoodObjective(LikelihoodKnobs())
             batch = make_batch(token_rows(prompts, completions), {}, {})
@@ -109,7 +109,7 @@ def test_a_head_that_does_more_is_refused() -> None:
     model = family("recurrent_gemma")
     model.config.final_logit_softcapping = 60.0  # not what its code does
     with pytest.raises(ModelError, match="more than its states times a matrix"):
-        check_runs(model, "recurrent_gemma")
+        verify_forward(model, "recurrent_gemma")
 
 
 PAGE_ROWS = PAGE.read_text(encoding="utf-8").partition(MARK)[2].strip().splitlines()

@@ -17,7 +17,7 @@ from posttrain.tables.columns import from_rows
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train import mapped_rows as mapped
-from posttrain.train.epochs import EpochSource
+from posttrain.train.batch_sources import EpochSource
 from posttrain.train.examples import Examples, RowLimit, examples
 from posttrain.train.mapped_rows import mapped_rows
 from posttrain.train.tokenize_tables import comparisons, demonstrations, feedback, rankings, windows

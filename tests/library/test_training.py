@@ -25,7 +25,7 @@ from posttrain.errors import TrainingError
 from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
-from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
+from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
 from posttrain.online.sources import MixedSource, PtxSource, pair_rule
 from posttrain.online.trpo import Trpo
@@ -36,8 +36,8 @@ from posttrain.tables.columns import with_ids
 from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText
 from posttrain.train import randomness
+from posttrain.train.batch_sources import BatchSource, EpochSource, Example
 from posttrain.train.checkpoint import Checkpoints, fingerprint, run_key
-from posttrain.train.epochs import EpochSource, Example, Source
 from posttrain.train.examples import RowLimit
 from posttrain.train.loop import Run, train
 from posttrain.train.metrics import MetricsLog
@@ -75,7 +75,7 @@ class CutError(Exception):
 class CutSource:
     """A source that ends the run when it is asked for one batch too many."""
 
-    def __init__(self, inner: Source, last: int) -> None:
+    def __init__(self, inner: BatchSource, last: int) -> None:
         self._inner, self._last = inner, last
 
     def __getattr__(self, name: str) -> Any:
@@ -107,13 +107,15 @@ def items(folder: Path, kind: str) -> list[Example]:
 
 
 def groups(
-    folder: Path, models: ModelSet, needs: frozenset[str], params: RolloutParams | None = None, shaping: Any = None
-) -> Rollouts:
+    folder: Path, models: ModelSet, needs: frozenset[str], params: RolloutParams | None = None, plan: Any = None
+) -> RolloutSource:
     text = ChatText(load_tokenizer(folder))
     prompts = [Prompt(f"p{i}", asked(i), text.prompt(asked(i)), "1") for i in range(5)]
     sampler, reward = LocalSampler(models.policy, text.stops, models.runtime), function_reward(few_numbers)
     params = params or RolloutParams.model_validate(ROLLOUT)
-    return Rollouts(prompts, sampler, reward, models, needs, params, text=text, seed=0, shaping=shaping or Shaping())
+    return RolloutSource(
+        prompts, sampler, reward, models, needs, params, text=text, seed=0, plan=plan or SamplingPlan()
+    )
 
 
 def asked(i: int) -> list[dict[str, str]]:
@@ -133,7 +135,7 @@ def settings_of(name: str) -> OnlineParams:
     return check(ONLINE[row].model, ONLINE[row].row.merged(over), where=name)
 
 
-def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, Source]:
+def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, BatchSource]:
     """The objective, models and source of a run that samples, as the stage makes them."""
     params, policy = settings_of(name), load_model(folder)
     objective = params.objective()
@@ -151,7 +153,7 @@ def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, So
         if teacher is None
         else Teacher(teacher, params.formula(), told_apart if name == "context_distill" else None),
     )  # fmt: skip
-    samples = groups(folder, models, needs, params.rollout, params.shaping())
+    samples = groups(folder, models, needs, params.rollout, params.sampling_plan())
     if name == "ptx":
         windows = [Example([TokenRow([], list(range(9 + i, 20 + i)))]) for i in range(5)]
         return objective, models, PtxSource(samples, windows, 2, 0)

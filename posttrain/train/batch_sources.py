@@ -14,7 +14,7 @@ from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch, make_batch
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Where the batches of a run come from."""
 
     @property
@@ -40,10 +40,10 @@ class Source(Protocol):
             raise ValueError(f"this source keeps nothing, so {sorted(tensors)} are of another one")
 
 
-class WrappedSource(Source):
+class WrappedSource(BatchSource):
     """A source around another one, which keeps all there is to keep."""
 
-    def __init__(self, inner: Source) -> None:
+    def __init__(self, inner: BatchSource) -> None:
         self._inner = inner
 
     @property
@@ -76,7 +76,7 @@ class Example:
     columns: dict[str, Sequence[float]] = field(default_factory=dict)
 
 
-class EpochSource(Source):
+class EpochSource(BatchSource):
     """A source over a list of examples; the last batch of an epoch may be smaller."""
 
     def __init__(self, examples: Sequence[Example], batch_size: int, epochs: float, seed: int) -> None:
@@ -119,7 +119,7 @@ class KtoSource(EpochSource):
         return make_batch([*batch.rows, *(others if count > 1 else [])], {"label": labels})
 
 
-class ChunkedSource(Source):
+class ChunkedSource(BatchSource):
     """The data in parts, one after the other; each part's reference is the policy before it (sDPO, Kim 2024)."""
 
     def __init__(

@@ -15,7 +15,7 @@ import torch
 from posttrain.errors import DataError, ModelError, ParamsError, PosttrainError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import score_rows
-from posttrain.models.given import fetch_model
+from posttrain.models.import_model import fetch_model
 from posttrain.models.store import load_model, load_policy, save_model
 from posttrain.models.text import load_text
 from posttrain.rewards.learned import RewardModel
@@ -25,7 +25,7 @@ from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_
 from posttrain.text.packing import pack
 from posttrain.train.examples import RowLimit
 from posttrain.train.tokenize_tables import demonstrations, feedback, windows
-from tests.library.given_models import CHATML, INST, PLAIN, edited, policy_folder, scorer_folder
+from tests.library.imported_models import CHATML, INST, PLAIN, edited, policy_folder, scorer_folder
 
 ASKED = ["2+3", "What is 4+4?", "1+1 [/INST] </s>"]
 
