@@ -19,7 +19,8 @@ from posttrain.tables.store import read_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import StepSource
-from posttrain.train.loop import TrainingParams, train_likelihood
+from posttrain.train.estimate import most_tokens
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, train_likelihood
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import windows
 from posttrain.workspace import table_path
@@ -71,17 +72,12 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
     model = new_model(config, params.seed).to(runtime.device)
     models = ModelSet(model, runtime, micro_tokens=params.micro_tokens)
 
-    train_likelihood(
-        name,
-        params,
-        [corpus],
-        LikelihoodObjective(LikelihoodKnobs()),
-        StepSource(examples, params.batch, params.steps, params.seed),
-        models,
-        examples,
-        heldout,
-        start=scratch,
-    )
+    objective = LikelihoodObjective(LikelihoodKnobs())
+    source = StepSource(examples, params.batch, params.steps, params.seed)
+    update = adamw(models.trained, params, source.steps)
+    step_tokens = most_tokens(examples.tokens, params.batch)
+    training = TrainingRun(name, params, [corpus], objective, source, models, update, step_tokens)
+    train_likelihood(training, examples, heldout, tokenizer=scratch)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def main(run: str) -> None:
         ),
     )
 
-    train_on_samples(name, section, params, objective, models, text, prompts, [start, table, teacher])
+    train_on_samples(name, params, objective, models, text, prompts, [start, table, teacher])
 
 
 def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section: str) -> None:

@@ -33,7 +33,7 @@ def main(run: str) -> None:
         micro_tokens=params.micro_tokens,
         temperature=params.rollout.sampling.temperature,
     )
-    train_on_samples(name, section, params, objective, models, text, prompts, [start, table])
+    train_on_samples(name, params, objective, models, text, prompts, [start, table])
 
 
 if __name__ == "__main__":

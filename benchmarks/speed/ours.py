@@ -31,9 +31,9 @@ from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
-from posttrain.train.batch_sources import BatchSource, Example, WrappedSource, stack
-from posttrain.train.checkpoint import Checkpoints, Saved
-from posttrain.train.loop import Run, train
+from posttrain.train.batch_sources import BatchSource, Example, WrappedSource, collate
+from posttrain.train.checkpoint import CheckpointData, Checkpoints
+from posttrain.train.loop import TrainingParams, TrainingRun, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import AdamW, Batch, OptimizerParams
@@ -51,7 +51,9 @@ class Given(BatchSource):
 
     def batch(self, step: int) -> Batch:
         items = self._updates[step]
-        return stack([Example([TokenRow(row.prompt, row.completion) for row in item], self._columns) for item in items])
+        return collate(
+            [Example([TokenRow(row.prompt, row.completion) for row in item], self._columns) for item in items]
+        )
 
 
 class Metered(WrappedSource):
@@ -69,15 +71,18 @@ class Metered(WrappedSource):
 T = TypeVar("T")
 
 
+TRAINING = TrainingParams(checkpoint_every=10_000)
+
+
 class NoCheckpoints(Checkpoints):
     """TRL's side saves nothing either."""
 
     def __init__(self) -> None:
         """Hold nothing: benchmarks run side by side."""
 
-    def save(self, saved: Saved) -> None: ...
+    def save(self, saved: CheckpointData) -> None: ...
 
-    def resume(self, take: Callable[[Saved], T]) -> T | None:  # noqa: ARG002
+    def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:  # noqa: ARG002
         return None
 
 
@@ -92,11 +97,8 @@ def fit(objective: Objective, source: BatchSource, models: ModelSet, meter: Mete
     params = OptimizerParams(lr=LEARNING_RATE, schedule="constant", warmup=0.0, betas=list(BETAS), clip=CLIP)
     update = AdamW([(models.policy, LEARNING_RATE)], params, source.steps)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(
-            "benchmark", objective, Metered(source, meter), models, update, NoCheckpoints(),
-            Path(folder) / "log.csv", checkpoint_every=10_000,
-        )  # fmt: skip
-        log = train(run)
+        run = TrainingRun("benchmark", TRAINING, [], objective, Metered(source, meter), models, update, 0)
+        log = train(run, NoCheckpoints(), Path(folder) / "log.csv")
         meter.end()
     return log
 

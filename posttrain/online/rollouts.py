@@ -17,7 +17,7 @@ from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import Batch, joined, make_batch
+from posttrain.train.step import Batch, concatenate, make_batch
 
 
 class ReplayParams(Params):
@@ -102,7 +102,7 @@ class RolloutSource:
         epoch, part = divmod(place, self._params.minibatches)
         order = torch.randperm(self._groups(number), generator=self._generator(number, epoch))
         chosen = {number: order.tensor_split(self._params.minibatches)[part].tolist(), **self._replayed(number, step)}
-        return joined([self._minibatch_part(*one, step) for one in chosen.items()])
+        return concatenate([self._minibatch_part(*one, step) for one in chosen.items()])
 
     def metrics(self) -> dict[str, float]:
         """The mean of each reward of the round, and how many groups dynamic sampling kept."""
@@ -148,7 +148,7 @@ class RolloutSource:
     def _minibatch_part(self, number: int, groups: list[int], step: int) -> Batch:
         """Some groups of a round, with the optimizer steps since that round was sampled."""
         size = self._params.group_size
-        batch = self._rounds[number].part([group * size + i for group in groups for i in range(size)])
+        batch = self._rounds[number].select([group * size + i for group in groups for i in range(size)])
         age = torch.full((len(batch),), step - number * self._per_round)
         group = batch.columns.rows["group"] + number * self._params.prompts
         return batch.with_columns(batch.columns.with_rows(age=age, group=group))
@@ -255,7 +255,7 @@ class RolloutSource:
 
 def _with_group_numbers(groups: list[Batch]) -> Batch:
     """Groups as one batch, numbered in the column `group`."""
-    return joined(
+    return concatenate(
         [
             group.with_columns(group.columns.with_rows(group=torch.full((len(group),), number)))
             for number, group in enumerate(groups)

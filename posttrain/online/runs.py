@@ -39,7 +39,7 @@ from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource, EpochSource
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams, adamw, run_training
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm
 from posttrain.train.step import Update
@@ -287,7 +287,6 @@ class DistillRun(OnlineParams, RowLimit, DistillRunKnobs):
 
 def train_on_samples(
     name: str,
-    section: str,
     params: OnlineParams,
     objective: Objective,
     models: ModelSet,
@@ -296,6 +295,7 @@ def train_on_samples(
     inputs: list[Path],
 ) -> None:
     """Sample and train; writes the model and its metrics. `inputs`: the start model's folder first."""
+    section = name.replace("@", ".runs.")
     rollout, lengths = params.rollout, [len(one.ids) for one in prompts]
     check_capacity(
         text.context,
@@ -318,16 +318,10 @@ def train_on_samples(
         monitor=monitor,
     )
     source = params.source(samples, text)
+    inputs = [*inputs, *params.tables(), *([reward_model] if reward_model else [])]
+    update, step_tokens = params.update_rule(models, source.steps), params.step_tokens(max(lengths))
     log = run_training(
-        name,
-        params,
-        [*inputs, *params.tables(), *([reward_model] if reward_model else [])],
-        objective,
-        source,
-        models,
-        params.update_rule(models, source.steps),
-        params.progress,
-        step_tokens=params.step_tokens(max(lengths)),
+        TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, params.progress)
     )
     monitor.close()
 

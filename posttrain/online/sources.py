@@ -11,7 +11,7 @@ from torch import Tensor
 from posttrain.algorithms.sampled_rows import AllAbove, BestAgainstWorst, Reaching, RejectionSampled, Rising
 from posttrain.choices import Options
 from posttrain.train.batch_sources import BatchSource, EpochSource, Example, WrappedSource
-from posttrain.train.step import Batch, joined, make_batch
+from posttrain.train.step import Batch, concatenate, make_batch
 
 Select = Callable[[Batch, int], Batch]
 """(whole groups, optimizer step) -> the rows to train on."""
@@ -72,8 +72,8 @@ def best_rule(select: Options, steps_a_round: int) -> Select:
             case Reaching():
                 threshold = select.threshold
             case _:
-                return _part(batch, best_of_group(reward_B, group_B))
-        return _part(batch, above(reward_B, min(threshold, float(reward_B.max()))))
+                return _select_rows(batch, best_of_group(reward_B, group_B))
+        return _select_rows(batch, above(reward_B, min(threshold, float(reward_B.max()))))
 
     return select_rows
 
@@ -85,7 +85,7 @@ def paired(batch: Batch, chosen: Tensor, rejected: Tensor) -> Batch:
     """
     if not chosen.numel():
         chosen = rejected = torch.zeros(1, dtype=torch.long)
-    part = _part(batch, torch.stack([chosen, rejected], dim=1).flatten())
+    part = _select_rows(batch, torch.stack([chosen, rejected], dim=1).flatten())
     pairs = chosen.numel()
     columns = replace(part.columns, item_B=torch.arange(pairs).repeat_interleave(2))
     return part.with_columns(columns.with_rows(side=torch.tensor([1.0, -1.0]).repeat(pairs)))
@@ -95,9 +95,9 @@ def _rewards_and_groups(batch: Batch) -> tuple[Tensor, Tensor]:
     return batch.columns.rows["reward"], batch.columns.rows["group"]
 
 
-def _part(batch: Batch, rows_R: Tensor) -> Batch:
-    part = batch.part(rows_R.tolist())
-    return part.with_columns(replace(part.columns, item_B=None))
+def _select_rows(batch: Batch, rows_R: Tensor) -> Batch:
+    selected = batch.select(rows_R.tolist())
+    return selected.with_columns(replace(selected.columns, item_B=None))
 
 
 def best_against_worst(reward_B: Tensor, group_B: Tensor, gap: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -206,7 +206,7 @@ class PtxSource(WrappedSource):
             {name: one.new_zeros(len(text), *one.shape[1:]) for name, one in samples.columns.rows.items()},
             {name: torch.zeros(tokens, dtype=one.dtype) for name, one in samples.columns.tokens.items()},
         )
-        return joined([_with_pretrain(samples, text=False), _with_pretrain(empty, text=True)])
+        return concatenate([_with_pretrain(samples, text=False), _with_pretrain(empty, text=True)])
 
 
 class MixedSource(WrappedSource):

@@ -230,7 +230,7 @@ def test_the_longest_mismatched_row_is_a_prompt_with_another_rows_answer(workspa
     text = load_text(policy_folder(workspace / "my"))
     found = feedback(text, pl.DataFrame([judged(30, 2), judged(3, 40)]), RowLimit(), "data/mine/feedback.parquet")
     rows = [one.rows[0] for one in found]
-    assert found.longest_mixed == len(rows[0].prompt) + len(rows[1].rest) > max(map(len, rows))
+    assert found.longest_mismatched == len(rows[0].prompt) + len(rows[1].rest) > max(map(len, rows))
 
 
 def test_the_window_of_a_corpus_is_held_to_the_context(workspace: Path) -> None:

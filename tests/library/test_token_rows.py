@@ -76,7 +76,7 @@ def test_rows_are_those_of_the_tokenizer(text: ChatText, kept: bool, monkeypatch
     found = demonstrations(text, frame, LONG, "here", "all")
     assert [example.rows for example in found] == [[row] for row in expected]
     assert found.tokens.tolist() == [len(row) for row in expected]
-    assert found.learned == sum(len(row.rest) for row in expected)
+    assert found.trained_tokens == sum(len(row.rest) for row in expected)
     assert bool(files()) == kept
 
 
@@ -179,7 +179,7 @@ def test_long_rows_are_left_out_or_cut_and_counted(text: ChatText, capsys: pytes
     expected = [TokenRow(row.prompt, row.rest[: most - len(row.prompt)]) for row in whole if len(row.prompt) < most]
     assert [example.rows[0] for example in cut] == expected
     assert cut.tokens.tolist() == [len(row) for row in expected]
-    assert cut.learned == sum(len(row.rest) for row in expected)
+    assert cut.trained_tokens == sum(len(row.rest) for row in expected)
     told = f"{long - len(full)} cut, {len(full)} left out because no answer would be left"
     assert capsys.readouterr().out == f"here: {long} of 40 rows are longer than {most} tokens: {told}\n"
     assert 0 < len(full) < long

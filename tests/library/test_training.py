@@ -39,7 +39,8 @@ from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource, EpochSource, Example
 from posttrain.train.checkpoint import Checkpoints, fingerprint, run_key
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import Run, train
+from posttrain.train.loop import TrainingParams, TrainingRun
+from posttrain.train.loop import train as train_with
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.step import AdamW, Batch, OptimizerParams, StepClosure, Update
@@ -162,7 +163,7 @@ def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, Ba
     return objective, models, params.source(samples, text)
 
 
-def make_run(folder: Path, name: str, place: Path) -> Run:
+def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
     """One small run of each kind, everything made anew as a fresh process would."""
     objective: Any
     update: Update
@@ -181,10 +182,15 @@ def make_run(folder: Path, name: str, place: Path) -> Run:
     update = AdamW(trained, OPTIMIZER, source.steps)
     if name == "trpo":
         update = Trpo(models.policy, TrpoOptions(delta=0.02, iterations=4))
-    return Run(name, objective, source, models, update, Checkpoints(name, {}, []), place / f"{name}.csv", 1)
+    return TrainingRun(name, TrainingParams(checkpoint_every=1), [], objective, source, models, update, 0)
 
 
-def digest(run: Run) -> str:
+def train(run: TrainingRun, place: Path) -> MetricsLog:
+    """Train with checkpoints of its own and its metrics in `place`."""
+    return train_with(run, Checkpoints(run.name, {}, []), place / f"{run.name}.csv")
+
+
+def digest(run: TrainingRun) -> str:
     total = hashlib.sha256()
     for module in run.models.trained.values():
         for parameter in module.parameters():
@@ -223,7 +229,7 @@ def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(
     monkeypatch.setenv("DVC_ROOT", str(tmp_path / "whole"))
     whole = make_run(folder, name, tmp_path)
     start = digest(whole)
-    train(whole)
+    train(whole, tmp_path)
     expected, log = digest(whole), (tmp_path / f"{name}.csv").read_text()
     assert expected != start, "the run changed nothing, so the test would prove nothing"
 
@@ -232,9 +238,9 @@ def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(
         cut = make_run(folder, name, tmp_path)
         object.__setattr__(cut, "source", CutSource(cut.source, last))
         with pytest.raises(CutError):
-            train(cut)
+            train(cut, tmp_path)
     again = make_run(folder, name, tmp_path)
-    train(again)
+    train(again, tmp_path)
     assert digest(again) == expected
     assert (tmp_path / f"{name}.csv").read_text() == log
 
@@ -260,7 +266,7 @@ class Shaken:
 def test_a_cut_run_goes_on_with_the_same_random_numbers(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shaken() -> Run:
+    def shaken() -> TrainingRun:
         run = make_run(folder, "sft", tmp_path)
         object.__setattr__(run, "update", Shaken(run.update))
         return run
@@ -270,7 +276,7 @@ def test_a_cut_run_goes_on_with_the_same_random_numbers(
         monkeypatch.setenv("DVC_ROOT", str(tmp_path / place))
         randomness.seed(7)
         whole = shaken()
-        train(whole)
+        train(whole, tmp_path)
         expected.append(digest(whole))
     assert expected[0] == expected[1], "the seed does not decide the random numbers"
 
@@ -279,10 +285,10 @@ def test_a_cut_run_goes_on_with_the_same_random_numbers(
     cut = shaken()
     object.__setattr__(cut, "source", CutSource(cut.source, 3))
     with pytest.raises(CutError):
-        train(cut)
+        train(cut, tmp_path)
     randomness.seed(8)  # a new process is anywhere
     again = shaken()
-    train(again)
+    train(again, tmp_path)
     assert digest(again) == expected[0]
 
 
@@ -355,7 +361,7 @@ def test_a_teacher_with_a_context_is_asked_with_it(folder: Path, tmp_path: Path)
         AutoModelForCausalLM.from_pretrained(place, attn_implementation="eager")
         for place in (folder, tiny_folder(tmp_path / "same", seed=3))
     ]
-    seen = models.with_gradient(batch, objective.needs).tokens["teacher_kl"].detach()
+    seen = models.forward(batch, objective.needs).tokens["teacher_kl"].detach()
     expected = []
     for prompt, completion in ((row.prompt, row.rest) for row in batch.rows):
         theirs = models.teacher.prompts[tuple(prompt)]  # type: ignore[union-attr, index]
@@ -381,7 +387,7 @@ def test_opponents_come_from_the_mixture_and_are_not_learned_from(folder: Path) 
 
 def test_trpo_never_leaves_its_region(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    log = train(make_run(folder, "trpo", tmp_path))
+    log = train(make_run(folder, "trpo", tmp_path), tmp_path)
     assert all(row["trust_kl"] <= 0.02 for row in log.rows)
     assert any(row["step_share"] > 0 for row in log.rows), "no step was ever taken"
 
@@ -407,10 +413,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
     cut = make_run(folder, "sft", tmp_path)
     object.__setattr__(cut, "source", CutSource(cut.source, 2))
     with pytest.raises(CutError):
-        train(cut)
+        train(cut, tmp_path)
     monkeypatch.setattr(LikelihoodObjective, "loss", _broken(LikelihoodObjective.loss))
     with pytest.raises(TrainingError, match="loss and grad_norm not finite at step 2"):
-        train(run)
+        train(run, tmp_path)
     kept = Checkpoints("sft", {}, []).resume(lambda saved: saved)
     assert kept is not None and kept.step == 2
 
@@ -427,7 +433,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    train(make_run(folder, "sft", tmp_path))
+    train(make_run(folder, "sft", tmp_path), tmp_path)
     checkpoints = Checkpoints("sft", {}, [])
     newest = checkpoints.resume(lambda saved: saved)
     assert newest is not None
