@@ -1,4 +1,4 @@
-"""Reward models: a scalar head trained on comparisons, or on the correctness of single steps."""
+"""Reward model objectives: a scalar head trained on comparisons, or on the correctness of reasoning steps."""
 
 from __future__ import annotations
 
@@ -16,38 +16,37 @@ from posttrain.params import Params
 
 
 class RewardKnobs(Params):
-    """The Bradley-Terry objective of a scalar head."""
+    """The settings of the Bradley-Terry objective."""
 
     margin: float = Field(0.0, ge=0, description="by how much the chosen answer's score must win")
-    margins: Literal["constant", "column"] = Field("constant", description="column: each winner's own margin on top")
+    margins: Literal["constant", "column"] = Field("constant", description="column: plus each winner's own margin")
     compare: Literal["pairs", "ranks"] = Field(
         "pairs", description="ranks: all K (K - 1) / 2 pairs of a prompt's answers"
     )
-    centring: float = Field(0.0, ge=0, description="price of (s_c + s_r)^2, which keeps scores around 0")
+    centring: float = Field(0.0, ge=0, description="coefficient of (s_c + s_r)^2, which keeps scores around 0")
 
 
 @dataclass(frozen=True)
 class RewardObjective(Objective):
     """-logsigmoid(s_c - s_r - margin), mean over the pairs of a prompt, then over prompts (Ouyang 2022).
 
-    Scores are free up to a constant; `demonstration_bias` gives the one to store in the head's bias so
-    that demonstrations average 0.
+    The loss leaves a constant of the scores free; `demonstration_bias` is the one by which demonstrations average 0.
     """
 
     knobs: RewardKnobs
 
     @property
     def needs(self) -> frozenset[str]:
-        wanted = {"score", "side" if self.knobs.compare == "pairs" else "rank"}
-        return frozenset(wanted | ({"margin"} if self.knobs.margins == "column" else set()))
+        needs = {"score", "side" if self.knobs.compare == "pairs" else "rank"}
+        return frozenset(needs | ({"margin"} if self.knobs.margins == "column" else set()))
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
-        """1 / (prompts * pairs of the prompt) on each row; prompts without a comparison count for nothing."""
+        """1 / (prompts * pairs of the prompt) on each row; prompts without a comparison have weight 0."""
         require_columns(step, columns_before_prepare(self.needs), "reward")
         won, _ = comparisons(self._rank(step), step.items)
         if won.numel() == 0:
-            raise ValueError("no item holds two answers of different rank, so there is nothing to learn from")
+            raise ValueError("no item holds two answers of different rank, so there is nothing to train on")
         pairs_B = _per_item_count(won, step.items)
         prompts = torch.unique(step.items[pairs_B > 0]).numel()
         return Prepared(step.with_rows(weight=(pairs_B > 0) / (pairs_B.clamp(min=1) * prompts)), dict(state))
@@ -72,7 +71,7 @@ class RewardObjective(Objective):
 
 
 class ProcessKnobs(Params):
-    """The objective of a scalar head that judges each step of a solution."""
+    """The settings of a process reward model."""
 
     aggregation: Literal["step_mean", "solution_mean"] = Field(
         "step_mean", description="mean over all steps, or over a solution's steps and then over solutions"

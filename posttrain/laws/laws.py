@@ -114,8 +114,8 @@ def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
         case = _with(case, "reward_parts", 0.7) if kind.by_part else case
         case = _with(case, "old_value", 0.0) if kind.valued else case
         return _largest(run(case).gradients["logp"])
-    if isinstance(objective, PreferenceObjective) and isinstance(objective.item, PairLoss):
-        if not objective.item.balanced:
+    if isinstance(objective, PreferenceObjective) and isinstance(objective.loss_entry, PairLoss):
+        if not objective.loss_entry.balanced:
             return None
         return _cancelled(build(PreferenceObjective(objective.knobs.model_copy(update={"nll": 0.0})), shape), "logp")
     if isinstance(objective, RewardObjective) and "side" in objective.needs and not objective.knobs.centring:
@@ -152,7 +152,7 @@ def direction(objective: Objective, shape: Shape) -> float | None:
         return None
     objective = replace(objective, knobs=objective.knobs.model_copy(update={"nll": 0.0}))
     case = build(objective, shape)
-    if isinstance(objective.item, PairLoss):
+    if isinstance(objective.loss_entry, PairLoss):
         twins = _twins(case)
         slope_B = twins.step.sum_rows(run(twins).gradients["logp"])
         away = slope_B[0::2] - slope_B[1::2]

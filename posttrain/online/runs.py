@@ -174,7 +174,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
     @property
     def compares_groups(self) -> bool:
         """Whether the advantage is relative to the group."""
-        return self.compares.grouped
+        return self.advantage_entry.grouped
 
     def update_rule(self, models: ModelSet, steps: int) -> Update:
         """AdamW, or TRPO with AdamW for the critic."""

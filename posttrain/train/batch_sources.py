@@ -1,4 +1,4 @@
-"""Batch sources: where the batches of a run come from. Those over examples use each once per epoch, in a seeded order."""
+"""Batch sources: the batches of a run; those over examples use each once per epoch, in an order by the seed."""
 
 from __future__ import annotations
 

@@ -92,11 +92,11 @@ def _price(knobs: Any, rows: Rows, sampled: str, state: dict[str, float]) -> flo
     """What moving costs in this step; only a fresh batch after a reused one changes it."""
     if knobs.penalty.type == "none":
         return 0.0
-    if any(row["age"] > 0 for row in rows) or knobs.penalty.target is None or state["moved"] == 0:
+    if any(row["age"] > 0 for row in rows) or knobs.penalty.target is None or state["last_kl_old"] == 0:
         return state["penalty"]
-    if state["moved"] < knobs.penalty.target / 1.5:
+    if state["last_kl_old"] < knobs.penalty.target / 1.5:
         return state["penalty"] / 2
-    return state["penalty"] * (2 if state["moved"] > knobs.penalty.target * 1.5 else 1)
+    return state["penalty"] * (2 if state["last_kl_old"] > knobs.penalty.target * 1.5 else 1)
 
 
 def _correction(knobs: Any, row: dict[str, Any], t: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from posttrain.algorithms.policy import PolicyObjective, doubled_or_halved, proportional
+from posttrain.algorithms.policy import PolicyObjective, doubling_factor, proportional_factor
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
@@ -13,12 +13,12 @@ from posttrain.formulas.ragged import Ragged
 
 
 def test_the_rules_that_move_beta() -> None:
-    assert proportional(12.0, 6.0, 100, 1000) == pytest.approx(1.02)
-    assert proportional(0.0, 6.0, 100, 1000) == pytest.approx(0.98)
-    assert proportional(6.3, 6.0, 100, 1000) == pytest.approx(1.005)
-    assert doubled_or_halved(0.016, 0.01) == 2
-    assert doubled_or_halved(0.006, 0.01) == 0.5
-    assert doubled_or_halved(0.01, 0.01) == 1
+    assert proportional_factor(12.0, 6.0, 100, 1000) == pytest.approx(1.02)
+    assert proportional_factor(0.0, 6.0, 100, 1000) == pytest.approx(0.98)
+    assert proportional_factor(6.3, 6.0, 100, 1000) == pytest.approx(1.005)
+    assert doubling_factor(0.016, 0.01) == 2
+    assert doubling_factor(0.006, 0.01) == 0.5
+    assert doubling_factor(0.01, 0.01) == 1
 
 
 def moved(age: float, by: float) -> Ragged:

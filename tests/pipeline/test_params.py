@@ -234,7 +234,7 @@ def test_own_files_and_models_must_be_there(text: str, words: str) -> None:
         ("online: {runs: {a: {surrogate: {hih: 1.0}}}}", "online.runs.a.surrogate.hih: unknown key. Did you mean"),
         (
             "online: {runs: {a: {rollout: {sampling: {top_p: 0.9}}}}}",
-            "rollout.sampling: top_p = 0.9 draws from another",
+            "rollout.sampling: top_p = 0.9 samples from another",
         ),
         (
             "online: {runs: {a: {rollout: {sampling: {top_k: 5}}}}}",

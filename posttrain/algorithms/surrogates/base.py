@@ -53,7 +53,7 @@ class Surrogate:
     """
 
     options: type[Options]
-    item: Callable[[Tokens, Any], Tensor]
+    term: Callable[[Tokens, Any], Tensor]
     """(tokens, options) -> [N], to maximise. On the policy's own samples its gradient has to be the advantage."""
     formula: str
     clipped: Callable[[Tokens, Any], Tensor] | None = None

@@ -52,12 +52,12 @@ def _dppo(divergence: Callable[[Tensor, Tensor], Tensor], options: type[DppoOpti
             up = (tokens.advantage > 0) & (moved > 0) & (far > o.limit_pos)
             return up | ((tokens.advantage < 0) & (moved < 0) & (far > o.limit_neg))
 
-    def item(tokens: Tokens, o: DppoOptions) -> Tensor:
+    def term(tokens: Tokens, o: DppoOptions) -> Tensor:
         """sg(min(r, cap) M) A logp, r against the sampler."""
         weight = tokens.ratio.detach().clamp(max=o.cap).masked_fill(masked(tokens, o), 0.0)
         return weight * tokens.advantage * tokens.logp
 
-    return Surrogate(options, item, formula, clipped=masked)
+    return Surrogate(options, term, formula, clipped=masked)
 
 
 SURROGATES = {
