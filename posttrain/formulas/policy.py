@@ -1,4 +1,4 @@
-"""What policy losses are made of: importance ratios, surrogates, estimators of the KL, and the critic's loss."""
+"""The formulas of policy losses: importance ratios, surrogates, KL estimators, and the critic's loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from posttrain.formulas.ragged import mean_rows, repeat_to_tokens
 
 CAP = 20.0
-"""Bound on |log ratio|: exp stays finite where a policy has run away. A token beyond it has no gradient."""
+"""Bound on |log ratio|: exp stays finite even where the policy diverged. A token beyond it has no gradient."""
 
 
 def token_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
@@ -24,9 +24,9 @@ def sequence_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) ->
 
 
 def truncated_importance(recomputed_logp_N: Tensor, sampled_logp_N: Tensor, cap: float) -> Tensor:
-    """sg(min(exp(recomputed - sampled), cap)): corrects for a sampler whose numbers are not the trainer's (Yao 2025).
+    """sg(min(exp(recomputed - sampled), cap)): corrects for a sampler with other log-probs (Yao 2025).
 
-    Both are log-probs of the policy that sampled, as the trainer computes them and as the sampler recorded them.
+    Both are log-probs of the sampling policy: recomputed by the trainer, and recorded by the sampler.
     """
     return (recomputed_logp_N - sampled_logp_N).detach().clamp(-CAP, CAP).exp().clamp(max=cap)
 
@@ -52,11 +52,11 @@ def cispo(ratio: Tensor, logp: Tensor, advantage: Tensor, low: float | None, hig
 
 
 def outside(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
-    """Whether PPO's clip cuts a token's gradient: over the top with A > 0, or under the bottom with A < 0."""
+    """Whether PPO's clip removes a token's gradient: r > 1 + high with A > 0, or r < 1 - low with A < 0."""
     return ((ratio > 1 + high) & (advantage > 0)) | ((ratio < _lowest(low)) & (advantage < 0))
 
 
-def beyond(ratio: Tensor, low: float | None, high: float) -> Tensor:
+def outside_either_edge(ratio: Tensor, low: float | None, high: float) -> Tensor:
     """Whether CISPO's weight is not the ratio itself."""
     return (ratio > 1 + high) | (ratio < _lowest(low))
 
@@ -66,11 +66,11 @@ def _lowest(low: float | None) -> float:
 
 
 OVERFLOW = 80.0
-"""exp of more is soon infinite in single precision; a token that far out is charged as much, without gradient."""
+"""exp of more is soon infinite in single precision; a token beyond it counts as much, without gradient."""
 
 
 def k1(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """logp - ref_logp: unbiased, high variance, negative at times; its gradient has expectation 0."""
+    """logp - ref_logp: unbiased, high variance, can be negative; its gradient has expectation 0."""
     return logp - ref_logp
 
 

@@ -34,7 +34,7 @@ def mean_rows(values_N: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def repeat_to_tokens(values_B: Tensor, lengths_B: Tensor, count: int | None = None) -> Tensor:
-    """Each row's value on each of its tokens: [B] -> [N]; without `count` a GPU is waited for."""
+    """Each row's value on each of its tokens: [B] -> [N]; without `count` it waits for the GPU."""
     return torch.repeat_interleave(values_B, lengths_B, output_size=count)
 
 
@@ -85,7 +85,7 @@ class Ragged:
     item_B: Tensor | None = None
 
     def __post_init__(self) -> None:
-        # a look at lengths on a device would wait for it, and they were checked before they went there
+        # reading lengths on a device would wait for it, and they were checked before they were moved
         count = next((column.numel() for column in self.tokens.values()), 0)
         if self.lengths_B.device.type == "cpu":
             count = int(self.lengths_B.sum())
@@ -128,12 +128,12 @@ class Ragged:
         )
 
     def tokens_in(self, part: slice) -> Ragged:
-        """Some neighbouring tokens as one row that has token columns only."""
+        """Adjacent tokens as one row with token columns only."""
         tokens = {name: column[part] for name, column in self.tokens.items()}
         return Ragged(torch.tensor([part.stop - part.start]), tokens=tokens)
 
     def overlaid(self, part: Ragged, chosen_B: Tensor) -> Ragged:
-        """These rows with the new columns of `part`, which are their rows where chosen; 0 on all other rows."""
+        """These rows with the new columns of `part` (the chosen rows); 0 on all other rows."""
         chosen_N = self.repeat_to_tokens(chosen_B)
         rows = {
             name: column.new_zeros(len(self)).masked_scatter(chosen_B, column)
@@ -189,7 +189,7 @@ def kept_rows(lengths_B: Tensor, dropped_B: Tensor | None, like: Tensor) -> Tens
 
 
 def per_item(item_B: Tensor) -> Tensor:
-    """1 / items on each row, in double precision: the mean over items, whichever rows an item has."""
+    """1 / items on each row, in double precision: the mean over items of any number of rows."""
     count = max(torch.unique(item_B).numel(), 1)
     return torch.full(item_B.shape, 1 / count, dtype=torch.float64, device=item_B.device)
 
@@ -207,7 +207,7 @@ def row_keys(seed: int, names: Sequence[str]) -> Tensor:
 
 
 def uniform(keys_R: Tensor, count: int, first_R: Tensor | None = None) -> Tensor:
-    """A number in [0, 1) for each row at each of `count` positions from the row's first on, which is 0 [R, count]."""
+    """A number in [0, 1) for each row at `count` positions, from `first_R` or 0 on [R, count]."""
     place_RT = torch.arange(count, device=keys_R.device) + (0 if first_R is None else first_R[:, None])
     return uniform_at(keys_R[:, None], place_RT)
 

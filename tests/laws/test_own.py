@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from posttrain.errors import ParamsError
 from posttrain.laws.laws import LAWS
-from posttrain.laws.own import hold, subjects, worst
+from posttrain.laws.own import check_module, subjects, worst
 from posttrain.online.runs import ONLINE
 from posttrain.params import check
 from stages.preference import PREFERENCE
@@ -41,7 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_example_of_the_docs_works_as_it_stands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,), (runs,) = blocks("python"), blocks("yaml")
     (place / "custom/my_losses.py").write_text(code)
-    text = hold("my_losses")
+    text = check_module("my_losses")
     assert "my_losses:soft" in text and "my_losses:hinge" in text
     assert "FAILS" not in text
     settings = YAML(typ="safe", pure=True).load(runs)
@@ -120,7 +120,7 @@ def test_the_command_prints_the_table_and_exits_1(place: Path) -> None:
 def test_what_cannot_be_held_against_the_laws_says_why(code: str, words: str, place: Path) -> None:
     (place / "custom/broken.py").write_text(code)
     with pytest.raises(ParamsError, match=re.escape(words)):
-        hold("broken")
+        check_module("broken")
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_a_combination_that_means_nothing_is_refused_with_the_reason(
     ("name", "over", "because"),
     [
         ("online_dpo", {"loss": "kto"}, "takes single answers"),
-        ("online_dpo", {"parts": 2}, "cuts given data"),
+        ("online_dpo", {"parts": 2}, "is for a table of pairs"),
         ("ipo_md", {"reference": False}, "mixture samples with the reference"),
     ],
 )

@@ -99,7 +99,7 @@ def marked(case: Case, column: str) -> set[tuple[int, int]]:
     return {(key, i) for key, start, length in rows for i in range(length) if bool(step.tokens[column][start + i])}
 
 
-@pytest.mark.parametrize(("name", "column"), [("clip_cov", "dropped"), ("kl_cov", "charged")])
+@pytest.mark.parametrize(("name", "column"), [("clip_cov", "dropped"), ("kl_cov", "penalised")])
 def test_the_marked_tokens_belong_to_samples_and_not_to_their_order(name: str, column: str) -> None:
     case = build(subjects()[f"{name}, a large share"](), SHAPE)
     first = marked(case, column)
@@ -120,7 +120,7 @@ def test_kl_cov_breaks_ties_by_the_sample_and_then_by_position() -> None:
         "sample_key": torch.tensor([5, -5]),
     }
     case = replace(case, step=Ragged(torch.tensor([2, 2]), rows, tokens))
-    assert marked(case, "charged") == {(-5, 0), (-5, 1)}
+    assert marked(case, "penalised") == {(-5, 0), (-5, 1)}
 
 
 def test_kl_cov_charges_nothing_on_its_own_samples() -> None:
@@ -129,7 +129,7 @@ def test_kl_cov_charges_nothing_on_its_own_samples() -> None:
     same = dict.fromkeys(("old_logp", "step_start_logp"), case.leaves["logp"])
     case = replace(case, step=case.step.with_tokens(**same))
     prepared = objective.prepare(case.step, dict(case.state)).step
-    assert bool(prepared.tokens["charged"].any())
+    assert bool(prepared.tokens["penalised"].any())
     expected = -prepared.tokens["weight"] * prepared.tokens["advantage"]
     assert_close(run(case).gradients["logp"], expected)
 
