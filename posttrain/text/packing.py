@@ -1,9 +1,8 @@
-"""Rows of token ids packed into one sequence without padding, each prompt once however many answers share it.
+"""Rows of token ids packed into one sequence without padding; a prompt shared by several rows is stored once.
 
-A row is a prompt, what follows it, and a mask of the tokens that are trained. The packed sequence holds every prompt
-once and the rest of each row. A row's attention runs over its own tokens only: rows of similar length are gathered
-next to each other, padded on the right (where a causal mask hides it), and each packed token takes its output from one
-place. Nothing leaks across rows.
+A row is a prompt, the rest, and a mask of the trained tokens. The packed sequence holds each prompt once and the rest
+of each row. A row attends to its own tokens only: rows of similar length are gathered into buckets, padded on the right
+(where the causal mask hides it), and each packed token takes its output from one of them.
 """
 
 from __future__ import annotations
