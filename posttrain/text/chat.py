@@ -91,7 +91,7 @@ class ChatText:
         return self.prompts([messages])[0]
 
     def conversations(self, conversations: Sequence[Conversation], turns: Trained) -> list[TokenRow]:
-        """Rows of conversations that end with the assistant; trained are all its turns or the last, end tokens included.
+        """Rows of conversations that end with the assistant; trained are all its turns or the last, with end tokens.
 
         The template must render a turn the same when turns follow it, unless `{% generation %}` marks it.
         """

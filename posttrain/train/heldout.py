@@ -1,4 +1,4 @@
-"""What a training stage measures on the rows that it has not learned from."""
+"""Measurements on held-out rows."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_a_table_is_tokenized_once(text: ChatText, tokenizer: Path, monkeypatch:
             file.write_bytes(data)
     assert again()
     assert not again()
-    monkeypatch.setattr(mapped, "KEPT_BYTES", kept.stat().st_size)
+    monkeypatch.setattr(mapped, "CACHE_BYTES", kept.stat().st_size)
     assert again(table=frame.tail(18))
     assert len(files()) == 2, "the least recently used files are removed"
 
