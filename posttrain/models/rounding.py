@@ -55,10 +55,10 @@ def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -
 
 def _dtype_of(model: Any, name: str, dtype: torch.dtype) -> torch.dtype:
     """The dtype that a tensor is saved in: some families keep a few in float32, whatever the others have."""
-    kept = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    patterns = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     if dtype == torch.float16:
-        kept |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    single = any(re.search(pattern.replace("*", ".*"), name) for pattern in kept)
+        patterns |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    single = any(re.search(pattern.replace("*", ".*"), name) for pattern in patterns)
     return torch.float32 if single else dtype
 
 
@@ -73,16 +73,16 @@ def _hub_layout(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     from transformers.core_model_loading import revert_weight_conversion
 
     model._weight_conversions = None  # the family's layout, whichever one the files had that were loaded
-    found: dict[str, Tensor] = revert_weight_conversion(model, tensors)
-    return found
+    converted: dict[str, Tensor] = revert_weight_conversion(model, tensors)
+    return converted
 
 
 def unshared(model: nn.Module) -> dict[str, Tensor]:
     """The parameters and saved buffers, each tied tensor once."""
     seen: dict[int, str] = {}
-    kept: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, part in model.state_dict(keep_vars=True).items():
         if id(part) not in seen:
             seen[id(part)] = name
-            kept[name] = part
-    return kept
+            tensors[name] = part
+    return tensors

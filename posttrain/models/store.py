@@ -15,7 +15,16 @@ from posttrain.errors import ModelError
 from posttrain.formats import MODELS, check_format
 from posttrain.measure.phases import phase
 from posttrain.models.forward import run_in_rows, runs_in_rows
-from posttrain.models.loading import filled, is_scorer, model_class, not_finite, outline, ready, scorer_name, with_score
+from posttrain.models.loading import (
+    is_scorer,
+    load_weights,
+    meta_model,
+    model_class,
+    not_finite,
+    scorer_name,
+    with_our_attention,
+    with_scalar_head,
+)
 from posttrain.models.rounding import SaveDtype, round_weights, saved_tensors
 from posttrain.models.weights import SHARD_BYTES, WeightFiles, describe, digest, kind, open_weights, write_shards
 from posttrain.workspace import finite_json
@@ -70,9 +79,9 @@ def new_model(config: Any, seed: int) -> Any:
 
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
     cls = model_class(config)
-    outline(cls, config, "the model's shape")
+    meta_model(cls, config, "the model's shape")
     torch.manual_seed(seed)
-    return ready(cls(config))
+    return with_our_attention(cls(config))
 
 
 @phase("load")
@@ -82,7 +91,7 @@ def load_model(path: str | Path) -> Any:
     config = load_config(folder)
     with open_weights(folder) as weights:
         _check_digests(weights)
-        return filled(model_class(config), config, weights)
+        return load_weights(model_class(config), config, weights)
 
 
 def load_policy(path: str | Path) -> Any:
@@ -100,7 +109,7 @@ def load_scorer(path: str | Path) -> Any:
     model = load_model(path)
     if is_scorer(model):
         return model
-    scorer = with_score(model, str(path))
+    scorer = with_scalar_head(model, str(path))
     if runs_in_rows(model):
         run_in_rows(scorer)
     return scorer.eval()

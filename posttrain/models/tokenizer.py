@@ -105,13 +105,13 @@ def _read_template(file: str) -> str:
     if leads_out(file, CUSTOM):
         raise ModelError(what=f"the chat template lies outside {CUSTOM}/", where=file, fix=f"Move it to {CUSTOM}/")
     try:
-        found = Path(file).read_text(encoding="utf-8")
+        template = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         what = f"the chat template cannot be read ({error})"
         raise ModelError(what=what, where=file, fix="Give a Jinja file in UTF-8") from error
-    if not found.strip():
+    if not template.strip():
         raise ModelError(what="the chat template is empty", where=file, fix="Write a Jinja template, or remove the key")
-    return found
+    return template
 
 
 def _missing(folder: Path, target: Path, template: str | None) -> tuple[dict[str, Any], list[str]]:
@@ -119,8 +119,8 @@ def _missing(folder: Path, target: Path, template: str | None) -> tuple[dict[str
     tokenizer, added, messages = load_tokenizer(target), {}, []
     end = tokenizer.eos_token
     if end is None:
-        found = load_config(folder).get_text_config().eos_token_id
-        first = found[0] if isinstance(found, list) and found else found
+        listed = load_config(folder).get_text_config().eos_token_id
+        first = listed[0] if isinstance(listed, list) and listed else listed
         end = tokenizer.convert_ids_to_tokens(first) if isinstance(first, int) and 0 <= first < len(tokenizer) else None
         if end is None:
             fix = "Set eos_token in tokenizer_config.json to the token that ends an answer"
@@ -143,18 +143,18 @@ def _convert(folder: Path, target: Path) -> None:
     from transformers import AutoTokenizer
 
     try:
-        found = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        if not found.get_vocab().keys() - set(found.all_special_tokens):
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        if not tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens):
             raise ValueError("there is no file with a vocabulary")
-        found.backend_tokenizer.save(str(target / "tokenizer.json"))
+        tokenizer.backend_tokenizer.save(str(target / "tokenizer.json"))
     except Exception as error:  # tokenizers raises plain Exception; there is no narrower class
         what = f"tokenizer.json is missing and cannot be made from its files ({' '.join(str(error).split())[:200]})"
         fix = "Where its packages are installed, run AutoTokenizer.from_pretrained(...).save_pretrained(...) once"
         raise ModelError(what=what, where=str(folder), fix=fix) from error
     file = target / "tokenizer_config.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    config |= found.special_tokens_map
-    if found.chat_template:
-        config["chat_template"] = found.chat_template
+    config |= tokenizer.special_tokens_map
+    if tokenizer.chat_template:
+        config["chat_template"] = tokenizer.chat_template
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -98,7 +98,7 @@ class RolloutSource:
         if number not in self._rounds:
             self._rounds[number] = self._sample_round(number)
             oldest = number - (self._params.replay.rounds if self._params.replay.groups else 0)
-            self._rounds = {kept: batch for kept, batch in self._rounds.items() if kept >= oldest}
+            self._rounds = {n: batch for n, batch in self._rounds.items() if n >= oldest}
         epoch, part = divmod(place, self._params.minibatches)
         order = torch.randperm(self._groups(number), generator=self._generator(number, epoch))
         chosen = {number: order.tensor_split(self._params.minibatches)[part].tolist(), **self._replayed(number, step)}
@@ -169,25 +169,25 @@ class RolloutSource:
         self._sampler.sync(self._models.policy, f"round {number}")
         if self._models.old is not None:
             self._models.copy_policy(self._models.old)
-        kept: list[Batch] = []
+        accepted: list[Batch] = []
         spare: list[Batch] = []
         parts: dict[str, list[float]] = {}
         tries, resample = 0, self._plan.resample
-        while len(kept) < self._params.prompts and tries <= resample:
+        while len(accepted) < self._params.prompts and tries <= resample:
             groups = self._sample_groups(
-                self._next_prompts(self._params.prompts - len(kept)), f"{number}:{tries}", parts
+                self._next_prompts(self._params.prompts - len(accepted)), f"{number}:{tries}", parts
             )
             for group in groups:
                 zero_variance = resample > 0 and has_zero_variance(group.columns.rows["reward"])
-                (spare if zero_variance else kept).append(group)
+                (spare if zero_variance else accepted).append(group)
             tries += 1
-        short = max(self._params.minibatches - len(kept), 0)
-        kept += spare[:short]
-        self._monitor.round([group.columns.rows["reward"] for group in kept])
+        short = max(self._params.minibatches - len(accepted), 0)
+        accepted += spare[:short]
+        self._monitor.round([group.columns.rows["reward"] for group in accepted])
         self._metrics = {f"reward_{name}": sum(values) / len(values) for name, values in parts.items()}
         if resample:
-            self._metrics |= {"sampling_rounds": float(tries), "groups_kept": len(kept) / self._params.prompts}
-        return self._models.add_scored_columns(_with_group_numbers(kept), self._needs - {"step_start_logp"})
+            self._metrics |= {"sampling_rounds": float(tries), "groups_kept": len(accepted) / self._params.prompts}
+        return self._models.add_scored_columns(_with_group_numbers(accepted), self._needs - {"step_start_logp"})
 
     def _next_prompts(self, count: int) -> list[Prompt]:
         """The next prompts: all of them once per pass, each pass in another order."""

@@ -108,21 +108,21 @@ def _best(
 ) -> pl.DataFrame:
     """The best sample of each prompt (the first of equals) as a demonstration with its reward as `score`."""
     least = -math.inf if params.min_score is None else params.min_score
-    kept = []
+    demonstrations = []
     for i, row in enumerate(rows):
         complete = [k for k in range(i * params.samples, (i + 1) * params.samples) if _learnable(samples[k])]
         best = max(complete, key=rewards.__getitem__, default=None)
         if best is not None and rewards[best] >= least:
             messages = [*row["prompt"], *map(dict, samples[best].turns)]
             shared = {name: row[name] for name in ("split", "problem")}
-            kept.append({**shared, "messages": messages, "score": rewards[best]})
+            demonstrations.append({**shared, "messages": messages, "score": rewards[best]})
     for split in ("train", "heldout"):
-        if not any(row["split"] == split for row in kept):
+        if not any(row["split"] == split for row in demonstrations):
             reached = "" if params.min_score is None else f" of reward >= min_score = {params.min_score:g}"
             what = f"no {split} prompt got a complete sample{reached} (the best of all has {max(rewards):g})"
             fix = "Raise samples or prompts, lower min_score, or leave chat out of tables"
             raise DataError(what=what, where=f"{where} (params.yaml)", fix=fix)
-    return with_ids(pl.DataFrame(kept), "chat").unique("id", keep="first", maintain_order=True)
+    return with_ids(pl.DataFrame(demonstrations), "chat").unique("id", keep="first", maintain_order=True)
 
 
 def _of_difficulty(
@@ -133,14 +133,14 @@ def _of_difficulty(
     scores = (rewards[i : i + params.samples] for i in range(0, len(rewards), params.samples))
     rates = [sum(score >= params.pass_score for score in mine) / len(mine) for mine in scores]
     train = sum(row["split"] == "train" for row in rows)
-    kept = [row for row, rate in zip(rows, rates, strict=True) if row["split"] != "train" or low <= rate <= high]
-    left = sum(row["split"] == "train" for row in kept)
+    selected = [row for row, rate in zip(rows, rates, strict=True) if row["split"] != "train" or low <= rate <= high]
+    left = sum(row["split"] == "train" for row in selected)
     counts = f"{sum(rate == 0 for rate in rates):,} never pass, {sum(rate == 1 for rate in rates):,} always"
     print(f"{where}: {left:,} of {train:,} training prompts have a pass rate in [{low:g}, {high:g}]; of all, {counts}")
     if not left:
         what = f"no training prompt has a pass rate in [{low:g}, {high:g}]; of {len(rates):,} prompts {counts}"
         raise DataError(what=what, where=f"{where} (params.yaml)", fix="Widen pass_rate, or lower pass_score")
-    return with_ids(pl.DataFrame(kept), "prompts")
+    return with_ids(pl.DataFrame(selected), "prompts")
 
 
 def _learnable(sampled: Rollout) -> bool:

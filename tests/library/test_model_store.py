@@ -77,7 +77,7 @@ NORM = "model.norm.weight"
     ("damage", "words"),
     [
         (weights(lambda t: t.pop(NORM)), f"missing {NORM}"),
-        (weights(lambda t: t.update(extra=torch.zeros(2))), "foreign extra"),
+        (weights(lambda t: t.update(extra=torch.zeros(2))), "unexpected extra"),
         (weights(lambda t: t.update({NORM: torch.zeros(7)})), f"{NORM} has shape [7], expected [32]"),
         (weights(lambda t: t[NORM].fill_(float("nan"))), f"{NORM} is not finite"),
         (weights(lambda t: t.update({NORM: torch.ones(32, dtype=torch.int32)})), "is int32, expected floating point"),
