@@ -50,14 +50,15 @@ class LocalSampler:
     ) -> list[Completion]:
         """A completion of each request; requests of the same tokens share their prefill."""
         keys = None if greedy else row_keys(seed, [one.name for one in requests])
-        buffer = CompletionBuffer(len(requests), params.max_tokens, self._stops, params.stop)
-        stops, was_training = self._stops.tokens, self._model.training
+        was_training = self._model.training
         self._model.eval()
         with self._runtime.autocast():
-            Decoder(self._model, requests, params, keys, buffer, stops, self._runtime, mixture, advance).run()
+            decoder = Decoder(
+                self._model, requests, params, keys, self._stops, self._runtime, mixture=mixture, advance=advance
+            )
+            completions = decoder.run()
         self._model.train(was_training)
-        completions = zip(buffer.ids, buffer.logps, buffer.truncated, strict=True)
-        return [Completion(ids, logps, "length" if truncated else "stop") for ids, logps, truncated in completions]
+        return completions
 
 
 DROP_FRACTION = 0.2
@@ -81,17 +82,18 @@ class Decoder:
         requests: Sequence[Request],
         params: SamplingParams,
         keys: Tensor | None,
-        buffer: CompletionBuffer,
-        stops: Sequence[int],
+        stops: Stops,
         runtime: Runtime,
+        *,
         mixture: Mixture | None,
         advance: Callable[[int], None] | None,
     ) -> None:
         """`keys`: the random stream of each request; None: greedy decoding. `advance`: see `Sampler.generate`."""
         unique: dict[int, tuple[int, ...]] = {}
         self._prompts = [unique.setdefault(id(one.ids), tuple(one.ids)) for one in requests]
-        self._params, self._keys, self._buffer, self._advance = params, keys, buffer, advance
-        self._stops, self._device = stops, runtime.device
+        self._params, self._keys, self._advance = params, keys, advance
+        self._buffer = CompletionBuffer(len(requests), params.max_tokens, stops, params.stop)
+        self._stops, self._device = stops.tokens, runtime.device
         longest = max((len(one.ids) for one in requests), default=0)
         self._share = 0.0 if mixture is None else mixture.share
         models = [model] if mixture is None else [model, mixture.other]
@@ -109,8 +111,8 @@ class Decoder:
         self._keys_R: Tensor | None = None
         self._done_R = torch.zeros(0, dtype=torch.bool)
 
-    def run(self) -> None:
-        """Decode every request."""
+    def run(self) -> list[Completion]:
+        """Decode a completion of each request."""
         self._admit()
         while self._slots:
             token_R, logp_R = sample_next(self._logits(), self._draw(), self._params.top_p, self._params.top_k)
@@ -122,6 +124,7 @@ class Decoder:
             else:
                 self._append(token_R, self._position_R)
                 self._position_R += 1
+        return self._buffer.completions()
 
     def _logits(self) -> Tensor:
         logits = [backend.next_logits().div_(self._params.temperature) for backend in self._backends]
@@ -208,12 +211,12 @@ class Decoder:
 class CompletionBuffer:
     """The tokens and log-probs of each completion so far, and whether it has ended."""
 
-    def __init__(self, count: int, longest: int, stop: Stops, strings: Sequence[str]) -> None:
+    def __init__(self, count: int, max_tokens: int, stops: Stops, strings: Sequence[str]) -> None:
         self.ids: list[list[int]] = [[] for _ in range(count)]
         self.logps: list[list[float]] = [[] for _ in range(count)]
         self.ended, self.truncated = [False] * count, [False] * count
-        self._longest, self._tokens = longest, frozenset(stop.tokens)
-        self._strings = StopStrings(strings, stop.decode)
+        self._max_tokens, self._stop_tokens = max_tokens, frozenset(stops.tokens)
+        self._strings = StopStrings(strings, stops.decode)
 
     def add(self, number: int, ids: Sequence[int], logps: Sequence[float]) -> None:
         """Append to a completion; tokens after its end are ignored."""
@@ -223,14 +226,19 @@ class CompletionBuffer:
         before = len(mine)
         mine.extend(ids)
         end = self._end(mine, before)
-        self.truncated[number] = end is None and len(mine) >= self._longest
+        self.truncated[number] = end is None and len(mine) >= self._max_tokens
         self.ended[number] = end is not None or self.truncated[number]
         if end is not None:
             del mine[end:]
         self.logps[number].extend(logps[: len(mine) - before])
 
+    def completions(self) -> list[Completion]:
+        """The finished completions."""
+        rows = zip(self.ids, self.logps, self.truncated, strict=True)
+        return [Completion(ids, logps, "length" if truncated else "stop") for ids, logps, truncated in rows]
+
     def _end(self, ids: list[int], before: int) -> int | None:
-        by_token = next((i + 1 for i in range(before, len(ids)) if ids[i] in self._tokens), None)
+        by_token = next((i + 1 for i in range(before, len(ids)) if ids[i] in self._stop_tokens), None)
         by_string = self._strings.end(ids, len(ids) - before)
         return min((end for end in (by_token, by_string) if end is not None), default=None)
 
