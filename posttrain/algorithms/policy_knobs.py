@@ -19,7 +19,7 @@ HORIZON = 10_000
 class KlOptions(Options):
     """A penalty on the KL to the reference."""
 
-    beta: float = Field(ge=0, description="coefficient of the KL, e.g. 0.05")
+    beta: float = Field(ge=0, description="the coefficient of the KL, e.g. 0.05")
     estimator: Literal["k1", "k2", "k3"] = Field("k1", description="estimator of the KL (docs/algorithms.md)")
     target: float | None = Field(
         None, gt=0, description="adaptive beta: the KL per sequence to aim at; null keeps beta fixed"

@@ -152,8 +152,8 @@ class ModelSet:
     @torch.no_grad()
     def add_scored_columns(self, batch: Batch, needs: frozenset[str]) -> Batch:
         """The batch with the needed columns of frozen models and of the policy as it is now, before `prepare`."""
-        missing = [name for name in SCORED_COLUMNS if name in needs or (name == "old_value" and "value" in needs)]
-        for name in missing:
+        needed = [name for name in SCORED_COLUMNS if name in needs or (name == "old_value" and "value" in needs)]
+        for name in needed:
             if name not in batch.columns.tokens:
                 column = torch.cat([self._score(name, micro) for micro in self.micro_batches(batch)]).cpu()
                 batch = batch.with_columns(batch.columns.with_tokens(**{name: column}))

@@ -175,11 +175,11 @@ class OptimizerParams(Params):
 
     lr: float = Field(1e-4, gt=0, lt=1, description="peak learning rate")
     schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = Field(
-        "cosine", description="of the rate"
+        "cosine", description="schedule of the learning rate"
     )
-    warmup: float = Field(0.05, ge=0, lt=1, description="share of the steps over which the rate rises")
-    decay: float = Field(0.3, ge=0, le=1, description="warmup_stable_decay: share of the steps over which it falls")
-    betas: list[float] = Field([0.9, 0.95], min_length=2, max_length=2, description="AdamW's averages")
+    warmup: float = Field(0.05, ge=0, lt=1, description="fraction of the steps over which the learning rate rises")
+    decay: float = Field(0.3, ge=0, le=1, description="warmup_stable_decay: fraction of the steps over which it falls")
+    betas: list[float] = Field([0.9, 0.95], min_length=2, max_length=2, description="AdamW's betas")
     weight_decay: float = Field(0.0, ge=0, description="on matrices only")
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     critic_lr: float | None = Field(None, gt=0, lt=1, description="the critic's peak rate; null for the same")

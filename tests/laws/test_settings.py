@@ -95,7 +95,7 @@ def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
         ("grpo", {"surrogate": 3}, ".surrogate: expected one of ppo_clip, "),
         ("grpo", {"surrogate": {"type": 3}}, ".surrogate: unknown type 3"),
         ("grpo", {"surrogate": ["ppo_clip"]}, ".surrogate: expected one of ppo_clip, "),
-        ("dapo", {"kl": "loss"}, ".kl.beta: missing. Write the price of one nat"),
+        ("dapo", {"kl": "loss"}, ".kl.beta: missing. Write the coefficient of the KL"),
         ("dapo", {"kl": {"beta": 0.1}}, ".kl.beta: not an option of type none. It belongs to type loss, reward_token"),
         ("grpo", {"update": {"delta": 0.1}}, ".update.delta: not an option of type adamw. It belongs to type trpo"),
         ("cispo", {"surrogate": {"high": -0.2}}, "edge 1 + high at 0.8, so samples of the policy itself"),
