@@ -18,7 +18,7 @@ from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train import mapped_rows as mapped
 from posttrain.train.batch_sources import EpochSource
-from posttrain.train.examples import Examples, RowLimit, examples
+from posttrain.train.examples import Examples, RowLimit, make_examples
 from posttrain.train.mapped_rows import mapped_rows
 from posttrain.train.tokenize_tables import comparisons, demonstrations, feedback, rankings, windows
 from tests.library.models import TEXTS
@@ -124,7 +124,7 @@ def test_masks_and_batches_are_kept(tmp_path: Path) -> None:
         return [rows[record["n"]] for record in records]
 
     file = mapped._write(tmp_path / "rows.arrow", frame, encode)
-    found = examples(mapped.MappedRows(file))
+    found = make_examples(mapped.MappedRows(file))
     file.unlink()
     assert [example.rows[0] for example in found] == rows
     sources = [EpochSource(one, 4, 2, seed=3) for one in (found, list(found))]
@@ -196,6 +196,6 @@ def test_a_cut_row_keeps_a_trained_token() -> None:
         def row(self, place: int) -> TokenRow:
             return TokenRow([1] * 4, [2] * 6, [False] * 5 + [True] if place else [True] + [False] * 5)
 
-    cut = examples(Given()).limited(RowLimit(max_tokens=8, long_rows="cut"), "here")
+    cut = make_examples(Given()).limited(RowLimit(max_tokens=8, long_rows="cut"), "here")
     assert isinstance(cut, Examples)
     assert [example.rows[0] for example in cut] == [TokenRow([1] * 4, [2] * 4, [True] + [False] * 3)]
