@@ -45,7 +45,7 @@ class StageTimes:
         self._running, self._begun = "", 0.0
 
     def __call__(self, line: str) -> None:
-        if "goes on from the checkpoint" in line:
+        if "resumes from the checkpoint" in line:
             self._running = ""  # what is left of a stage is not its time
         if line.startswith(("Running stage '", "Stage '", "Updating lock file", "Ran experiment")):
             self._close()

@@ -244,9 +244,9 @@ def _looked_up(arguments: argparse.Namespace) -> str:
 
             return token_counts(arguments.table, arguments.model, arguments.plot)
         case "laws":
-            from posttrain.laws.own import hold
+            from posttrain.laws.own import check_module
 
-            return hold(arguments.module)
+            return check_module(arguments.module)
         case "preview":
             return _preview(arguments)
         case "where":

@@ -20,7 +20,7 @@ from posttrain.params import merge, read
 from posttrain.sections import load_settings
 from posttrain.stage_table import STAGES, group_of
 from posttrain.train.checkpoint import ACCEPTED, ASKED, RUN, STATE
-from posttrain.train.loop import RUNS_ON, decisive
+from posttrain.train.loop import RUNS_ON, checkpoint_settings
 from posttrain.train.maker import differences, maker, read_maker
 from posttrain.workspace import DONE, HELD, checkpoint_path, drop_unheld, is_held, said_age, said_size
 
@@ -180,7 +180,7 @@ def _other_run(run: Mapping[str, Any], output: str) -> str:
     if place is None:
         return "no such run in params.yaml"
     try:
-        settings = json.loads(json.dumps(decisive(load_settings(*place)), default=str))
+        settings = json.loads(json.dumps(checkpoint_settings(load_settings(*place)), default=str))
     except ParamsError:
         return f"{'.'.join(place)} in params.yaml is wrong"
     old = {key: value for key, value in run["settings"].items() if key != RUNS_ON}

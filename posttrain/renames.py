@@ -1,4 +1,4 @@
-"""Keys of version 0.1 and their places now: one table for the errors that name the new place and for `upgrade`."""
+"""Keys of earlier versions and their places now: one table for the errors that name the new place and for `upgrade`."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ PREFERENCE: Final = (
 )
 SAMPLED: Final = (*PREFERENCE, *_SELECT)
 DISTILL: Final = (Rename("beta", "divergence.beta"),)
+DEVICE: Final = (Rename("replay", "cuda_graphs"),)
+SCRATCH: Final = (Rename("spread", "init_std"),)
 SECTIONS: Final = {
     "prepare": "Use data.tasks, data.files or data.hub",
     "pairs": "Use data.samples, or data.files for comparisons of your own",

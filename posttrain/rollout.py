@@ -1,4 +1,4 @@
-"""The records of the way from a prompt to a gradient: tokens with a mask, a prompt, a rollout and its scores."""
+"""The data types from a prompt to a gradient: a row of tokens with a mask, a prompt, a rollout and its scores."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ Message = Mapping[str, str]
 Ids = Sequence[int]
 Status = Literal["ok", "unparseable", "timeout", "error", "infrastructure"]
 FAILED: frozenset[Status] = frozenset({"timeout", "error", "infrastructure"})
-"""Nothing is known about the completion: such a score is never taken for 0."""
+"""The completion could not be scored: such a score never counts as 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """The tokens of a conversation: a prompt, which is never trained and may be shared, and what follows it.
+    """The tokens of a conversation: a prompt, which is never trained and may be shared, and the rest.
 
-    `mask` has a value for each token of `rest`: whether it is trained. Turns of a user or of a tool between those of
-    the policy are not. None: every token of `rest` is trained.
+    `mask` says of each token of `rest` whether it is trained; turns of a user or a tool between those of the policy are
+    not. None: every token of `rest` is trained.
+
+    Example: `TokenRow([5, 6], [7, 8, 9], [True, False, True])`
     """
 
     prompt: Ids
@@ -30,7 +32,7 @@ class TokenRow:
 
     @property
     def trained(self) -> Sequence[int]:
-        """The places in `rest` that are trained: the first token of all has nothing before it that predicts it."""
+        """The indices in `rest` that are trained; the first token of a row without a prompt cannot be predicted."""
         first = 0 if self.prompt else 1
         if self.mask is None:
             return range(first, len(self.rest))
@@ -44,11 +46,11 @@ def token_rows(prompts: Sequence[Ids], completions: Sequence[Ids]) -> list[Token
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a reward gives a rollout."""
+    """The value of one reward for a rollout."""
 
     value: float
     status: Status = "ok"
-    """unparseable: the completion has nothing that the reward can judge, which counts with its value."""
+    """unparseable: the reward found no answer in the completion; its value counts."""
     reason: str = ""
 
     def __post_init__(self) -> None:
@@ -58,36 +60,36 @@ class Score:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a policy is asked: a row of a table of prompts."""
+    """A row of a table of prompts."""
 
     id: str
     messages: Sequence[Message]
     ids: Sequence[int]
     answer: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """Anything that a reward or a task wants to know of this prompt."""
+    """More data of this prompt for rewards and tasks."""
     task: str = ""
     problem: str = ""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One episode: tokens, a mask of those that the policy drew, their log-probs, and what the rewards say."""
+    """One episode: its tokens, a mask of those that the policy sampled, their log-probs, and its scores."""
 
     prompt: Prompt
     sample: int
-    """Its number among the samples of its prompt."""
+    """Its index among the samples of its prompt."""
     row: TokenRow
     logps: Sequence[float]
-    """Of the tokens that the mask marks, as the sampler recorded them."""
+    """Of the tokens in the mask, as the sampler recorded them."""
     text: str
-    """The last thing that the policy wrote, without its stop token."""
+    """The policy's last turn, without its stop token."""
     finish: Literal["stop", "length"]
     """How the last completion ended."""
     turns: Sequence[Message] = ()
     """Everything after the prompt's messages."""
     version: str = ""
-    """The weights that drew it."""
+    """The weights that sampled it."""
     scores: Mapping[str, Score] = field(default_factory=dict)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 from posttrain.errors import PosttrainError
 from posttrain.leftovers import Leftovers
 from posttrain.params import did_you_mean
-from posttrain.sampling.annotator import MADE, SAMPLED
+from posttrain.sampling.annotator import DEFAULT_TABLES, SAMPLED
 from posttrain.slots import NONE, slots
 from posttrain.stage_table import STAGES, Settings, group_of
 from posttrain.tables.sources import GIVEN
@@ -121,7 +121,7 @@ def _tables(group: str, name: str, run: Any) -> list[str]:
             generator = None
         found = list(generator.kinds) if generator else []
     elif group == "data.samples":
-        wanted = settings.get("tables", MADE)
+        wanted = settings.get("tables", DEFAULT_TABLES)
         found = [kind for kind in SAMPLED if kind in wanted] if isinstance(wanted, list | tuple) else []
     elif group == "data.filters":
         found = [str(settings.get("data")).partition("/")[2]]

@@ -15,7 +15,7 @@ from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
 from posttrain.algorithms.supervised import DISTILL_ROWS
 from posttrain.formats import PARAMS
 from posttrain.params import FORMAT, GROUPS
-from posttrain.renames import DISTILL, POLICY, PREFERENCE, SAMPLED, SECTIONS, Rename
+from posttrain.renames import DEVICE, DISTILL, POLICY, PREFERENCE, SAMPLED, SCRATCH, SECTIONS, Rename
 
 FAMILIES: Final = ("preference", "online", "distill")
 MODELS: Final = {"base": "base/main", "sft": "sft/main", "reward": "reward/main"}
@@ -41,9 +41,21 @@ def upgraded(old: CommentedMap) -> tuple[CommentedMap, list[str]]:
             if isinstance(run, CommentedMap):
                 rename_keys(run, _renames(family, run.get("algorithm")))
                 notes += (f"{family}.runs.{name}: {note}" for note in (_changed_defaults(run) if was_old else ()))
+    for key, renames in (("device", DEVICE), ("shape", SCRATCH)):
+        for settings in _mappings_of(new, key):
+            rename_keys(settings, renames)
     new.pop(FORMAT, None)
     new.insert(0, FORMAT, PARAMS)
     return new, notes
+
+
+def _mappings_of(data: Any, key: str) -> Iterator[CommentedMap]:
+    """Every mapping that stands under this key, at any depth."""
+    if isinstance(data, CommentedMap):
+        if isinstance(data.get(key), CommentedMap):
+            yield data[key]
+        for value in data.values():
+            yield from _mappings_of(value, key)
 
 
 def rename_keys(run: CommentedMap, renames: tuple[Rename, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from posttrain.errors import ParamsError
-from posttrain.models.given import fetch_model
+from posttrain.models.import_model import fetch_model
 from posttrain.models.rounding import SaveDtype
 from posttrain.models.tokenizer import TemplateParams
 from posttrain.params import PARAMS_FILE, load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from posttrain.models.given import fetch_model
+from posttrain.models.import_model import fetch_model
 from posttrain.models.rounding import SaveDtype
 from posttrain.models.tokenizer import TemplateParams
 from posttrain.params import load

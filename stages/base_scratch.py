@@ -18,8 +18,9 @@ from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
-from posttrain.train.epochs import StepSource
-from posttrain.train.loop import TrainingParams, train_likelihood
+from posttrain.train.batch_sources import StepSource
+from posttrain.train.estimate import most_tokens
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, train_likelihood
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import windows
 from posttrain.workspace import table_path
@@ -68,20 +69,15 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
 
     runtime = Runtime(params.device)
     config = scratch_config(params.shape, len(text.tokenizer), stop=text.stop, pad=text.tokenizer.pad_token_id)
-    model = new_model(config, params.seed).to(runtime.torch)
+    model = new_model(config, params.seed).to(runtime.device)
     models = ModelSet(model, runtime, micro_tokens=params.micro_tokens)
 
-    train_likelihood(
-        name,
-        params,
-        [corpus],
-        LikelihoodObjective(LikelihoodKnobs()),
-        StepSource(examples, params.batch, params.steps, params.seed),
-        models,
-        examples,
-        heldout,
-        start=scratch,
-    )
+    objective = LikelihoodObjective(LikelihoodKnobs())
+    source = StepSource(examples, params.batch, params.steps, params.seed)
+    update = adamw(models.trained, params, source.steps)
+    step_tokens = most_tokens(examples.tokens, params.batch)
+    training = TrainingRun(name, params, [corpus], objective, source, models, update, step_tokens)
+    train_likelihood(training, examples, heldout, tokenizer=scratch)
 
 
 if __name__ == "__main__":

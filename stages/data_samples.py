@@ -26,12 +26,12 @@ def main(run: str) -> None:
     """Samples a policy, writes what the run asks for of data/RUN/{pairs,feedback,chat,prompts}.parquet."""
     where = f"data.samples.{run}"
     params = load(SamplesRun, where)
-    device = Runtime(params.device)
+    runtime = Runtime(params.device)
     note(seed=params.seed)
 
     model_folder, table = needed_model(params.policy, f"{where}.policy"), table_path(params.data)
     text = load_text(model_folder, params.date)
-    model = load_policy(model_folder).to(device.torch)
+    model = load_policy(model_folder).to(runtime.device)
 
     frame = read_table(table, "prompts").filter(pl.col("split").is_in(["train", "heldout"]))
     judged = [one.id for one in judged_prompts(params.reward, prompts_of(frame.iter_rows(named=True)), str(table))]
@@ -42,9 +42,9 @@ def main(run: str) -> None:
     count = len(prompts) * params.samples
     check_capacity(text.context, [one.ids for one in prompts], count, params.sampling, where)
 
-    sampler = LocalSampler(model, text.stops, device, version=params.policy)
+    sampler = LocalSampler(model, text.stops, runtime, version=params.policy)
     reward_model = model_of(params.reward_model, f"{where}.reward_model")
-    reward = RewardSum(params.reward, Context(device, where, reward_model, text))
+    reward = RewardSum(params.reward, Context(runtime, where, reward_model, text))
     progress = Progress(f"{where}: sampling", count, "completion")
     drawn = generate_rollouts(
         sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance

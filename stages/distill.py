@@ -47,13 +47,13 @@ def main(run: str) -> None:
         micro_tokens=params.micro_tokens,
         temperature=params.rollout.sampling.temperature,
         teacher=Teacher(
-            load_policy(teacher).to(runtime.torch),
+            load_policy(teacher).to(runtime.device),
             params.formula(),
             seen,
         ),
     )
 
-    train_on_samples(name, section, params, objective, models, text, prompts, [start, table, teacher])
+    train_on_samples(name, params, objective, models, text, prompts, [start, table, teacher])
 
 
 def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section: str) -> None:

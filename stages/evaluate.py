@@ -41,18 +41,18 @@ def main(label: str) -> None:
 
 
 def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
-    device = Runtime(params.device)
+    runtime = Runtime(params.device)
     note(seed=params.seed)
 
     model_folder = needed_model(policy, f"evaluate.policies.{label}")
     reference = model_of(params.reference, "evaluate.settings.reference")
     text = load_text(model_folder, params.date)
-    model = load_policy(model_folder).to(device.torch)
+    model = load_policy(model_folder).to(runtime.device)
     prompts = encode_prompts(text, _prompts(params))
     count = len(prompts) * params.samples
     check_capacity(text.context, [one.ids for one in prompts], count, params.sampling, "evaluate")
 
-    sampler = LocalSampler(model, text.stops, device, version=policy)
+    sampler = LocalSampler(model, text.stops, runtime, version=policy)
     progress = Progress(f"evaluate {label}", count + len(prompts), "completion")
     drawn = [
         generate_rollouts(
@@ -64,14 +64,14 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     progress.close()
 
     reward_model = model_of(params.reward_model, "evaluate.settings.reward_model")
-    reward = RewardSum(params.reward, Context(device, "evaluate.settings", reward_model, text))
+    reward = RewardSum(params.reward, Context(runtime, "evaluate.settings", reward_model, text))
     sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
     metrics = measured(reward, sampled, greedy, params.seed)
     if reference == model_folder:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
     elif reference is not None and _comparable(text, reference, label):
         some = [one for one in sampled if one.sample < (params.kl_samples or params.samples)]
-        metrics |= divergence(model, reference, some, params.sampling.temperature, device)
+        metrics |= divergence(model, reference, some, params.sampling.temperature, runtime)
 
     folder = Path("results") / label
     tables = [rollouts_table(label, reward, sampled, greedy=False), rollouts_table(label, reward, greedy, greedy=True)]

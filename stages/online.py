@@ -29,11 +29,11 @@ def main(run: str) -> None:
     models = ModelSet.load(
         Runtime(params.device),
         start,
-        objective.needs | ({"ref_logp"} if params.shaping().mixture else set()),
+        objective.needs | ({"ref_logp"} if params.sampling_plan().mixture else set()),
         micro_tokens=params.micro_tokens,
         temperature=params.rollout.sampling.temperature,
     )
-    train_on_samples(name, section, params, objective, models, text, prompts, [start, table])
+    train_on_samples(name, params, objective, models, text, prompts, [start, table])
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
-from posttrain.train.epochs import ChunkedSource, EpochSource, Example, KtoSource, Source
+from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams, adamw, run_training
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm, load_run
 from posttrain.train.tokenize_tables import comparisons, feedback
@@ -55,36 +55,29 @@ def main(run: str) -> None:
         what = f"{section}.parts = {params.parts} parts cannot be made of {len(examples)} rows"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Use fewer")
 
-    if objective.mismatched and text.context is not None and examples.longest_mixed > text.context:
+    if objective.mismatched and text.context is not None and examples.longest_mismatched > text.context:
         what = f"{params.algorithm} also answers prompts with other rows' answers, which makes rows of up to "
-        what += f"{examples.longest_mixed} tokens, more than the model's context of {text.context}"
+        what += f"{examples.longest_mismatched} tokens, more than the model's context of {text.context}"
         fix = f"Set {section}.max_tokens: {text.context // 2}"
         raise ParamsError(what=what, where=str(table), fix=fix)
 
     models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
 
     source = preference_source(objective, examples, params.batch, params.epochs, params.seed, models)
-    log = run_training(
-        name,
-        params,
-        [start, table],
-        objective,
-        source,
-        models,
-        adamw(models.trained, params, source.steps),
-        ("loss", "accuracy"),
-        step_tokens=most_tokens(examples.tokens, params.batch) * (2 if objective.mismatched else 1),
-    )
+    update = adamw(models.trained, params, source.steps)
+    step_tokens = most_tokens(examples.tokens, params.batch) * (2 if objective.mismatched else 1)
+    shown = ("loss", "accuracy")
+    log = run_training(TrainingRun(name, params, [start, table], objective, source, models, update, step_tokens, shown))
 
     save_model(models.policy, model_path(name), start, params.save_dtype)
-    shown: dict[str, float] = {key: log.tail(key, 10) for key in ("loss", "accuracy") if key in log.rows[-1]}
-    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
+    results: dict[str, float] = {key: log.tail(key, 10) for key in shown if key in log.rows[-1]}
+    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(results)})
 
 
 def preference_source(
     objective: PreferenceObjective, examples: Sequence[Example], batch: int, epochs: float, seed: int, models: ModelSet
-) -> Source:
-    """The rows in the order and company that the objective asks for."""
+) -> BatchSource:
+    """The batch source that the objective needs."""
     if objective.knobs.parts > 1:
         return ChunkedSource(examples, batch, epochs, seed, parts=objective.knobs.parts, models=models)
     return (KtoSource if objective.mismatched else EpochSource)(examples, batch, epochs, seed)

@@ -16,11 +16,11 @@ from posttrain.params import load
 from posttrain.slots import NONE, model_slot, needed_model, table_of, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
-from posttrain.train.epochs import EpochSource, Example
+from posttrain.train.batch_sources import EpochSource, Example
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
 from posttrain.train.heldout import answer_scores
-from posttrain.train.loop import TrainingParams, adamw, run_training
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
@@ -77,16 +77,11 @@ def main(run: str) -> None:
     models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
 
     source = EpochSource(examples, params.batch, params.epochs, params.seed)
+    inputs = [start, pairs, *(table for table in (judged, chat) if table)]
+    update = adamw(models.trained, params, source.steps)
+    step_tokens = most_tokens(examples.tokens, params.batch)
     run_training(
-        name,
-        params,
-        [start, pairs, *(table for table in (judged, chat) if table)],
-        objective,
-        source,
-        models,
-        adamw(models.trained, params, source.steps),
-        ("loss", "accuracy"),
-        step_tokens=most_tokens(examples.tokens, params.batch),
+        TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, ("loss", "accuracy"))
     )
 
     vars(models.policy.config).pop(WHOLE_TEXT, None)  # from here on it reads answers up to their end

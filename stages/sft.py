@@ -12,9 +12,10 @@ from posttrain.slots import model_slot, needed_model, table_slot
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import Trained
-from posttrain.train.epochs import EpochSource
+from posttrain.train.batch_sources import EpochSource
+from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams, train_likelihood
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, train_likelihood
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import demonstrations
 from posttrain.workspace import table_path
@@ -48,17 +49,11 @@ def main(run: str) -> None:
     objective = LikelihoodObjective(params.objective)
     models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
 
-    train_likelihood(
-        name,
-        params,
-        [start, chat],
-        objective,
-        EpochSource(examples, params.batch, params.epochs, params.seed),
-        models,
-        examples,
-        heldout,
-        start=start,
-    )
+    source = EpochSource(examples, params.batch, params.epochs, params.seed)
+    update = adamw(models.trained, params, source.steps)
+    step_tokens = most_tokens(examples.tokens, params.batch)
+    training = TrainingRun(name, params, [start, chat], objective, source, models, update, step_tokens)
+    train_likelihood(training, examples, heldout, tokenizer=start)
 
 
 if __name__ == "__main__":

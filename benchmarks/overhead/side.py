@@ -47,7 +47,7 @@ def stage(began: float, name: str, *arguments: str) -> None:
 
     marks = Marks(began)
     CLOCK.watchers.append(marks)
-    for read in ("_check_digests", "filled"):
+    for read in ("_check_digests", "load_weights"):
         setattr(store, read, marks.timed(getattr(store, read)))
     sys.argv = [name, *arguments]
     runpy.run_module(f"stages.{name}", run_name="__main__", alter_sys=True)

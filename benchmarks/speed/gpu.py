@@ -21,7 +21,7 @@ H100_PEAK = 989.0
 """Dense bf16 teraflops that NVIDIA states for an H100 SXM; the H200's are the same."""
 SIDES = {
     "sft/Q": ("posttrain", "posttrain_free", "trl", "trl_packing"),
-    "grpo/Q": ("posttrain", "posttrain_replay", "trl"),
+    "grpo/Q": ("posttrain", "posttrain_cuda_graphs", "trl"),
 }
 TARGETS = {("sft/Q", "peak"): 0.45, ("grpo/Q", "trl"): 2.0, ("grpo/Q", "trl_vllm"): 1 / 1.5}
 
@@ -76,7 +76,7 @@ def write(found: dict[str, Reports], machine: str, peak: float, page: Path) -> N
         "Made by `make bench-gpu`. Qwen3-0.6B's shape with random weights, bf16 autocast over float32 weights, fresh",
         "processes in turn, time on the wall with all work done. SFT: rows of up to 2,048 tokens, padding 2.35; GRPO:",
         "8 prompts x 8 completions of up to 512 tokens, two updates a round. `posttrain_free`: `device.deterministic`",
-        "off: what repeatable bits cost. `posttrain_replay`: `device.replay` on, decoding steps as CUDA graphs.", "",
+        "off: what repeatable bits cost. `posttrain_cuda_graphs`: `device.cuda_graphs` on.", "",
         f"Machine: {machine}.", "",
         "| case | side | units/s | posttrain / side | peak MB | turns |", "|---|---|---|---|---|---|",
     ]  # fmt: skip

@@ -16,9 +16,9 @@ def posttrain(case: Case) -> Report:
     return ours.online(case, "grpo", {"kl": {"beta": BETA}})
 
 
-def posttrain_replay(case: Case) -> Report:
-    """The same with decoding steps that the GPU replays."""
-    return ours.online(case, "grpo", {"kl": {"beta": BETA}}, replay=True)
+def posttrain_cuda_graphs(case: Case) -> Report:
+    """The same with decoding steps as CUDA graphs."""
+    return ours.online(case, "grpo", {"kl": {"beta": BETA}}, cuda_graphs=True)
 
 
 def bound(case: Case) -> Report:
@@ -50,7 +50,7 @@ def _trl(case: Case, over: dict[str, Any]) -> Report:
 
 SIDES = {
     "posttrain": posttrain,
-    "posttrain_replay": posttrain_replay,
+    "posttrain_cuda_graphs": posttrain_cuda_graphs,
     "bound": bound,
     "trl": trl,
     "trl_default": trl_default,

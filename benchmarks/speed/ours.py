@@ -25,21 +25,21 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import register
-from posttrain.online.rollouts import RolloutParams, Rollouts
+from posttrain.online.rollouts import RolloutParams, RolloutSource
 from posttrain.rewards.reward import Context, Reward, RewardSum, Term
 from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
-from posttrain.train.checkpoint import Checkpoints, Saved
-from posttrain.train.epochs import Example, Source, WrappedSource, stack
-from posttrain.train.loop import Run, train
+from posttrain.train.batch_sources import BatchSource, Example, WrappedSource, collate
+from posttrain.train.checkpoint import CheckpointData, Checkpoints
+from posttrain.train.loop import TrainingParams, TrainingRun, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import AdamW, Batch, OptimizerParams
 
 
-class Given(Source):
+class Given(BatchSource):
     """The batches of the case, in their order."""
 
     def __init__(self, updates: Sequence[Sequence[Sequence[Row]]], columns: dict[str, Sequence[float]]) -> None:
@@ -51,13 +51,15 @@ class Given(Source):
 
     def batch(self, step: int) -> Batch:
         items = self._updates[step]
-        return stack([Example([TokenRow(row.prompt, row.completion) for row in item], self._columns) for item in items])
+        return collate(
+            [Example([TokenRow(row.prompt, row.completion) for row in item], self._columns) for item in items]
+        )
 
 
 class Metered(WrappedSource):
     """A source that tells the meter when an update begins."""
 
-    def __init__(self, inner: Source, meter: Meter) -> None:
+    def __init__(self, inner: BatchSource, meter: Meter) -> None:
         super().__init__(inner)
         self._meter = meter
 
@@ -69,15 +71,18 @@ class Metered(WrappedSource):
 T = TypeVar("T")
 
 
+TRAINING = TrainingParams(checkpoint_every=10_000)
+
+
 class NoCheckpoints(Checkpoints):
     """TRL's side saves nothing either."""
 
     def __init__(self) -> None:
         """Hold nothing: benchmarks run side by side."""
 
-    def save(self, saved: Saved) -> None: ...
+    def save(self, saved: CheckpointData) -> None: ...
 
-    def resume(self, take: Callable[[Saved], T]) -> T | None:  # noqa: ARG002
+    def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:  # noqa: ARG002
         return None
 
 
@@ -87,16 +92,13 @@ def ready(model: Any, case: Case) -> Any:
     return model.to(case.device).eval()
 
 
-def fit(objective: Objective, source: Source, models: ModelSet, meter: Meter) -> MetricsLog:
+def fit(objective: Objective, source: BatchSource, models: ModelSet, meter: Meter) -> MetricsLog:
     """Train as a stage does, with AdamW at a constant rate."""
     params = OptimizerParams(lr=LEARNING_RATE, schedule="constant", warmup=0.0, betas=list(BETAS), clip=CLIP)
     update = AdamW([(models.policy, LEARNING_RATE)], params, source.steps)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(
-            "benchmark", objective, Metered(source, meter), models, update, NoCheckpoints(),
-            Path(folder) / "log.csv", checkpoint_every=10_000,
-        )  # fmt: skip
-        log = train(run)
+        run = TrainingRun("benchmark", TRAINING, [], objective, Metered(source, meter), models, update, 0)
+        log = train(run, NoCheckpoints(), Path(folder) / "log.csv")
         meter.end()
     return log
 
@@ -121,12 +123,12 @@ class _Text:
         return text
 
 
-def online(case: Case, algorithm: str, settings: dict[str, Any], *, replay: bool = False) -> Report:
+def online(case: Case, algorithm: str, settings: dict[str, Any], *, cuda_graphs: bool = False) -> Report:
     """A policy row on its own samples, two updates a round."""
     model, meter = ready(language_model(case.shape), case), Meter(case.warm, case.device)
     objective = PolicyObjective(POLICY_ROWS[algorithm].settings(**settings), case.longest_answer)
     reference = ready(language_model(case.shape), case) if "ref_logp" in objective.needs else None
-    models = ModelSet(model, device(case, replay=replay), reference)
+    models = ModelSet(model, device(case, cuda_graphs=cuda_graphs), reference)
     count = case.batch // case.group
     given = [Prompt(f"p{i}", (), ids) for i, ids in enumerate(prompts(case, count))]
     even: Reward[Any] = Reward(lambda options, context: lambda rollouts: [reward(one.row.rest) for one in rollouts])  # noqa: ARG005
@@ -138,7 +140,7 @@ def online(case: Case, algorithm: str, settings: dict[str, Any], *, replay: bool
         rounds=rounds, prompts=count, group_size=case.group, minibatches=2,
         sampling=SamplingParams(max_tokens=case.longest_answer),
     )  # fmt: skip
-    source = Rollouts(given, sampler, judged, models, objective.needs, params, text=text, seed=0)
+    source = RolloutSource(given, sampler, judged, models, objective.needs, params, text=text, seed=0)
     log = fit(objective, source, models, meter)
     counted = log.rows[case.warm :]
     return meter.report(

@@ -1,7 +1,4 @@
-"""Advantages: how much better a sample did than expected, as formulas and as a table with the options of each.
-
-No gradient flows through any of them.
-"""
+"""Advantages, as formulas and as a table with the options of each; no gradient flows through them."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ EPS = 1e-4
 
 
 def group_sums(values_B: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor]:
-    """(sum, count) over each row's group, given back on the rows; groups are any equal numbers, in any order."""
+    """(sum, count) over each row's group, repeated on the rows; rows with equal numbers are a group, in any order."""
     _, index_B = torch.unique(group_B, return_inverse=True)
     groups = int(index_B.max()) + 1 if index_B.numel() else 0
     sums = values_B.new_zeros(groups).index_add_(0, index_B, values_B)
@@ -43,23 +40,23 @@ def moving_average(reward_B: Tensor, baseline: float) -> Tensor:
 def leave_one_out(reward_B: Tensor, group_B: Tensor) -> Tensor:
     """R_i - mean_{j != i}(R_j) within the group (RLOO, Ahmadian 2024)."""
     total_B, count_B = group_sums(reward_B, group_B)
-    _need_siblings(count_B, "leave_one_out")
+    _check_group_size(count_B, "leave_one_out")
     return reward_B - (total_B - reward_B) / (count_B - 1)
 
 
 def group_centred(reward_B: Tensor, group_B: Tensor) -> Tensor:
     """R_i - mean_group(R) (Dr. GRPO, Liu 2025)."""
     total_B, count_B = group_sums(reward_B, group_B)
-    _need_siblings(count_B, "group_centred")
+    _check_group_size(count_B, "group_centred")
     return reward_B - total_B / count_B
 
 
 def group_zscore(reward_B: Tensor, group_B: Tensor, eps: float = EPS) -> Tensor:
-    """(R_i - mean) / (std + eps) in the group, ddof 1, and 0 where the group has no spread (GRPO, Shao 2024)."""
+    """(R_i - mean) / (std + eps) in the group, ddof 1, and 0 where its rewards are all equal (GRPO, Shao 2024)."""
     centred_B = group_centred(reward_B, group_B)
     squares_B, count_B = group_sums(centred_B.square(), group_B)
     std_B = (squares_B / (count_B - 1)).sqrt()
-    flat_B = group_spread(reward_B, group_B) == 0
+    flat_B = group_range(reward_B, group_B) == 0
     return torch.where(flat_B, torch.zeros_like(reward_B), centred_B / (std_B + eps))
 
 
@@ -84,7 +81,7 @@ def decoupled(parts_BK: Tensor, weights: Sequence[float], group_B: Tensor, eps: 
     return whiten(total_B, torch.ones_like(total_B), eps)
 
 
-def group_spread(reward_B: Tensor, group_B: Tensor) -> Tensor:
+def group_range(reward_B: Tensor, group_B: Tensor) -> Tensor:
     """max - min of the reward in each row's group."""
     _, index_B = torch.unique(group_B, return_inverse=True)
     groups = int(index_B.max()) + 1 if index_B.numel() else 0
@@ -110,7 +107,7 @@ def gae(
     """Generalised advantage and return of each action token (Schulman 2016).
 
     delta_t = r_t + gamma V_{t+1} - V_t,  A_t = sum_l (gamma lambda)^l delta_{t+l},  V_{T+1} = 0,  return = A + V.
-    Only action tokens are given, so tokens between two actions pass the next action's value and sum through.
+    The columns hold action tokens only, so tokens between two actions (of a user or a tool) are skipped.
     """
     mask_BT = to_padded(torch.ones_like(reward_N), lengths_B).bool()
     reward_BT, value_BT = to_padded(reward_N, lengths_B), to_padded(value_N, lengths_B)
@@ -127,7 +124,7 @@ def gae(
 
 
 def return_to_go(reward_N: Tensor, lengths_B: Tensor, gamma: float = 1.0) -> Tensor:
-    """sum_l gamma^l r_{t+l}: what a token's row still earns (REINFORCE++, Hu 2025); GAE without a critic, lambda 1."""
+    """sum_l gamma^l r_{t+l}: the return from a token on (REINFORCE++, Hu 2025); GAE without a critic, lambda 1."""
     advantage_N, _ = gae(reward_N, torch.zeros_like(reward_N), lengths_B, gamma=gamma, lam=1.0)
     return advantage_N
 
@@ -142,77 +139,79 @@ def at_last_token(reward_B: Tensor, lengths_B: Tensor) -> Tensor:
 def whiten(advantage_N: Tensor, weight_N: Tensor, eps: float = 1e-8) -> Tensor:
     """(A - mean) / sqrt(var + eps) over all counted tokens of the optimizer step; uncounted tokens stay 0.
 
-    Advantages that are all equal become exactly 0: dividing what rounding left of them would train on noise.
+    Advantages that are all equal become exactly 0: dividing their rounding errors would train on noise.
     """
     counted_N = weight_N > 0
-    seen = advantage_N[counted_N]
-    if seen.numel() < 2 or bool(seen.max() == seen.min()):
+    values = advantage_N[counted_N]
+    if values.numel() < 2 or bool(values.max() == values.min()):
         return torch.zeros_like(advantage_N)
-    centred = seen - seen.mean()
+    centred = values - values.mean()
     return torch.zeros_like(advantage_N).masked_scatter(counted_N, centred / (centred.var() + eps).sqrt())
 
 
-def _need_siblings(count_B: Tensor, name: str) -> None:
+def _check_group_size(count_B: Tensor, name: str) -> None:
     if count_B.numel() and bool((count_B < 2).any()):
-        raise ValueError(f"{name}: a group of one has no siblings to compare with")
+        raise ValueError(f"{name}: a group of one sample has nothing to compare with")
 
 
 @dataclass(frozen=True)
 class Rewards:
-    """What advantages are made of: a step's outcome rewards, and what moving costs where the reward is charged."""
+    """The inputs of an advantage: a step's outcome rewards, and the KL penalty in the reward."""
 
     step: Ragged
     reward_B: Tensor
-    charge_N: Tensor
-    charge_B: Tensor
+    kl_penalty_N: Tensor
+    """Of each token; 0 where the KL is not in the reward."""
+    kl_penalty_B: Tensor
+    """Of each row."""
     state: State
     weights: tuple[float, ...]
-    """Of the columns of `reward_parts`."""
+    """The weights of the columns of `reward_parts`."""
 
     @property
-    def compared(self) -> Tensor:
-        """The rewards less the charge."""
-        return self.reward_B - self.charge_B
+    def penalised(self) -> Tensor:
+        """The outcome rewards less the KL penalty."""
+        return self.reward_B - self.kl_penalty_B
 
 
 @dataclass(frozen=True)
 class Advantage:
-    """One way to compare: (rewards, options) -> the token columns `advantage` and, for a critic, `return`."""
+    """An entry of the table: (rewards, options) -> the token columns `advantage` and, for a critic, `return`."""
 
     options: type[Options]
     columns: Callable[[Rewards, Any], dict[str, Tensor]]
     formula: str
     grouped: bool = False
-    """Whether it compares siblings."""
+    """Whether it compares the samples of a prompt."""
     valued: bool = False
     """Whether it needs a critic."""
     token_rewards: bool = False
-    """Whether rewards, and so charges, come token by token."""
+    """Whether rewards, and so KL penalties, are per token."""
     per_token: bool = False
-    """Whether it differs from token to token of a row."""
+    """Whether the tokens of a row have different advantages."""
     nonnegative: bool = False
     """Whether rewards have to be 0 or more."""
     by_part: bool = False
-    """Whether it compares the parts of the reward."""
+    """Whether it compares each reward by itself."""
 
 
 class WinRateOptions(Options):
-    """Whom a sample is compared with, and how."""
+    """The opponents of a sample, and the probability of winning."""
 
     scale: float = Field(0.25, gt=0, description="P(i beats j) = sigmoid((R_i - R_j) / scale)")
     mixture: float = Field(
-        0.25, ge=0, lt=1, description="the reference's share in the geometric mixture that opponents come from"
+        0.25, ge=0, lt=1, description="the reference's weight in the geometric mixture that opponents are sampled from"
     )
 
 
 class MovingAverageOptions(Options):
     """The memory of the baseline."""
 
-    decay: float = Field(0.9, ge=0, lt=1, description="share of the moving average that a batch leaves in place")
+    decay: float = Field(0.9, ge=0, lt=1, description="decay of the moving average per batch")
 
 
 class ReturnOptions(Options):
-    """What a later reward is worth."""
+    """The discount."""
 
     gamma: float = Field(1.0, gt=0, le=1, description="discount")
 
@@ -233,23 +232,23 @@ class GaeOptions(CriticOptions):
 
 def _per_row(compare: Callable[[Rewards, Any], Tensor]) -> Callable[[Rewards, Any], dict[str, Tensor]]:
     """One advantage per row, on each of its tokens."""
-    return lambda rewards, options: {"advantage": rewards.step.spread(compare(rewards, options))}
+    return lambda rewards, options: {"advantage": rewards.step.repeat_to_tokens(compare(rewards, options))}
 
 
 def _grouped(compare: Callable[[Tensor, Tensor], Tensor], formula: str) -> Advantage:
-    """A comparison with the siblings' rewards."""
-    columns = _per_row(lambda rewards, _: compare(rewards.compared, rewards.step.rows["group"]))
+    """An advantage that compares the samples of a prompt."""
+    columns = _per_row(lambda rewards, _: compare(rewards.penalised, rewards.step.rows["group"]))
     return Advantage(Options, columns, formula, grouped=True)
 
 
 def _moving_average(rewards: Rewards, options: MovingAverageOptions) -> Tensor:  # noqa: ARG001
-    return moving_average(rewards.compared, baseline(rewards.state, rewards.compared))
+    return moving_average(rewards.penalised, baseline(rewards.state, rewards.penalised))
 
 
 def _win_rate(rewards: Rewards, options: WinRateOptions) -> Tensor:
-    """The judge sees the rewards alone; the price of moving comes after."""
+    """Wins by the rewards alone, less the KL penalty."""
     rows = rewards.step.rows
-    return win_rate(rewards.reward_B, rows["opponent"], rows["group"], options.scale) - rewards.charge_B
+    return win_rate(rewards.reward_B, rows["opponent"], rows["group"], options.scale) - rewards.kl_penalty_B
 
 
 def _over_mean(rewards: Rewards, _: Options) -> Tensor:
@@ -266,7 +265,7 @@ def _decoupled(rewards: Rewards, _: Options) -> Tensor:
 
 
 def _outcome_value(rewards: Rewards, options: CriticOptions) -> dict[str, Tensor]:  # noqa: ARG001
-    returns = rewards.step.spread(rewards.compared)
+    returns = rewards.step.repeat_to_tokens(rewards.penalised)
     return {"advantage": returns - rewards.step.tokens["old_value"], "return": returns}
 
 
@@ -283,19 +282,19 @@ def _gae(rewards: Rewards, options: GaeOptions) -> dict[str, Tensor]:
 
 
 def _by_token(rewards: Rewards) -> Tensor:
-    """The outcome on the last token, less the charge of each token."""
-    return at_last_token(rewards.reward_B, rewards.step.lengths_B) - rewards.charge_N
+    """The outcome on the last token, less each token's KL penalty."""
+    return at_last_token(rewards.reward_B, rewards.step.lengths_B) - rewards.kl_penalty_N
 
 
 def baseline(state: State, reward_B: Tensor) -> float:
-    """The mean of earlier batches' rewards, without the start's pull to 0; the first batch is its own baseline."""
+    """The bias-corrected moving average of earlier batches' rewards; the first batch is its own baseline."""
     if state["baseline_weight"] == 0:
         return float(reward_B.mean())
     return state["baseline"] / state["baseline_weight"]
 
 
 ADVANTAGES: dict[str, Advantage] = {
-    "group_zscore": _grouped(group_zscore, "(R - mean) / (std + 1e-4) in the group, 0 where its rewards agree"),
+    "group_zscore": _grouped(group_zscore, "(R - mean) / (std + 1e-4) in the group, 0 where its rewards are equal"),
     "group_centred": _grouped(group_centred, "R - mean of the group"),
     "leave_one_out": _grouped(leave_one_out, "R - mean of the siblings"),
     "maxrl": Advantage(
@@ -313,7 +312,7 @@ ADVANTAGES: dict[str, Advantage] = {
         by_part=True,
     ),
     "batch_centred": Advantage(
-        Options, _per_row(lambda rewards, _: batch_centred(rewards.compared)), "R - mean of the batch"
+        Options, _per_row(lambda rewards, _: batch_centred(rewards.penalised)), "R - mean of the batch"
     ),
     "moving_average": Advantage(
         MovingAverageOptions, _per_row(_moving_average), "R - moving average of earlier batches' means"

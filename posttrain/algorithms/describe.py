@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.algorithms.objective import Row, flat
+from posttrain.algorithms.objective import AlgorithmRow, flat
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
@@ -29,7 +29,7 @@ END = "<!-- end of what is made -->"
 COSTS: Mapping[str, str] = {
     "ref_logp": "a frozen reference model (weights, no gradient)",
     "value": "a critic (weights, gradients, optimizer state)",
-    "anchor": "one more forward pass per step",
+    "step_start_logp": "one more forward pass per step",
     "recomputed_logp": "one more forward pass per batch",
     "kl_old": "the sampling policy (weights) and its distribution, in tiles",
     "teacher_kl": "a teacher model (weights) and its distribution, in tiles",
@@ -43,7 +43,7 @@ class Family:
 
     title: str
     section: str
-    rows: Mapping[str, Row]
+    rows: Mapping[str, AlgorithmRow]
     needs: Callable[[Any], frozenset[str]]
     kinds: Mapping[str, type[Params]]
     """The models of its rows' settings, as the page titles them."""
@@ -127,7 +127,7 @@ def _overview() -> Iterator[str]:
     yield from (f"  {name:{width}}  {formula}" for name, _, formula, _ in OTHERS)
 
 
-def _in_full(family: Family, row: Row) -> Iterator[str]:
+def _in_full(family: Family, row: AlgorithmRow) -> Iterator[str]:
     settings = row.settings()
     needs = family.needs(settings)
     yield f"{row.name}: {row.paper}"

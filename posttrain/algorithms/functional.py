@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, TOKEN_COLUMNS, Objective, Row, State
+from posttrain.algorithms.objective import GRADIENT_COLUMNS, ROW_COLUMNS, TOKEN_COLUMNS, AlgorithmRow, Objective, State
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
@@ -60,16 +60,16 @@ def policy_loss(
 
     `old_logp` defaults to `logp` itself (samples of the very policy); rows of a group are neighbours (`group_size`) or
     share a number (`groups`). `columns` holds what else the row needs (value, old_value, entropy, reward_parts with
-    their `reward_weights`, ...: see objective.py); the policy at the start of the step (`anchor`) defaults to `logp`, a
-    row's `sample_key` to its number. `settings` replaces settings of the row. `overlong` and `resample` are read by
-    whoever samples: punish and resample before you call.
+    their `reward_weights`, ...: see objective.py); `step_start_logp` defaults to `logp`, `sample_key` to the
+    row's number. `settings` replaces settings of the row. `overlong` and `resample` act on samples: apply them before
+    the call.
     """
     rewards = rewards.detach()
     extra = dict(columns or {})
     extra |= {"reward": rewards, "old_logp": (logp if old_logp is None else old_logp).detach()}
     extra["truncated"] = torch.zeros_like(rewards, dtype=torch.bool) if truncated is None else truncated
     extra.setdefault("entropy", torch.zeros_like(logp))
-    extra.setdefault("anchor", logp.detach())
+    extra.setdefault("step_start_logp", logp.detach())
     extra.setdefault("sample_key", torch.arange(rewards.shape[0], device=rewards.device))
     if ref_logp is not None:
         extra["ref_logp"] = ref_logp
@@ -106,7 +106,7 @@ def preference_loss(
     Unpaired rows (kto, bco): `label` is +1 desirable, -1 undesirable, 0 a mismatched answer.
     """
     objective = PreferenceObjective(_row(PREFERENCE_ROWS, algorithm).settings(**(settings or {})))
-    columns = {"logp": logp, "anchor": logp.detach()}
+    columns = {"logp": logp, "step_start_logp": logp.detach()}
     columns |= {} if ref_logp is None else {"ref_logp": ref_logp}
     columns |= {} if label is None else {"label": label}
     if side is None:
@@ -206,7 +206,7 @@ def _nth(side: Tensor) -> Tensor:
     return torch.where(chosen, chosen.cumsum(0), (~chosen).cumsum(0)) - 1
 
 
-def _row(rows: Mapping[str, Row], name: str) -> Row:
+def _row(rows: Mapping[str, AlgorithmRow], name: str) -> AlgorithmRow:
     if name not in rows:
         raise ParamsError(what=f"no algorithm '{name}'", where="algorithm", fix=did_you_mean(name, sorted(rows)))
     return rows[name]

@@ -1,9 +1,9 @@
-"""The contract of every algorithm: prepare a whole optimizer step, then sum weighted item losses over micro-batches.
+"""The interface of every algorithm: prepare a whole optimizer step, then sum weighted losses over micro-batches.
 
-    prepare(step, state) -> columns and weights     no gradient, may look across rows
-    loss(micro)          -> sum of weight * item    with gradient, adds up over micro-batches
+    prepare(step, state) -> columns and weights     no gradient, may compare rows of the whole step
+    loss(micro)          -> sum of weight * loss    with gradient, adds up over micro-batches
 
-The columns that an objective needs beyond its own rows are named in `needs`, and whoever trains supplies them:
+An objective names the columns that it needs in `needs`, and the training loop adds them to the batch:
 
     logp            [N] grad  log-prob of each completion token under the trained policy (always there)
     entropy         [N] grad  entropy of the policy at each token
@@ -12,22 +12,22 @@ The columns that an objective needs beyond its own rows are named in `needs`, an
     step_score      [N] grad  the scalar head's score at each token (process reward)
     kl_old          [N] grad  KL(sampling policy || policy) over the vocabulary at each token
     teacher_kl      [N] grad  divergence from a teacher over the vocabulary at each token
-    old_logp        [N]       under the policy that sampled, recorded while decoding
-    recomputed_logp [N]       the same policy's log-probs by the trainer's own numbers, where the sampler's differ
+    old_logp        [N]       under the sampling policy, recorded while decoding
+    recomputed_logp [N]       under the sampling policy, computed by the trainer where the sampler's numbers differ
     ref_logp        [N]       under the frozen reference
-    anchor          [N]       under the policy as it stands at the start of the optimizer step
+    step_start_logp [N]       under the policy at the start of the optimizer step
     step_label      [N]       label in [0, 1] of a reasoning step at its last token, -1 at all other tokens
     reward          [B]       the outcome reward of each row
-    reward_parts    [B, K]    the parts of the reward, unweighted: the objective knows the weights
-    group           [B]       which prompt the row answers
-    sample_key      [B]       int64 that belongs to the prompt and the sample, for draws and ties that no order changes
-    opponent        [B]       whether the row only stands for others to be compared with, and is not learned from
+    reward_parts    [B, K]    each reward, unweighted: the objective knows the weights
+    group           [B]       the number of the row's prompt
+    sample_key      [B]       int64 key of the prompt and sample, for random numbers and ties that no order changes
+    opponent        [B]       whether the row is only compared with, not trained on
     truncated       [B]       whether the row ended without a stop token
-    age             [B]       optimizer steps taken since the row was sampled
-    pretrain        [B]       whether the row is pretraining text (PPO-ptx); its other columns may hold anything finite
+    age             [B]       optimizer steps since the row was sampled
+    pretrain        [B]       whether the row is pretraining text (PPO-ptx); its other columns hold any finite value
     side            [B]       +1 chosen, -1 rejected (the two rows of a pair are one item)
-    rank            [B]       place of the answer among its prompt's, 0 the best (the answers of a prompt are one item)
-    margin          [B]       by how much the row's score must win where it wins (two rows of a pair: the chosen one's)
+    rank            [B]       rank among the prompt's answers, 0 the best (the answers of a prompt are one item)
+    margin          [B]       by how much the row's score must be higher where it wins
     label           [B]       +1 desirable, -1 undesirable, 0 a mismatched row that only estimates KL
 """
 
@@ -39,15 +39,15 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from posttrain.choices import lay
+from posttrain.choices import merge_settings
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
 
 State = dict[str, float]
-"""What an objective carries from one optimizer step to the next; the checkpoint keeps it."""
+"""The state of an objective between optimizer steps (adaptive coefficients, baselines), saved in checkpoints."""
 
 GRADIENT_COLUMNS = frozenset({"logp", "entropy", "value", "score", "step_score", "kl_old", "teacher_kl"})
-"""Columns that each micro-batch's forward pass makes; all others are made before `prepare`."""
+"""Columns of each micro-batch's forward pass; all others exist before `prepare`."""
 
 
 ROW_COLUMNS = frozenset(
@@ -58,14 +58,14 @@ ROW_COLUMNS = frozenset(
 )  # fmt: skip
 """Columns with one value per row; all others have one per token."""
 
-TOKEN_COLUMNS = frozenset({"old_logp", "recomputed_logp", "ref_logp", "anchor", "old_value", "step_label"}) | (
+TOKEN_COLUMNS = frozenset({"old_logp", "recomputed_logp", "ref_logp", "step_start_logp", "old_value", "step_label"}) | (
     GRADIENT_COLUMNS - ROW_COLUMNS
 )
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A step ready for its losses, the state for the next one, and what was seen on the way."""
+    """A step with the columns that its loss needs, the state for the next step, and metrics."""
 
     step: Ragged
     state: State
@@ -74,47 +74,56 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Loss:
-    """A micro-batch's share of the step's loss and of its metrics; shares add up over micro-batches."""
+    """A micro-batch's contribution to the step's loss and metrics; contributions add up."""
 
     total: Tensor
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Objective(Protocol):
-    """What the training loop knows of an algorithm."""
+    """What the training loop knows of an algorithm.
+
+    Example: `LikelihoodObjective(LikelihoodKnobs())` (SFT), `PolicyObjective(POLICY_ROWS["grpo"].settings(), 256)`
+    """
 
     @property
-    def needs(self) -> frozenset[str]: ...
+    def needs(self) -> frozenset[str]:
+        """The columns that it needs in addition to `logp`."""
+        ...
 
     @property
     def by_token(self) -> bool:
-        """Whether the loss is a sum over tokens of their own columns, `logp` and `entropy` alone with gradient."""
+        """Whether the loss is a sum over tokens whose gradient is only by `logp` and `entropy`: it can be tiled."""
         return False
 
     def initial_state(self) -> State:
         """The state before the first step."""
         return {}
 
-    def prepare(self, step: Ragged, state: State) -> Prepared: ...
+    def prepare(self, step: Ragged, state: State) -> Prepared:
+        """The whole step with weights, advantages and the like, without gradient; may leave rows out."""
+        ...
 
-    def loss(self, micro: Ragged) -> Loss: ...
+    def loss(self, micro: Ragged) -> Loss:
+        """The loss of some items of the prepared step, with gradient."""
+        ...
 
 
-def supplied(needs: frozenset[str]) -> frozenset[str]:
-    """The columns that have to be there before `prepare`: no gradient columns, but the critic's old value."""
+def columns_before_prepare(needs: frozenset[str]) -> frozenset[str]:
+    """The needed columns that must exist before `prepare`: all but those of the forward pass."""
     return (needs - GRADIENT_COLUMNS) | ({"old_value"} if "value" in needs else set())
 
 
-def require(step: Ragged, columns: frozenset[str] | set[str], name: str) -> None:
-    """Fail early, by name, when a column that an objective needs was not supplied."""
+def require_columns(step: Ragged, columns: frozenset[str] | set[str], name: str) -> None:
+    """Refuse a step without a column that the objective needs."""
     missing = sorted(columns - set(step.rows) - set(step.tokens))
     if missing:
         raise KeyError(f"objective '{name}' needs the columns {missing}; there are {[*step.rows, *step.tokens]}")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One algorithm; the table that it stands in binds it to the model that types its settings."""
+class AlgorithmRow:
+    """A named algorithm of a table: its paper, formula and settings, and the model that types the settings."""
 
     name: str
     paper: str
@@ -122,17 +131,17 @@ class Row:
     values: Mapping[str, Any]
     model: type[Params] = Params
 
-    def laid(self, over: Mapping[str, Any]) -> dict[str, Any]:
-        """The row's settings as plain data with some replaced, before they are typed."""
-        return lay(self.model, self.values, over)
+    def merged(self, over: Mapping[str, Any]) -> dict[str, Any]:
+        """The row's settings with some replaced, as plain data."""
+        return merge_settings(self.model, self.values, over)
 
     def settings(self, **over: Any) -> Any:
-        """The row's settings with some replaced."""
-        return self.model.model_validate(self.laid(over))
+        """The row's settings with some replaced, typed and checked."""
+        return self.model.model_validate(self.merged(over))
 
 
-def table(model: type[Params], rows: Iterable[Row]) -> dict[str, Row]:
-    """Rows by name, bound to the model of their settings."""
+def algorithm_table(model: type[Params], rows: Iterable[AlgorithmRow]) -> dict[str, AlgorithmRow]:
+    """Rows by name, with the model that types their settings."""
     return {row.name: replace(row, model=model) for row in rows}
 
 

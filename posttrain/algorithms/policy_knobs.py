@@ -1,4 +1,4 @@
-"""The settings of policy objectives, and which combinations of them mean nothing."""
+"""The settings of policy objectives, and which combinations of them are refused."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ HORIZON = 10_000
 
 
 class KlOptions(Options):
-    """A charge for the divergence from the reference."""
+    """A penalty on the KL to the reference."""
 
-    beta: float = Field(ge=0, description="the price of one nat, e.g. 0.05")
+    beta: float = Field(ge=0, description="the coefficient of the KL, e.g. 0.05")
     estimator: Literal["k1", "k2", "k3"] = Field("k1", description="estimator of the KL (docs/algorithms.md)")
-    target: float | None = Field(None, gt=0, description="adaptive: the KL per sequence to hold; null keeps beta fixed")
+    target: float | None = Field(
+        None, gt=0, description="adaptive beta: the KL per sequence to aim at; null keeps beta fixed"
+    )
     horizon: int = Field(HORIZON, ge=1, description="with a target: samples over which beta may change by its own size")
 
     @model_validator(mode="after")
@@ -34,39 +36,39 @@ class KlOptions(Options):
 
 
 class LossKlOptions(KlOptions):
-    """A charge in the loss."""
+    """A KL penalty in the loss."""
 
     estimator: Literal["k1", "k2", "k3"] = Field("k3", description="estimator of the KL (docs/algorithms.md)")
 
 
 class SequenceKlOptions(KlOptions):
-    """A charge in the outcome reward."""
+    """A KL penalty in the outcome reward."""
 
     reduce: Literal["sum", "mean"] = Field("sum", description="over a sequence's tokens")
 
 
 class PenaltyOptions(Options):
-    """The price of moving away from the policy that sampled (PPO's other form)."""
+    """A penalty on the KL to the sampling policy (PPO's other form)."""
 
-    beta: float = Field(1.0, gt=0, description="price of one nat at the start")
+    beta: float = Field(1.0, gt=0, description="coefficient at the start")
     target: float | None = Field(
         0.01, gt=0, description="halve below target / 1.5, double above 1.5 target; null keeps beta fixed"
     )
 
 
 class TrpoOptions(Options):
-    """How the trust region's step is found."""
+    """The trust region and how its step is computed."""
 
     type: str = "trpo"
     delta: float = Field(0.01, gt=0, description="bound on the mean KL(old || new) of a step")
     damping: float = Field(0.1, ge=0, description="multiple of the identity added to the Fisher matrix")
     iterations: int = Field(10, ge=1, description="conjugate gradient iterations")
-    backtracks: int = Field(10, ge=0, description="halvings of the step before it is given up")
+    backtracks: int = Field(10, ge=0, description="halvings of the step before it is skipped")
 
 
 KL: OneOf[Option] = OneOf(
     {
-        "none": Option(Options, "no charge"),
+        "none": Option(Options, "no KL penalty"),
         "loss": Option(LossKlOptions, "beta KL(policy || reference) of each token in the loss"),
         "reward_token": Option(KlOptions, "each token's reward less beta times its KL, for gae and return_to_go"),
         "reward_sequence": Option(SequenceKlOptions, "the outcome reward less beta times the sequence's KL"),
@@ -95,35 +97,37 @@ ADVANTAGE: OneOf[Advantage] = OneOf(ADVANTAGES, "group_zscore")
 
 
 class PolicyKnobs(Params):
-    """Everything that tells one policy objective from another."""
+    """The settings of a policy objective."""
 
     renamed: ClassVar[Mapping[str, str]] = keys(POLICY)
-    advantage: Annotated[Options, ADVANTAGE] = Field(ADVANTAGE.chosen, description="how a sample's reward is compared")
+    advantage: Annotated[Options, ADVANTAGE] = Field(ADVANTAGE.chosen, description="how rewards become advantages")
     surrogate: Annotated[Options, SURROGATE] = Field(
         SURROGATE.chosen, description="the term of each token that is maximised"
     )
     aggregation: Literal["sequence_sum", "sequence_mean", "token_mean", "fixed_length"] = Field(
-        "sequence_mean", description="how token losses become one number"
+        "sequence_mean", description="how token losses are averaged"
     )
-    kl: Annotated[Options, KL] = Field(KL.chosen, description="where the divergence from the reference is charged")
-    penalty: Annotated[Options, PENALTY] = Field(
-        PENALTY.chosen, description="the price of moving away from the policy that sampled"
-    )
+    kl: Annotated[Options, KL] = Field(KL.chosen, description="where the KL to the reference is penalised")
+    penalty: Annotated[Options, PENALTY] = Field(PENALTY.chosen, description="penalty on the KL to the sampling policy")
     correction: float | None = Field(
-        None, gt=0, description="cap of the importance weight of a sampler whose numbers are not the trainer's"
+        None,
+        gt=0,
+        description="cap of the importance weight that corrects for a sampler with other log-probs than the trainer",
     )
     entropy: float = Field(0.0, ge=0, description="entropy bonus")
     whiten: bool = Field(False, description="whiten advantages over all tokens of the step")
     truncated: Literal["keep", "mask"] = Field(
         "keep", description="mask: truncated rows give no loss, stay in baselines"
     )
-    overlong: int | None = Field(None, ge=1, description="soft overlong punishment over the last so many tokens")
-    resample: int = Field(0, ge=0, description="dynamic sampling: extra rounds to replace groups whose rewards agree")
+    overlong: int | None = Field(None, ge=1, description="soft overlong punishment over this many last tokens")
+    resample: int = Field(
+        0, ge=0, description="dynamic sampling: extra rounds to replace groups of zero reward variance"
+    )
     ptx: float = Field(
         0.0, ge=0, description="PPO-ptx: weight of the likelihood of pretraining rows (InstructGPT: 27.8)"
     )
     update: Annotated[Options, UPDATE] = Field(UPDATE.chosen, description="the rule that turns gradients into a step")
-    allow_unsupported: bool = Field(False, description="allow combinations that the definitions refuse")
+    allow_unsupported: bool = Field(False, description="allow combinations that are refused by default")
 
     @model_validator(mode="after")
     def _meaningful(self) -> PolicyKnobs:
@@ -133,28 +137,28 @@ class PolicyKnobs(Params):
         return self
 
     @property
-    def compares(self) -> Advantage:
-        """How a sample's reward is compared."""
+    def advantage_entry(self) -> Advantage:
+        """The entry of ADVANTAGES."""
         return ADVANTAGE.entry(self.advantage.type)
 
     @property
-    def term(self) -> Surrogate:
-        """What is maximised per token."""
+    def surrogate_entry(self) -> Surrogate:
+        """The entry of SURROGATES, or the user's own."""
         return SURROGATE.entry(self.surrogate.type)
 
 
 def refusal(knobs: PolicyKnobs) -> str | None:
-    """Why a combination that is typed right means nothing, with the fix; None when it means something."""
-    for judge in (_sequence_refusal, _kl_refusal, _update_refusal):
-        reason = judge(knobs)
+    """Why a combination of valid settings is refused, with the fix; None if it is not."""
+    for check in (_sequence_refusal, _kl_refusal, _update_refusal):
+        reason = check(knobs)
         if reason:
             return reason
     return None
 
 
 def group_refusal(knobs: PolicyKnobs, group_size: int) -> str | None:
-    """Why an advantage cannot be had from groups of this size; None when it can."""
-    if knobs.compares.grouped and group_size < 2:
+    """Why the advantage cannot be computed from groups of this size; None if it can."""
+    if knobs.advantage_entry.grouped and group_size < 2:
         return (
             f"advantage '{knobs.advantage.type}' compares siblings, so in a group of {group_size} every advantage "
             "would be 0. Use a group size of 2 or more, or algorithm 'reinforce'"
@@ -163,22 +167,22 @@ def group_refusal(knobs: PolicyKnobs, group_size: int) -> str | None:
 
 
 def reuse_refusal(knobs: PolicyKnobs, updates: int) -> str | None:
-    """Why samples cannot serve so many updates; None when they can."""
-    if not knobs.term.has_ratio and updates > 1:
+    """Why samples cannot be used for this many updates; None if they can."""
+    if not knobs.surrogate_entry.has_ratio and updates > 1:
         return (
-            f"surrogate '{knobs.surrogate.type}' has no ratio, so {updates} updates on the same samples follow the "
-            f"gradient of a policy that is gone. Use 1 update per batch, or surrogate {_with_ratio()}"
+            f"surrogate '{knobs.surrogate.type}' has no ratio, so {updates} updates on the same samples would "
+            f"follow the gradient of an old policy. Use 1 update per batch, or surrogate {_with_ratio()}"
         )
     return None
 
 
 def replay_refusal(knobs: PolicyKnobs, groups: int) -> str | None:
-    """Why samples of earlier rounds cannot be learned from; None when they can."""
+    """Why samples of earlier rounds cannot be used; None if they can."""
     if not groups:
         return None
-    if not knobs.term.has_ratio:
+    if not knobs.surrogate_entry.has_ratio:
         return (
-            f"surrogate '{knobs.surrogate.type}' has no ratio to correct for the policy that sampled. "
+            f"surrogate '{knobs.surrogate.type}' has no ratio to correct for the sampling policy. "
             f"Use surrogate {_with_ratio()}, or replay.groups 0"
         )
     if knobs.penalty.type != "none" or knobs.update.type == "trpo":
@@ -190,13 +194,13 @@ def replay_refusal(knobs: PolicyKnobs, groups: int) -> str | None:
 
 
 def truncation_refusal(top_p: float, top_k: int | None) -> str | None:
-    """Why samples of the likeliest tokens alone cannot be learned from; None when all tokens are drawn from."""
+    """Why samples of only the likeliest tokens cannot be used; None if all tokens are sampled from."""
     if top_p == 1 and top_k is None:
         return None
-    told = f"top_p = {top_p:g}" if top_p < 1 else f"top_k = {top_k}"
+    setting = f"top_p = {top_p:g}" if top_p < 1 else f"top_k = {top_k}"
     return (
-        f"{told} draws from another distribution than the policy's, whose log-probs the objective learns by, so ratios "
-        "and KL would be of a policy that never sampled. Use top_p 1 and top_k null"
+        f"{setting} samples from another distribution than the policy's, so ratios and KL would be those of a policy "
+        "that did not sample. Use top_p 1 and top_k null"
     )
 
 
@@ -205,7 +209,7 @@ def _with_ratio() -> str:
 
 
 def _sequence_refusal(knobs: PolicyKnobs) -> str | None:
-    if not knobs.term.per_sequence:
+    if not knobs.surrogate_entry.per_sequence:
         return None
     name = knobs.surrogate.type
     if knobs.aggregation != "sequence_mean":
@@ -213,7 +217,7 @@ def _sequence_refusal(knobs: PolicyKnobs) -> str | None:
             f"surrogate '{name}' is one number per sequence, which aggregation '{knobs.aggregation}' would count once "
             "per token, so long answers would weigh more. Use aggregation sequence_mean"
         )
-    if knobs.compares.per_token:
+    if knobs.advantage_entry.per_token:
         return (
             f"advantage '{knobs.advantage.type}' differs from token to token, and surrogate '{name}' is one number per "
             "sequence. Use surrogate ppo_clip"
@@ -225,19 +229,21 @@ def _kl_refusal(knobs: PolicyKnobs) -> str | None:
     kl, advantage = knobs.kl, knobs.advantage.type
     if isinstance(kl, LossKlOptions) and kl.estimator == "k1":
         return (
-            "kl.estimator k1 in the loss has a gradient of expectation 0, so it would charge nothing. "
+            "kl.estimator k1 in the loss has a gradient of expectation 0, so it would have no effect. "
             "Use k3 or k2 in the loss, or kl.type reward_token or reward_sequence"
         )
-    if kl.type.startswith("reward") and knobs.compares.by_part:
-        return f"advantage '{advantage}' compares the parts of the reward, and a charge is none. Use kl.type loss"
-    if kl.type.startswith("reward") and knobs.compares.nonnegative:
-        return f"advantage '{advantage}' needs rewards >= 0, which a charge could make negative. Use kl.type loss"
-    if kl.type == "reward_sequence" and knobs.compares.token_rewards:
-        return f"advantage '{advantage}' takes its rewards per token. Use kl.type reward_token"
-    if kl.type == "reward_token" and not knobs.compares.token_rewards:
+    if kl.type.startswith("reward") and knobs.advantage_entry.by_part:
         return (
-            f"advantage '{advantage}' compares one number per sequence, so a charge per token has no place in "
-            "it. Use kl.type reward_sequence"
+            f"advantage '{advantage}' compares each reward by itself, and a KL penalty is no reward. Use kl.type loss"
+        )
+    if kl.type.startswith("reward") and knobs.advantage_entry.nonnegative:
+        return f"advantage '{advantage}' needs rewards >= 0, which a KL penalty could make negative. Use kl.type loss"
+    if kl.type == "reward_sequence" and knobs.advantage_entry.token_rewards:
+        return f"advantage '{advantage}' takes its rewards per token. Use kl.type reward_token"
+    if kl.type == "reward_token" and not knobs.advantage_entry.token_rewards:
+        return (
+            f"advantage '{advantage}' compares one number per sequence, not rewards per token. "
+            "Use kl.type reward_sequence"
         )
     return None
 
@@ -246,15 +252,15 @@ def _update_refusal(knobs: PolicyKnobs) -> str | None:
     if knobs.update.type == "trpo" and knobs.surrogate.type != "importance":
         return "trpo bounds the step by its KL, not by a clip. Use surrogate importance"
     if knobs.update.type == "trpo" and knobs.penalty.type != "none":
-        return "trpo holds KL(old || new) under a bound, so a price on it comes on top. Use penalty none"
-    if knobs.overlong is not None and knobs.compares.nonnegative:
+        return "trpo bounds KL(old || new), so a penalty on it is not needed. Use penalty none"
+    if knobs.overlong is not None and knobs.advantage_entry.nonnegative:
         return (
             f"advantage '{knobs.advantage.type}' needs rewards >= 0, and overlong punishes below 0. Use overlong null"
         )
-    if knobs.resample and not knobs.compares.grouped:
+    if knobs.resample and not knobs.advantage_entry.grouped:
         grouped = sorted(name for name, advantage in ADVANTAGES.items() if advantage.grouped)
         return (
-            f"resample replaces groups whose rewards agree, and advantage '{knobs.advantage.type}' compares no groups. "
-            f"Use resample 0, or an advantage out of {', '.join(grouped)}"
+            f"resample replaces groups of equal rewards, and advantage '{knobs.advantage.type}' compares no groups. "
+            f"Use resample 0, or one of the advantages {', '.join(grouped)}"
         )
     return None

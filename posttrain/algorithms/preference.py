@@ -1,4 +1,4 @@
-"""Preference objectives: rows over pairs (two rows an item) and over unpaired feedback."""
+"""The preference objective (DPO, KTO and the others), over pairs (two rows an item) or unpaired feedback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Objective, Prepared, State, require, supplied
+from posttrain.algorithms.objective import Loss, Objective, Prepared, State, columns_before_prepare, require_columns
 from posttrain.algorithms.preference_rows import PairLoss, PreferenceKnobs, UnaryLoss
 from posttrain.formulas.policy import k1
 from posttrain.formulas.ragged import Ragged, per_item
@@ -16,34 +16,34 @@ from posttrain.formulas.ragged import Ragged, per_item
 
 @dataclass(frozen=True)
 class PreferenceObjective(Objective):
-    """A row's settings as prepare and loss."""
+    """The objective of a row of PREFERENCE_ROWS."""
 
     knobs: PreferenceKnobs
 
     @cached_property
-    def item(self) -> PairLoss | UnaryLoss:
+    def loss_entry(self) -> PairLoss | UnaryLoss:
         """The entry of the table, or the user's own."""
-        return self.knobs.item
+        return self.knobs.loss_entry
 
     @property
     def needs(self) -> frozenset[str]:
-        wanted = {"side"} if isinstance(self.item, PairLoss) else {"label", "anchor"}
-        return frozenset(wanted | ({"ref_logp"} if self.knobs.reference else set()))
+        needs = {"side"} if isinstance(self.loss_entry, PairLoss) else {"label", "step_start_logp"}
+        return frozenset(needs | ({"ref_logp"} if self.knobs.reference else set()))
 
     @property
     def mismatched(self) -> bool:
         """Whether rows of label 0 (a prompt with another prompt's answer) are needed to estimate the KL."""
-        return isinstance(self.item, UnaryLoss) and self.item.shift == "mismatched"
+        return isinstance(self.loss_entry, UnaryLoss) and self.loss_entry.shift == "mismatched"
 
     def initial_state(self) -> State:
-        running = isinstance(self.item, UnaryLoss) and not self.mismatched
+        running = isinstance(self.loss_entry, UnaryLoss) and not self.mismatched
         return {"shift": 0.0, "steps": 0.0} if running else {}
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
-        """1 / items on each row; for unpaired feedback the shift, after which mismatched rows leave the step."""
-        require(step, supplied(self.needs), self.knobs.loss.type)
-        if isinstance(self.item, UnaryLoss):
+        """1 / items on each row; for unpaired feedback also the shift, estimated from rows that then leave the step."""
+        require_columns(step, columns_before_prepare(self.needs), self.knobs.loss.type)
+        if isinstance(self.loss_entry, UnaryLoss):
             return self._prepare_feedback(step, dict(state))
         _check_pairs(step)
         return Prepared(step.with_rows(weight=per_item(step.items)), dict(state))
@@ -53,10 +53,10 @@ class PreferenceObjective(Objective):
         knobs, logp = self.knobs, micro.tokens["logp"]
         weight_B = micro.rows["weight"].to(torch.promote_types(logp.dtype, torch.float32))
         relative_B = self._relative(micro, logp)
-        if isinstance(self.item, UnaryLoss):
-            good_B, total, metrics = self._feedback(self.item, micro, relative_B, weight_B)
+        if isinstance(self.loss_entry, UnaryLoss):
+            good_B, total, metrics = self._feedback(self.loss_entry, micro, relative_B, weight_B)
         else:
-            good_B, total, metrics = self._pairs(self.item, micro, relative_B, weight_B)
+            good_B, total, metrics = self._pairs(self.loss_entry, micro, relative_B, weight_B)
         if knobs.nll:
             nll = -torch.where(good_B, weight_B * micro.mean_rows(logp), 0.0).sum()
             metrics["nll"] = nll.detach()
@@ -64,10 +64,10 @@ class PreferenceObjective(Objective):
         return Loss(total, {**metrics, **self._divergence(micro, weight_B)})
 
     def _prepare_feedback(self, step: Ragged, state: State) -> Prepared:
-        label_B, relative_B = step.rows["label"], self._relative(step, step.tokens["anchor"])
+        label_B, relative_B = step.rows["label"], self._relative(step, step.tokens["step_start_logp"])
         if self.mismatched:
-            elsewhere = relative_B[label_B == 0]
-            shift = float(elsewhere.mean().clamp(min=0)) if elsewhere.numel() else 0.0
+            mismatched = relative_B[label_B == 0]
+            shift = float(mismatched.mean().clamp(min=0)) if mismatched.numel() else 0.0
             metrics = {"z0": shift}
         else:
             state["steps"] += 1
@@ -79,15 +79,15 @@ class PreferenceObjective(Objective):
         return Prepared(step.with_rows(shift=shift_B, weight=per_item(step.items)), state, metrics)
 
     def _pairs(
-        self, item: PairLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor
+        self, entry: PairLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         good_B = micro.rows["side"] > 0
-        # picked by place rather than by a mask, for which a GPU would be waited for
+        # gathered by index: a mask would wait for the GPU
         both = micro.items.argsort(stable=True).view(-1, 2)
         weight, first = weight_B[both[:, 0]], good_B[both[:, 0]]
         one, other = relative_B[both].unbind(1)
         h, l = torch.where(first, one, other), torch.where(first, other, one)  # noqa: E741
-        total = (weight * item.loss(h, l, self.knobs.loss)).sum()
+        total = (weight * entry.loss(h, l, self.knobs.loss)).sum()
         metrics = {
             "accuracy": (weight * (h > l)).sum(),
             "margin": (weight * (h - l)).sum().detach(),
@@ -97,12 +97,12 @@ class PreferenceObjective(Objective):
         return good_B, total, metrics
 
     def _feedback(
-        self, item: UnaryLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor
+        self, entry: UnaryLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         label_B, shift_B = micro.rows["label"], micro.rows["shift"]
-        items = item.loss(relative_B, label_B, shift_B, self.knobs.loss)
-        right = torch.where(label_B > 0, relative_B > shift_B, relative_B < shift_B)
-        return label_B > 0, (weight_B * items).sum(), {"accuracy": (weight_B * right).sum()}
+        losses_B = entry.loss(relative_B, label_B, shift_B, self.knobs.loss)
+        correct = torch.where(label_B > 0, relative_B > shift_B, relative_B < shift_B)
+        return label_B > 0, (weight_B * losses_B).sum(), {"accuracy": (weight_B * correct).sum()}
 
     def _relative(self, step: Ragged, logp: Tensor) -> Tensor:
         """h or l of each row: log-prob, relative to the reference where there is one, summed or averaged."""
@@ -114,9 +114,9 @@ class PreferenceObjective(Objective):
     def _divergence(self, micro: Ragged, weight_B: Tensor) -> dict[str, Tensor]:
         if not self.knobs.reference:
             return {}
-        share_B = weight_B * (0.5 if "side" in micro.rows else 1.0)
+        mean_B = weight_B * (0.5 if "side" in micro.rows else 1.0)
         shift_N = k1(micro.tokens["logp"], micro.tokens["ref_logp"])
-        return {"logp_shift": (share_B * micro.mean_rows(shift_N)).sum()}
+        return {"logp_shift": (mean_B * micro.mean_rows(shift_N)).sum()}
 
 
 def _check_pairs(step: Ragged) -> None:

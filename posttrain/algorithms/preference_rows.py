@@ -1,4 +1,4 @@
-"""The tables of preference objectives: losses that name formulas, and rows that name losses and settings."""
+"""The tables of preference objectives: losses with their options, and algorithms with their settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.objective import Row, table
+from posttrain.algorithms.objective import AlgorithmRow, algorithm_table
 from posttrain.choices import OneOf, Options
 from posttrain.formulas import preference as f
 from posttrain.params import Params
@@ -27,12 +27,15 @@ class PairLoss:
     loss: Callable[[Tensor, Tensor, Any], Tensor]
     formula: str
     balanced: bool = True
-    """Whether two equal answers are pushed as much one way as the other."""
+    """Whether the gradients of two equal answers cancel."""
 
 
 @dataclass(frozen=True)
 class UnaryLoss:
-    """A loss per judged answer: (r, label, shift, options) -> [answers], and how the shift is had."""
+    """A loss per labelled answer: (r, label, shift, options) -> [answers]; `shift` is how its baseline is estimated.
+
+    Example: `UnaryLoss(BetaOptions, lambda r, label, s, k: -logsigmoid(k.beta * label * (r - s)), "...", "running")`
+    """
 
     options: type[Options]
     loss: Callable[[Tensor, Tensor, Tensor, Any], Tensor]
@@ -47,16 +50,16 @@ class BetaOptions(Options):
 
 
 class DpoOptions(BetaOptions):
-    """Labels may be flipped."""
+    """Label smoothing (cDPO)."""
 
-    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="share of labels taken to be flipped")
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="assumed fraction of flipped labels")
 
 
 class ExoOptions(BetaOptions):
-    """Labels are distributions."""
+    """Label smoothing, which EXO needs."""
 
     label_smoothing: float = Field(
-        1e-3, gt=0, lt=0.5, description="share of labels taken to be flipped: KL(p || q) needs labels off 0 and 1"
+        1e-3, gt=0, lt=0.5, description="assumed fraction of flipped labels; KL(p || q) needs one above 0"
     )
 
 
@@ -138,17 +141,17 @@ LOSS: OneOf[PairLoss | UnaryLoss] = OneOf({**PAIR_LOSSES, **UNARY_LOSSES}, "dpo"
 
 
 class PreferenceKnobs(Params):
-    """Everything that tells one preference objective from another."""
+    """The settings of a preference objective."""
 
     renamed: ClassVar[Mapping[str, str]] = keys(PREFERENCE)
-    loss: Annotated[Options, LOSS] = Field(LOSS.chosen, description="the loss per pair or judged answer")
+    loss: Annotated[Options, LOSS] = Field(LOSS.chosen, description="the loss per pair or labelled answer")
     reference: bool = Field(True, description="whether log-probs are taken relative to the reference policy")
     reduce: Literal["sum", "mean"] = Field("sum", description="over an answer's tokens")
     nll: float = Field(0.0, ge=0, description="weight of the chosen answers' mean negative log-likelihood")
     parts: int = Field(
-        1, ge=1, description="sDPO: cut the data so often, each part's reference is the policy before it"
+        1, ge=1, description="sDPO: number of parts of the data; each part's reference is the policy at its start"
     )
-    allow_unsupported: bool = Field(False, description="allow combinations that the definitions refuse")
+    allow_unsupported: bool = Field(False, description="allow combinations that are refused by default")
 
     @model_validator(mode="after")
     def _meaningful(self) -> PreferenceKnobs:
@@ -158,18 +161,18 @@ class PreferenceKnobs(Params):
         return self
 
     @property
-    def item(self) -> PairLoss | UnaryLoss:
-        """The loss per pair or judged answer."""
+    def loss_entry(self) -> PairLoss | UnaryLoss:
+        """The entry of LOSS, or the user's own."""
         return LOSS.entry(self.loss.type)
 
     @property
     def paired(self) -> bool:
-        """Whether it learns from pairs (table `pairs`), and not from judged answers (table `feedback`)."""
-        return isinstance(self.item, PairLoss)
+        """Whether it learns from pairs (table `pairs`) or from labelled answers (table `feedback`)."""
+        return isinstance(self.loss_entry, PairLoss)
 
 
 def refusal(knobs: PreferenceKnobs) -> str | None:
-    """Why a combination that is typed right means nothing, with the fix; None when it means something."""
+    """Why a combination of valid settings is refused, with the fix; None if it is not."""
     if knobs.loss.type == "orpo" and (knobs.reference or knobs.reduce != "mean"):
         return "orpo takes the odds of an answer's mean probability. Use reference false and reduce mean"
     if not knobs.paired and not knobs.reference:
@@ -178,87 +181,87 @@ def refusal(knobs: PreferenceKnobs) -> str | None:
             "Use reference true"
         )
     if knobs.parts > 1 and not knobs.reference:
-        return "parts renews the reference, and there is none. Use parts 1, or reference true"
+        return "parts updates the reference, and reference is false. Use parts 1, or reference true"
     return None
 
 
-PREFERENCE_ROWS: dict[str, Row] = table(
+PREFERENCE_ROWS: dict[str, AlgorithmRow] = algorithm_table(
     PreferenceKnobs,
     (
-        Row("dpo", "Rafailov 2023, arXiv:2305.18290", "-logsigmoid(beta (h - l))", {"loss": "dpo"}),
-        Row(
+        AlgorithmRow("dpo", "Rafailov 2023, arXiv:2305.18290", "-logsigmoid(beta (h - l))", {"loss": "dpo"}),
+        AlgorithmRow(
             "cdpo",
             "Mitchell 2023, ericmitchell.ai/cdpo.pdf",
             "-(1 - s) logsigmoid(beta (h - l)) - s logsigmoid(-beta (h - l))",
             {"loss": {"type": "dpo", "label_smoothing": 0.1}},
         ),
-        Row(
+        AlgorithmRow(
             "robust_dpo",
             "Chowdhury 2024, arXiv:2403.00409",
             "(-(1 - s) logsigmoid(m) + s logsigmoid(-m)) / (1 - 2 s), m = beta (h - l)",
             {"loss": {"type": "robust_dpo", "label_smoothing": 0.1}},
         ),
-        Row(
+        AlgorithmRow(
             "sdpo",
             "Kim 2024, arXiv:2403.19270",
             "-logsigmoid(beta (h - l)), the reference of each part of the data is the policy before it",
             {"loss": "dpo", "parts": 2},
         ),
-        Row(
+        AlgorithmRow(
             "exo",
             "Ji 2024, arXiv:2402.00856",
             "KL((sigmoid(m), sigmoid(-m)) || (1 - s, s)), m = beta (h - l)",
             {"loss": "exo"},
         ),
-        Row(
+        AlgorithmRow(
             "ipo",
             "Azar 2023, arXiv:2310.12036",
             "(h - l - 1 / (2 beta))^2, means over tokens",
             {"loss": "ipo", "reduce": "mean"},
         ),
-        Row(
+        AlgorithmRow(
             "apo_zero",
             "D'Oosterlinck 2024, arXiv:2408.06266",
             "1 - sigmoid(beta h) + sigmoid(beta l)",
             {"loss": "apo_zero"},
         ),
-        Row(
+        AlgorithmRow(
             "apo_down",
             "D'Oosterlinck 2024, arXiv:2408.06266",
             "sigmoid(beta h) + 1 - sigmoid(beta (h - l))",
             {"loss": "apo_down"},
         ),
-        Row(
+        AlgorithmRow(
             "slic",
             "Zhao 2023, arXiv:2305.10425",
             "max(0, delta - (logp_c - logp_r)) + lambda NLL(chosen)",
             {"loss": "slic", "reference": False, "nll": 0.1},
         ),
-        Row(
+        AlgorithmRow(
             "cpo",
             "Xu 2024, arXiv:2401.08417",
             "-logsigmoid(beta (logp_c - logp_r)) + NLL(chosen)",
             {"loss": "dpo", "reference": False, "nll": 1.0},
         ),
-        Row(
+        AlgorithmRow(
             "simpo",
             "Meng 2024, arXiv:2405.14734",
             "-logsigmoid(beta (logp_c - logp_r) - gamma), means over tokens",
             {"loss": "simpo", "reference": False, "reduce": "mean"},
         ),
-        Row(
+        AlgorithmRow(
             "orpo",
             "Hong 2024, arXiv:2403.07691",
             "NLL(chosen) + lambda * -logsigmoid(logodds_c - logodds_r), logodds = m - log1mexp(m), m the mean logp",
             {"loss": "orpo", "reference": False, "reduce": "mean", "nll": 1.0},
         ),
-        Row(
+        AlgorithmRow(
             "kto",
             "Ethayarajh 2024, arXiv:2402.01306",
             "lambda_D (1 - sigmoid(beta (r - z0))) | lambda_U (1 - sigmoid(beta (z0 - r)))",
             {"loss": "kto"},
         ),
-        Row(
+        AlgorithmRow(
             "bco",
             "Jung 2024, arXiv:2404.04656",
             "-logsigmoid(beta (r - s)) | -logsigmoid(-beta (r - s)), s the running mean of r",

@@ -1,4 +1,4 @@
-"""Reward models: a scalar head trained on comparisons, or on the correctness of single steps."""
+"""Reward model objectives: a scalar head trained on comparisons, or on the correctness of reasoning steps."""
 
 from __future__ import annotations
 
@@ -9,45 +9,44 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Objective, Prepared, State, require, supplied
+from posttrain.algorithms.objective import Loss, Objective, Prepared, State, columns_before_prepare, require_columns
 from posttrain.formulas.preference import bradley_terry, centring, comparisons, step_correctness
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
 
 
 class RewardKnobs(Params):
-    """The Bradley-Terry objective of a scalar head."""
+    """The settings of the Bradley-Terry objective."""
 
     margin: float = Field(0.0, ge=0, description="by how much the chosen answer's score must win")
-    margins: Literal["constant", "column"] = Field("constant", description="column: each winner's own margin on top")
+    margins: Literal["constant", "column"] = Field("constant", description="column: plus each winner's own margin")
     compare: Literal["pairs", "ranks"] = Field(
         "pairs", description="ranks: all K (K - 1) / 2 pairs of a prompt's answers"
     )
-    centring: float = Field(0.0, ge=0, description="price of (s_c + s_r)^2, which keeps scores around 0")
+    centring: float = Field(0.0, ge=0, description="coefficient of (s_c + s_r)^2, which keeps scores around 0")
 
 
 @dataclass(frozen=True)
 class RewardObjective(Objective):
     """-logsigmoid(s_c - s_r - margin), mean over the pairs of a prompt, then over prompts (Ouyang 2022).
 
-    Scores are free up to a constant; `demonstration_bias` gives the one to store in the head's bias so
-    that demonstrations average 0.
+    The loss leaves a constant of the scores free; `demonstration_bias` is the one by which demonstrations average 0.
     """
 
     knobs: RewardKnobs
 
     @property
     def needs(self) -> frozenset[str]:
-        wanted = {"score", "side" if self.knobs.compare == "pairs" else "rank"}
-        return frozenset(wanted | ({"margin"} if self.knobs.margins == "column" else set()))
+        needs = {"score", "side" if self.knobs.compare == "pairs" else "rank"}
+        return frozenset(needs | ({"margin"} if self.knobs.margins == "column" else set()))
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
-        """1 / (prompts * pairs of the prompt) on each row; prompts without a comparison count for nothing."""
-        require(step, supplied(self.needs), "reward")
+        """1 / (prompts * pairs of the prompt) on each row; prompts without a comparison have weight 0."""
+        require_columns(step, columns_before_prepare(self.needs), "reward")
         won, _ = comparisons(self._rank(step), step.items)
         if won.numel() == 0:
-            raise ValueError("no item holds two answers of different rank, so there is nothing to learn from")
+            raise ValueError("no item holds two answers of different rank, so there is nothing to train on")
         pairs_B = _per_item_count(won, step.items)
         prompts = torch.unique(step.items[pairs_B > 0]).numel()
         return Prepared(step.with_rows(weight=(pairs_B > 0) / (pairs_B.clamp(min=1) * prompts)), dict(state))
@@ -72,7 +71,7 @@ class RewardObjective(Objective):
 
 
 class ProcessKnobs(Params):
-    """The objective of a scalar head that judges each step of a solution."""
+    """The settings of a process reward model."""
 
     aggregation: Literal["step_mean", "solution_mean"] = Field(
         "step_mean", description="mean over all steps, or over a solution's steps and then over solutions"
@@ -92,7 +91,7 @@ class ProcessObjective(Objective):
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """1 / steps, or 1 / (solutions * steps of the solution), on each step's last token."""
-        require(step, supplied(self.needs), "process")
+        require_columns(step, columns_before_prepare(self.needs), "process")
         label_N = step.tokens["step_label"]
         if not bool(((label_N == -1) | ((label_N >= 0) & (label_N <= 1))).all()):
             raise ValueError("step_label must lie in [0, 1] at a step's last token and be -1 elsewhere")
@@ -101,7 +100,9 @@ class ProcessObjective(Objective):
         if self.knobs.aggregation == "step_mean":
             return Prepared(step.with_tokens(weight=ends_N / ends_N.sum().clamp(min=1)), dict(state))
         solutions = (steps_B > 0).sum().clamp(min=1)
-        return Prepared(step.with_tokens(weight=ends_N / step.spread(steps_B.clamp(min=1) * solutions)), dict(state))
+        return Prepared(
+            step.with_tokens(weight=ends_N / step.repeat_to_tokens(steps_B.clamp(min=1) * solutions)), dict(state)
+        )
 
     def loss(self, micro: Ragged) -> Loss:
         """sum of weight * cross-entropy of the step's score against its label."""

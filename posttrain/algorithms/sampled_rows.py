@@ -1,7 +1,7 @@
-"""Algorithms that choose among the policy's own samples and learn from the choice with an objective of another table.
+"""Algorithms that select among the policy's own samples and train on the selection with an objective of another table.
 
 online DPO, IPO ...     a preference objective over pairs of a prompt's samples
-RAFT, ReST, ReST-EM     the likelihood of the samples that reach a mark
+RAFT, ReST, ReST-EM     the likelihood of the samples that pass a threshold
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from posttrain.algorithms.objective import Row
+from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
 from posttrain.algorithms.supervised import LikelihoodKnobs
 from posttrain.choices import OneOf, Option, Options
@@ -25,7 +25,7 @@ class BestAgainstWorst(Options):
 
 
 class AllAbove(Options):
-    """Every telling pair (RS-DPO)."""
+    """Every pair of clearly different rewards (RS-DPO)."""
 
     certainty: float = Field(0.6, ge=0.5, lt=1, description="sigmoid((r_i - r_j) / scale) must be above it")
     scale: float = Field(1.0, gt=0, description="temperature of that probability")
@@ -78,7 +78,7 @@ BEST_SELECT: OneOf[Option] = OneOf(
 
 
 class SampledPairKnobs(PreferenceKnobs):
-    """A preference objective and how its pairs are sampled and chosen."""
+    """A preference objective, and how its pairs are sampled and selected."""
 
     select: Annotated[Options, PAIR_SELECT] = Field(
         PAIR_SELECT.chosen, description="which two samples of a prompt become a pair"
@@ -91,33 +91,33 @@ class SampledPairKnobs(PreferenceKnobs):
     def _sampled(self) -> SampledPairKnobs:
         wrong = []
         if not self.paired:
-            wrong.append(f"loss '{self.loss.type}' takes single answers, and pairs are chosen here. Use a pair loss")
+            wrong.append(
+                f"loss '{self.loss.type}' takes single answers, and this algorithm makes pairs. Use a pair loss"
+            )
         if self.parts > 1:
-            wrong.append("parts cuts given data, and here is none. Remove parts")
+            wrong.append("parts is for a table of pairs, not for samples. Remove parts")
         if self.mixture and not self.reference:
-            wrong.append("mixture samples with the reference, and there is none. Use mixture 0, or reference true")
+            wrong.append("mixture samples with the reference, and reference is false. Use mixture 0, or reference true")
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
 
 
 class SampledBestKnobs(LikelihoodKnobs):
-    """The likelihood of one's own best samples."""
+    """The likelihood of the policy's best samples."""
 
-    select: Annotated[Options, BEST_SELECT] = Field(
-        BEST_SELECT.chosen, description="which samples are good enough to be learned"
-    )
+    select: Annotated[Options, BEST_SELECT] = Field(BEST_SELECT.chosen, description="which samples are trained on")
 
 
-def _pairs(name: str, paper: str, formula: str, of: str, **values: Any) -> Row:
-    return Row(name, paper, formula, {**PREFERENCE_ROWS[of].values, **values}, SampledPairKnobs)
+def _pairs(name: str, paper: str, formula: str, of: str, **values: Any) -> AlgorithmRow:
+    return AlgorithmRow(name, paper, formula, {**PREFERENCE_ROWS[of].values, **values}, SampledPairKnobs)
 
 
-def _best(name: str, paper: str, formula: str, select: str) -> Row:
-    return Row(name, paper, formula, {"select": select}, SampledBestKnobs)
+def _best(name: str, paper: str, formula: str, select: str) -> AlgorithmRow:
+    return AlgorithmRow(name, paper, formula, {"select": select}, SampledBestKnobs)
 
 
-SAMPLED_ROWS: dict[str, Row] = {
+SAMPLED_ROWS: dict[str, AlgorithmRow] = {
     row.name: row
     for row in (
         _pairs("online_dpo", "Guo 2024, arXiv:2402.04792", "dpo on a prompt's best sample against its worst", "dpo"),

@@ -1,4 +1,4 @@
-"""The likelihood of given tokens, divergences from a teacher, and the table of distillations."""
+"""The SFT objective, the distillation objective, and the table of distillation algorithms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Objective, Prepared, Row, State, table
+from posttrain.algorithms.objective import AlgorithmRow, Loss, Objective, Prepared, State, algorithm_table
 from posttrain.choices import OneOf, Option, Options
 from posttrain.formulas import distill
 from posttrain.formulas.ragged import Ragged, sequence_mean, token_mean
@@ -21,7 +21,7 @@ Aggregation = Literal["token_mean", "sequence_mean"]
 
 
 class LikelihoodKnobs(Params):
-    """How the tokens' likelihoods become one number."""
+    """How the tokens' losses are averaged."""
 
     aggregation: Aggregation = Field("token_mean", description="token or sequence mean")
 
@@ -43,19 +43,19 @@ class LikelihoodObjective(Objective):
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """1 / tokens, or 1 / (rows * tokens of the row), on each token."""
-        return _weighted(step, state, self.knobs.aggregation)
+        return _with_weights(step, state, self.knobs.aggregation)
 
     def loss(self, micro: Ragged) -> Loss:
         """-sum of weight * logp."""
         entropy = micro.tokens["entropy"].detach()
-        share = micro.tokens["share"].to(entropy.dtype)
-        return Loss(-_summed(micro, micro.tokens["logp"]), {"entropy": (share * entropy).sum()})
+        mean_N = micro.tokens["token_mean_weight"].to(entropy.dtype)
+        return Loss(-_weighted_sum(micro, micro.tokens["logp"]), {"entropy": (mean_N * entropy).sum()})
 
 
 class JensenShannonOptions(Options):
-    """The mixture between teacher and student."""
+    """The mixture of teacher and student."""
 
-    beta: float = Field(0.5, gt=0, lt=1, description="share of the teacher in the mixture m")
+    beta: float = Field(0.5, gt=0, lt=1, description="weight of the teacher in the mixture m")
 
 
 DIVERGENCE: OneOf[Option] = OneOf(
@@ -69,17 +69,17 @@ DIVERGENCE: OneOf[Option] = OneOf(
 
 
 class DistillKnobs(Params):
-    """Which divergence from the teacher is made small, and how tokens become one number."""
+    """The divergence from the teacher, and how the tokens' losses are averaged."""
 
     renamed: ClassVar[Mapping[str, str]] = keys(DISTILL)
     divergence: Annotated[Options, DIVERGENCE] = Field(
-        DIVERGENCE.chosen, description="the divergence from the teacher that is made small"
+        DIVERGENCE.chosen, description="the divergence from the teacher that is minimised"
     )
     temperature: float = Field(1.0, gt=0, description="of both distributions")
     aggregation: Aggregation = Field("token_mean", description="token or sequence mean")
 
     def formula(self) -> distill.Divergence:
-        """The divergence as a function of (student logits, teacher logits), for whoever makes `teacher_kl`."""
+        """The divergence as a function of (student logits, teacher logits), which makes the column `teacher_kl`."""
         chosen = self.divergence
         if isinstance(chosen, JensenShannonOptions):
             return lambda student, teacher: distill.jensen_shannon(student, teacher, chosen.beta, self.temperature)
@@ -89,7 +89,7 @@ class DistillKnobs(Params):
 
 @dataclass(frozen=True)
 class DistillObjective(Objective):
-    """mean of the divergence from a teacher on given or own samples (GKD, Agarwal 2023).
+    """mean of the divergence from a teacher on demonstrations or own samples (GKD, Agarwal 2023).
 
     Context distillation (Askell 2021) is the same with a teacher that sees another prompt.
     """
@@ -103,35 +103,33 @@ class DistillObjective(Objective):
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """1 / tokens, or 1 / (rows * tokens of the row), on each token."""
-        return _weighted(step, state, self.knobs.aggregation)
+        return _with_weights(step, state, self.knobs.aggregation)
 
     def loss(self, micro: Ragged) -> Loss:
         """sum of weight * divergence."""
         divergence = micro.tokens["teacher_kl"]
-        share = micro.tokens["share"].to(divergence.dtype)
-        return Loss(_summed(micro, divergence), {"teacher_kl": (share * divergence.detach()).sum()})
+        mean_N = micro.tokens["token_mean_weight"].to(divergence.dtype)
+        return Loss(_weighted_sum(micro, divergence), {"teacher_kl": (mean_N * divergence.detach()).sum()})
 
 
-def _weighted(step: Ragged, state: State, aggregation: Aggregation) -> Prepared:
+def _with_weights(step: Ragged, state: State, aggregation: Aggregation) -> Prepared:
     kept_B = (step.lengths_B > 0).double()
     rule = token_mean if aggregation == "token_mean" else sequence_mean
-    weight_N, share_N = rule(step.lengths_B, kept_B), token_mean(step.lengths_B, kept_B)
+    weight_N, token_mean_N = rule(step.lengths_B, kept_B), token_mean(step.lengths_B, kept_B)
     metrics = {"length": float(step.lengths_B.float().mean())}
-    return Prepared(step.with_tokens(weight=weight_N, share=share_N), dict(state), metrics)
+    return Prepared(step.with_tokens(weight=weight_N, token_mean_weight=token_mean_N), dict(state), metrics)
 
 
-def _summed(micro: Ragged, item_N: Tensor) -> Tensor:
-    dtype = torch.promote_types(item_N.dtype, torch.float32)
-    return (micro.tokens["weight"].to(dtype) * item_N.to(dtype)).sum()
+def _weighted_sum(micro: Ragged, values_N: Tensor) -> Tensor:
+    dtype = torch.promote_types(values_N.dtype, torch.float32)
+    return (micro.tokens["weight"].to(dtype) * values_N.to(dtype)).sum()
 
 
 class DistillRunKnobs(DistillKnobs):
-    """A divergence and where the answers come from."""
+    """A divergence, and which answers it is computed on."""
 
-    own: float = Field(1.0, ge=0, le=1, description="share of the steps on the student's own samples (GKD's lambda)")
-    context: str | None = Field(
-        None, min_length=1, description="a system turn that the teacher sees and the student does not"
-    )
+    own: float = Field(1.0, ge=0, le=1, description="fraction of the steps on the student's own samples (GKD's lambda)")
+    context: str | None = Field(None, min_length=1, description="a system turn that only the teacher gets")
 
     @model_validator(mode="after")
     def _context_is_text(self) -> DistillRunKnobs:
@@ -140,28 +138,28 @@ class DistillRunKnobs(DistillKnobs):
         return self
 
 
-DISTILL_ROWS: dict[str, Row] = table(
+DISTILL_ROWS: dict[str, AlgorithmRow] = algorithm_table(
     DistillRunKnobs,
     (
-        Row(
+        AlgorithmRow(
             "distill",
             "Hinton 2015, arXiv:1503.02531",
-            "mean_tokens KL(teacher || student) on the given answers",
+            "mean_tokens KL(teacher || student) on demonstrations",
             {"divergence": "forward_kl", "own": 0.0},
         ),
-        Row(
+        AlgorithmRow(
             "gkd",
             "Agarwal 2023, arXiv:2306.13649",
             "mean_tokens [beta KL(p || m) + (1 - beta) KL(q || m)], half of the steps on own samples",
             {"divergence": "jensen_shannon", "own": 0.5},
         ),
-        Row(
+        AlgorithmRow(
             "reverse_kl",
             "Gu 2023 (MiniLLM), arXiv:2306.08543",
             "mean_tokens KL(student || teacher) on own samples",
             {"divergence": "reverse_kl", "own": 1.0},
         ),
-        Row(
+        AlgorithmRow(
             "context_distill",
             "Askell 2021, arXiv:2112.00861",
             "mean_tokens KL(teacher given a context || student without it) on own samples",

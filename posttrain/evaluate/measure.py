@@ -21,7 +21,7 @@ from posttrain.rewards.reward import RewardSum, weights
 from posttrain.rollout import Rollout
 from posttrain.tables.columns import SCORE
 from posttrain.tasks.task import load_task
-from posttrain.text.layout import micro_batches, pack
+from posttrain.text.packing import micro_batches, pack
 from posttrain.user_code import place_in_workspace
 
 NOT_MEASURED = "the score is not measured, as no completion has an answer that can be read and compared"
@@ -85,17 +85,17 @@ def _figures(name: str, rollouts: Sequence[Rollout], outcomes: Sequence[float]) 
 @phase("score")
 @torch.no_grad()
 def divergence(
-    model: Any, reference: Path, rollouts: Sequence[Rollout], temperature: float, device: Runtime
+    model: Any, reference: Path, rollouts: Sequence[Rollout], temperature: float, runtime: Runtime
 ) -> dict[str, float]:
     """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3."""
-    other = load_policy(reference).to(device.torch)
+    other = load_policy(reference).to(runtime.device)
     rows = [one.row for one in rollouts]
-    k1, k3 = torch.zeros(2, dtype=torch.float64, device=device.torch)
+    k1, k3 = torch.zeros(2, dtype=torch.float64, device=runtime.device)
     for part in micro_batches([len(row) for row in rows], list(range(len(rows))), 16_384):
-        layout = pack([rows[i] for i in part]).to(device.torch)
-        with device.autocast():
-            ours, _ = score_tokens(model, layout, temperature)
-            theirs, _ = score_tokens(other, layout, temperature)
+        packed = pack([rows[i] for i in part]).to(runtime.device)
+        with runtime.autocast():
+            ours, _ = score_tokens(model, packed, temperature)
+            theirs, _ = score_tokens(other, packed, temperature)
         gap = (theirs - ours).double()
         k1, k3 = k1 - gap.sum(), k3 + (gap.expm1() - gap).sum()
     return {"kl_k1": float(k1) / len(rows), "kl_k3": float(k3) / len(rows)}

@@ -1,6 +1,6 @@
-"""Divergences between a teacher's and a student's next-token distributions, one number per token.
+"""Divergences between a teacher's and a student's next-token distributions over the vocabulary, one number per token.
 
-The whole vocabulary is looked at, so logits are made and dropped in tiles (`tiled`): memory is one tile's.
+Logits are computed in tiles (`tiled`), so that memory is one tile's.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def tiled(
     teacher: Logits,
     tile: int = 1024,
 ) -> Tensor:
-    """The divergence at each hidden state, its logits made for `tile` tokens at a time, again in the backward."""
+    """The divergence at each hidden state; logits of `tile` tokens at a time, computed again in the backward pass."""
 
-    def piece(student_MD: Tensor, teacher_MD: Tensor) -> Tensor:
+    def tile_divergence(student_MD: Tensor, teacher_MD: Tensor) -> Tensor:
         return divergence(student(student_MD), teacher(teacher_MD))
 
     starts = range(0, student_ND.shape[0], tile)
     parts = [(student_ND[start : start + tile], teacher_ND[start : start + tile]) for start in starts]
-    found = [checkpoint(piece, *part, use_reentrant=False) for part in parts]
-    return torch.cat(found) if found else student_ND.new_zeros(0)
+    values = [checkpoint(tile_divergence, *part, use_reentrant=False) for part in parts]
+    return torch.cat(values) if values else student_ND.new_zeros(0)
 
 
 def _log_probs(logits_NV: Tensor, temperature: float) -> Tensor:

@@ -1,14 +1,14 @@
-"""What policy losses are made of: importance ratios, surrogates, estimators of the KL, and the critic's loss."""
+"""The formulas of policy losses: importance ratios, surrogates, KL estimators, and the critic's loss."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from posttrain.formulas.ragged import mean_rows, spread
+from posttrain.formulas.ragged import mean_rows, repeat_to_tokens
 
 CAP = 20.0
-"""Bound on |log ratio|: exp stays finite where a policy has run away. A token beyond it has no gradient."""
+"""Bound on |log ratio|: exp stays finite even where the policy diverged. A token beyond it has no gradient."""
 
 
 def token_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
@@ -20,13 +20,13 @@ def token_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Te
 def sequence_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
     """mean_t(logp - old_logp), the length-normalised sequence ratio, on each token (GSPO, Zheng 2025)."""
     mean_B = mean_rows(logp_N - old_logp_N, lengths_B)
-    return spread(mean_B, lengths_B, logp_N.numel()).clamp(-CAP, CAP)
+    return repeat_to_tokens(mean_B, lengths_B, logp_N.numel()).clamp(-CAP, CAP)
 
 
 def truncated_importance(recomputed_logp_N: Tensor, sampled_logp_N: Tensor, cap: float) -> Tensor:
-    """sg(min(exp(recomputed - sampled), cap)): corrects for a sampler whose numbers are not the trainer's (Yao 2025).
+    """sg(min(exp(recomputed - sampled), cap)): corrects for a sampler with other log-probs (Yao 2025).
 
-    Both are log-probs of the policy that sampled, as the trainer computes them and as the sampler recorded them.
+    Both are log-probs of the sampling policy: recomputed by the trainer, and recorded by the sampler.
     """
     return (recomputed_logp_N - sampled_logp_N).detach().clamp(-CAP, CAP).exp().clamp(max=cap)
 
@@ -52,11 +52,11 @@ def cispo(ratio: Tensor, logp: Tensor, advantage: Tensor, low: float | None, hig
 
 
 def outside(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
-    """Whether PPO's clip cuts a token's gradient: over the top with A > 0, or under the bottom with A < 0."""
+    """Whether PPO's clip removes a token's gradient: r > 1 + high with A > 0, or r < 1 - low with A < 0."""
     return ((ratio > 1 + high) & (advantage > 0)) | ((ratio < _lowest(low)) & (advantage < 0))
 
 
-def beyond(ratio: Tensor, low: float | None, high: float) -> Tensor:
+def outside_either_edge(ratio: Tensor, low: float | None, high: float) -> Tensor:
     """Whether CISPO's weight is not the ratio itself."""
     return (ratio > 1 + high) | (ratio < _lowest(low))
 
@@ -66,11 +66,11 @@ def _lowest(low: float | None) -> float:
 
 
 OVERFLOW = 80.0
-"""exp of more is soon infinite in single precision; a token that far out is charged as much, without gradient."""
+"""exp of more is soon infinite in single precision; a token beyond it counts as much, without gradient."""
 
 
 def k1(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """logp - ref_logp: unbiased, high variance, negative at times; its gradient has expectation 0."""
+    """logp - ref_logp: unbiased, high variance, can be negative; its gradient has expectation 0."""
     return logp - ref_logp
 
 

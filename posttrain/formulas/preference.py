@@ -82,7 +82,7 @@ def log_odds(m: Tensor) -> Tensor:
 def kto(r: Tensor, label: Tensor, z0: Tensor, beta: float, desirable: float = 1.0, undesirable: float = 1.0) -> Tensor:
     """lambda_D (1 - sigmoid(beta (r - z0))) or lambda_U (1 - sigmoid(beta (z0 - r))) (Ethayarajh 2024)."""
     gain = _signed(r - z0, label)
-    return _price(gain, label, desirable, undesirable) * sigmoid(-beta * gain)
+    return _label_weight(gain, label, desirable, undesirable) * sigmoid(-beta * gain)
 
 
 def bco(
@@ -90,14 +90,14 @@ def bco(
 ) -> Tensor:
     """lambda_D -logsigmoid(beta (r - shift)) or lambda_U -logsigmoid(-beta (r - shift)) (Jung 2024)."""
     gain = _signed(r - shift, label)
-    return -_price(gain, label, desirable, undesirable) * logsigmoid(beta * gain)
+    return -_label_weight(gain, label, desirable, undesirable) * logsigmoid(beta * gain)
 
 
 def _signed(gain: Tensor, label: Tensor) -> Tensor:
     return gain.where(label > 0, -gain)
 
 
-def _price(like: Tensor, label: Tensor, desirable: float, undesirable: float) -> Tensor:
+def _label_weight(like: Tensor, label: Tensor, desirable: float, undesirable: float) -> Tensor:
     return like.new_full((), desirable).where(label > 0, like.new_full((), undesirable))
 
 
@@ -107,11 +107,11 @@ def bradley_terry(chosen: Tensor, rejected: Tensor, margin: Tensor | float = 0.0
 
 
 def comparisons(rank_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Every (winner, loser) among the rows of an item, as row numbers; a lower rank wins, ties are no comparison."""
+    """Every (winner, loser) among the rows of an item, as row indices; the lower rank wins, ties are left out."""
     order_B = torch.argsort(item_B, stable=True)
     rank_S, item_S = rank_B[order_B], item_B[order_B]
     met_SS = (item_S[:, None] == item_S[None, :]) & (rank_S[:, None] < rank_S[None, :])
-    won, lost = met_SS.nonzero(as_tuple=True)  # a GPU is waited for once, not once for each item
+    won, lost = met_SS.nonzero(as_tuple=True)  # one wait for the GPU in all
     return order_B[won], order_B[lost]
 
 

@@ -3,9 +3,9 @@
 A batch of B rows with N tokens in all is `lengths_B` and flat columns: tokens [N] in row order, rows [B]. There is no
 padding, so no result can depend on it. Padded tensors come in through `from_padded`.
 
-Aggregation is a weight per token, computed once per optimizer step, before it is cut into micro-batches or spread over
-processes: the loss is sum(weight * item) whichever way it is summed. A random number belongs to a row and a position,
-not to a moment, so a sample never depends on its neighbours and there is no state to save:
+Aggregation is a weight per token, computed once per optimizer step, before the step is cut into micro-batches or split
+over processes: the loss is sum(weight * term) in any order of summation. Random numbers are counter-based: each belongs
+to a row and a position, so a sample never depends on its neighbours and there is no generator state to save:
 
     u = mix(key_row + t * golden) / 2^53        mix: SplitMix64's finaliser (Steele 2014)
 """
@@ -33,14 +33,14 @@ def mean_rows(values_N: Tensor, lengths_B: Tensor) -> Tensor:
     return sum_rows(values_N, lengths_B) / lengths_B.clamp(min=1)
 
 
-def spread(values_B: Tensor, lengths_B: Tensor, count: int | None = None) -> Tensor:
-    """Each row's value on each of its tokens: [B] -> [N]; without `count` a GPU is waited for."""
+def repeat_to_tokens(values_B: Tensor, lengths_B: Tensor, count: int | None = None) -> Tensor:
+    """Each row's value on each of its tokens: [B] -> [N]; without `count` it waits for the GPU."""
     return torch.repeat_interleave(values_B, lengths_B, output_size=count)
 
 
 def places(lengths_B: Tensor) -> Tensor:
     """Each token's position in its row, from 0: [B] -> [N]."""
-    starts_N = spread(lengths_B.cumsum(0) - lengths_B, lengths_B)
+    starts_N = repeat_to_tokens(lengths_B.cumsum(0) - lengths_B, lengths_B)
     return torch.arange(starts_N.numel(), device=lengths_B.device) - starts_N
 
 
@@ -85,7 +85,7 @@ class Ragged:
     item_B: Tensor | None = None
 
     def __post_init__(self) -> None:
-        # a look at lengths on a device would wait for it, and they were checked before they went there
+        # reading lengths on a device would wait for it, and they were checked before they were moved
         count = next((column.numel() for column in self.tokens.values()), 0)
         if self.lengths_B.device.type == "cpu":
             count = int(self.lengths_B.sum())
@@ -119,7 +119,7 @@ class Ragged:
             index_R = index_R.nonzero().squeeze(1)
         lengths_R = self.lengths_B[index_R]
         starts_R = (self.lengths_B.cumsum(0) - self.lengths_B)[index_R]
-        at_N = spread(starts_R, lengths_R) + places(lengths_R)
+        at_N = repeat_to_tokens(starts_R, lengths_R) + places(lengths_R)
         return Ragged(
             lengths_B=lengths_R,
             rows={name: column[index_R] for name, column in self.rows.items()},
@@ -128,13 +128,13 @@ class Ragged:
         )
 
     def tokens_in(self, part: slice) -> Ragged:
-        """Some neighbouring tokens as one row that has token columns only."""
+        """Adjacent tokens as one row with token columns only."""
         tokens = {name: column[part] for name, column in self.tokens.items()}
         return Ragged(torch.tensor([part.stop - part.start]), tokens=tokens)
 
     def overlaid(self, part: Ragged, chosen_B: Tensor) -> Ragged:
-        """These rows with the new columns of `part`, which are their rows where chosen; 0 on all other rows."""
-        chosen_N = self.spread(chosen_B)
+        """These rows with the new columns of `part` (the chosen rows); 0 on all other rows."""
+        chosen_N = self.repeat_to_tokens(chosen_B)
         rows = {
             name: column.new_zeros(len(self)).masked_scatter(chosen_B, column)
             for name, column in part.rows.items()
@@ -155,29 +155,31 @@ class Ragged:
         """Mean of each row's tokens."""
         return mean_rows(values_N, self.lengths_B)
 
-    def spread(self, values_B: Tensor) -> Tensor:
+    def repeat_to_tokens(self, values_B: Tensor) -> Tensor:
         """Each row's value on each of its tokens."""
-        return spread(values_B, self.lengths_B, next((column.numel() for column in self.tokens.values()), None))
+        return repeat_to_tokens(
+            values_B, self.lengths_B, next((column.numel() for column in self.tokens.values()), None)
+        )
 
 
 def sequence_sum(lengths_B: Tensor, kept_B: Tensor) -> Tensor:
     """1 / B: sum over a sequence's tokens, then the mean over sequences."""
-    return spread(kept_B / kept_B.sum().clamp(min=1), lengths_B)
+    return repeat_to_tokens(kept_B / kept_B.sum().clamp(min=1), lengths_B)
 
 
 def sequence_mean(lengths_B: Tensor, kept_B: Tensor) -> Tensor:
     """1 / (B |o_i|): mean over a sequence's tokens, then over sequences."""
-    return spread(kept_B / (lengths_B.clamp(min=1) * kept_B.sum().clamp(min=1)), lengths_B)
+    return repeat_to_tokens(kept_B / (lengths_B.clamp(min=1) * kept_B.sum().clamp(min=1)), lengths_B)
 
 
 def token_mean(lengths_B: Tensor, kept_B: Tensor) -> Tensor:
     """1 / sum_i |o_i|: mean over all tokens of the step."""
-    return spread(kept_B / (lengths_B * kept_B).sum().clamp(min=1), lengths_B)
+    return repeat_to_tokens(kept_B / (lengths_B * kept_B).sum().clamp(min=1), lengths_B)
 
 
 def fixed_length(lengths_B: Tensor, kept_B: Tensor, max_length: int) -> Tensor:
     """1 / (B L_max): the sum over a constant (Dr. GRPO, Liu 2025)."""
-    return spread(kept_B / (kept_B.sum().clamp(min=1) * max_length), lengths_B)
+    return repeat_to_tokens(kept_B / (kept_B.sum().clamp(min=1) * max_length), lengths_B)
 
 
 def kept_rows(lengths_B: Tensor, dropped_B: Tensor | None, like: Tensor) -> Tensor:
@@ -187,7 +189,7 @@ def kept_rows(lengths_B: Tensor, dropped_B: Tensor | None, like: Tensor) -> Tens
 
 
 def per_item(item_B: Tensor) -> Tensor:
-    """1 / items on each row, in double precision: the mean over items, whichever rows an item has."""
+    """1 / items on each row, in double precision: the mean over items of any number of rows."""
     count = max(torch.unique(item_B).numel(), 1)
     return torch.full(item_B.shape, 1 / count, dtype=torch.float64, device=item_B.device)
 
@@ -205,7 +207,7 @@ def row_keys(seed: int, names: Sequence[str]) -> Tensor:
 
 
 def uniform(keys_R: Tensor, count: int, first_R: Tensor | None = None) -> Tensor:
-    """A number in [0, 1) for each row at each of `count` positions from the row's first on, which is 0 [R, count]."""
+    """A number in [0, 1) for each row at `count` positions, from `first_R` or 0 on [R, count]."""
     place_RT = torch.arange(count, device=keys_R.device) + (0 if first_R is None else first_R[:, None])
     return uniform_at(keys_R[:, None], place_RT)
 

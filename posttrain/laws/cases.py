@@ -1,4 +1,4 @@
-"""Random optimizer steps for any objective, made from nothing but the columns that it needs."""
+"""Random optimizer steps for any objective, with just the columns that it needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST = 9
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides a case: everything else follows from the objective's needs."""
+    """The seed and size of a case; the rest follows from the objective's needs."""
 
     seed: int
     groups: int = 3
@@ -30,7 +30,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Case:
-    """A step with the gradient columns apart, so that a law can change either."""
+    """A step and, separately, its gradient columns, so that a law can change either."""
 
     objective: Objective
     step: Ragged
@@ -49,7 +49,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step came to."""
+    """The loss, gradients, metrics and next state of a step."""
 
     loss: Tensor
     gradients: dict[str, Tensor]
@@ -86,7 +86,7 @@ Cut = Callable[[Ragged], list[Ragged]]
 def run(case: Case, cut: Cut | None = None, cut_again: Cut | None = None) -> Outcome:
     """Prepare the step, sum the losses of its parts, and take the gradient by every gradient column.
 
-    `cut` shares out the prepared rows; `cut_again` cuts each part once more, its gradient columns with it.
+    `cut` divides the prepared rows into parts; `cut_again` divides each part with its gradient columns.
     """
     leaves = {name: leaf.detach().clone().requires_grad_() for name, leaf in case.leaves.items()}
     prepared = case.objective.prepare(case.step, dict(case.state))
@@ -114,7 +114,7 @@ def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:
         "old_logp": old,
         "recomputed_logp": (old + normal(0.2)).clamp(max=-1e-3),
         "ref_logp": (logp + normal(0.5)).clamp(max=-1e-3),
-        "anchor": (logp + normal(0.1)).clamp(max=-1e-3),
+        "step_start_logp": (logp + normal(0.1)).clamp(max=-1e-3),
         "value": value,
         "old_value": value + normal(0.3),
         "step_label": torch.where(ends, (normal(1.0) > 0).double(), -torch.ones(count, dtype=torch.float64)),

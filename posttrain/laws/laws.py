@@ -1,4 +1,4 @@
-"""The laws of the definitions as functions: an objective and a shape in, the error out (None: says nothing here)."""
+"""The laws: an objective and the shape of a random step -> the error (None: the law does not apply)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PairLoss
 from posttrain.algorithms.reward import RewardObjective
 from posttrain.choices import Options
-from posttrain.formulas.ragged import Ragged, from_padded, spread
+from posttrain.formulas.ragged import Ragged, from_padded, repeat_to_tokens
 from posttrain.laws.cases import Case, Outcome, Shape, build, run
 
 OFF = Options(type="none")
@@ -24,7 +24,7 @@ Check = Callable[[Objective, Shape], float | None]
 
 @dataclass(frozen=True)
 class Law:
-    """What holds, how it is measured, and the largest error that counts as rounding."""
+    """A property of objectives, how its error is measured, and the largest error that counts as rounding."""
 
     text: str
     check: Check
@@ -51,7 +51,7 @@ def padding(objective: Objective, shape: Shape) -> float:
     leaves = {
         name: through(leaf) if leaf.numel() == count and name != "score" else leaf for name, leaf in case.leaves.items()
     }
-    return _apart(run(case), run(replace(case, step=replace(case.step, tokens=tokens), leaves=leaves)))
+    return _difference(run(case), run(replace(case, step=replace(case.step, tokens=tokens), leaves=leaves)))
 
 
 def order(objective: Objective, shape: Shape) -> float:
@@ -60,26 +60,26 @@ def order(objective: Objective, shape: Shape) -> float:
     items = torch.unique(case.step.items)
     shuffled = items[torch.randperm(items.numel(), generator=torch.Generator().manual_seed(shape.seed + 2))]
     rows = torch.cat([(case.step.items == item).nonzero().squeeze(1) for item in shuffled])
-    return _apart(run(case), run(replace(case, step=case.step.select(rows))))
+    return _difference(run(case), run(replace(case, step=case.step.select(rows))))
 
 
 def micro_batches(objective: Objective, shape: Shape) -> float:
     """Cut into micro-batches of any number of items."""
     case = build(objective, shape)
-    return _apart(run(case), run(case, lambda step: _cut(step, shape.seed + 3)))
+    return _difference(run(case), run(case, lambda step: _cut(step, shape.seed + 3)))
 
 
 def processes(objective: Objective, shape: Shape) -> float:
-    """Shared out over processes, each of which cuts its share into micro-batches."""
+    """Split over processes, each of which cuts its rows into micro-batches."""
 
-    def share_out(step: Ragged) -> list[Ragged]:
+    def split_over_ranks(step: Ragged) -> list[Ragged]:
         ranks = 1 + shape.seed % 4
         _, index_B = torch.unique(step.items, return_inverse=True)
-        shares = [step.select((index_B % ranks == rank).nonzero().squeeze(1)) for rank in range(ranks)]
-        return [part for share in shares if len(share) for part in _cut(share, shape.seed + 4)]
+        parts = [step.select((index_B % ranks == rank).nonzero().squeeze(1)) for rank in range(ranks)]
+        return [part for rank_part in parts if len(rank_part) for part in _cut(rank_part, shape.seed + 4)]
 
     case = build(objective, shape)
-    return _apart(run(case), run(case, share_out))
+    return _difference(run(case), run(case, split_over_ranks))
 
 
 def finite(objective: Objective, shape: Shape) -> float:
@@ -96,62 +96,66 @@ def finite(objective: Objective, shape: Shape) -> float:
 
 
 def tiles(objective: Objective, shape: Shape) -> float | None:
-    """Cut between any two tokens, which training does where an objective says that it may."""
+    """Cut between any two tokens, as training does with a `by_token` objective."""
     if not objective.by_token:
         return None
     case = build(objective, shape)
-    return _apart(run(case), run(case, lambda step: [step], _cut_between_tokens))
+    return _difference(run(case), run(case, lambda step: [step], _cut_between_tokens))
 
 
 def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
     """Equal rewards (or answers) give no gradient when KL, penalty, entropy and likelihood terms are off."""
     if isinstance(objective, PolicyObjective):
-        objective = _quiet(objective, penalty=OFF)
+        objective = _without_extra_terms(objective, penalty=OFF)
         kind, whitened = objective.advantage, objective.knobs.whiten
         case = build(objective, shape)
-        unmoored = kind.valued or (kind.token_rewards and not whitened)
-        case = _with(case, "reward", 0.0 if unmoored else 0.7)
+        uncentred = kind.valued or (kind.token_rewards and not whitened)
+        case = _with(case, "reward", 0.0 if uncentred else 0.7)
         case = _with(case, "reward_parts", 0.7) if kind.by_part else case
         case = _with(case, "old_value", 0.0) if kind.valued else case
         return _largest(run(case).gradients["logp"])
-    if isinstance(objective, PreferenceObjective) and isinstance(objective.item, PairLoss):
-        if not objective.item.balanced:
+    if isinstance(objective, PreferenceObjective) and isinstance(objective.loss_entry, PairLoss):
+        if not objective.loss_entry.balanced:
             return None
-        return _cancelled(build(PreferenceObjective(objective.knobs.model_copy(update={"nll": 0.0})), shape), "logp")
+        return _uncancelled(build(PreferenceObjective(objective.knobs.model_copy(update={"nll": 0.0})), shape), "logp")
     if isinstance(objective, RewardObjective) and "side" in objective.needs and not objective.knobs.centring:
-        return _cancelled(build(objective, shape), "score")
+        return _uncancelled(build(objective, shape), "score")
     return None
 
 
 def on_policy(objective: Objective, shape: Shape) -> float | None:
-    """Samples of the very policy: ratio 1, nothing clipped, and the gradient is -weight * advantage for every row."""
+    """Samples of the policy itself: ratio 1, nothing clipped, and the gradient is -weight * advantage of each token."""
     if not isinstance(objective, PolicyObjective):
         return None
-    objective = _quiet(objective, **({"penalty": OFF} if "kl_old" in objective.needs else {}))
+    objective = _without_extra_terms(objective, **({"penalty": OFF} if "kl_old" in objective.needs else {}))
     case = build(objective, shape)
-    same = {name: case.leaves["logp"] for name in ("old_logp", "recomputed_logp", "anchor") if name in case.step.tokens}
+    same = {
+        name: case.leaves["logp"]
+        for name in ("old_logp", "recomputed_logp", "step_start_logp")
+        if name in case.step.tokens
+    }
     case = replace(case, step=case.step.with_tokens(**same))
     outcome = run(case)
     prepared = case.objective.prepare(case.step, dict(case.state)).step
     expected = torch.zeros_like(case.leaves["logp"])
-    slope = -prepared.tokens["weight"] * prepared.tokens["advantage"]
+    gradient = -prepared.tokens["weight"] * prepared.tokens["advantage"]
     if "dropped" in prepared.tokens:
-        slope = slope.masked_fill(prepared.tokens["dropped"], 0.0)
-    expected[prepared.tokens["token"]] = slope
-    seen = abs(outcome.metrics["ratio"] - 1) + outcome.metrics.get("clip_fraction", 0.0)
-    return _worst([seen, _largest(outcome.gradients["logp"] - expected)])
+        gradient = gradient.masked_fill(prepared.tokens["dropped"], 0.0)
+    expected[prepared.tokens["token"]] = gradient
+    deviation = abs(outcome.metrics["ratio"] - 1) + outcome.metrics.get("clip_fraction", 0.0)
+    return _worst([deviation, _largest(outcome.gradients["logp"] - expected)])
 
 
 def direction(objective: Objective, shape: Shape) -> float | None:
-    """Of two equal answers the chosen one gains on the rejected one; a judged answer goes where its label says."""
+    """Of two equal answers the chosen one gains on the rejected one; a labelled answer moves as its label says."""
     if not isinstance(objective, PreferenceObjective):
         return None
     objective = replace(objective, knobs=objective.knobs.model_copy(update={"nll": 0.0}))
     case = build(objective, shape)
-    if isinstance(objective.item, PairLoss):
+    if isinstance(objective.loss_entry, PairLoss):
         twins = _twins(case)
-        slope_B = twins.step.sum_rows(run(twins).gradients["logp"])
-        away = slope_B[0::2] - slope_B[1::2]
+        gradient_B = twins.step.sum_rows(run(twins).gradients["logp"])
+        away = gradient_B[0::2] - gradient_B[1::2]
     else:
         label_B = case.step.rows["label"]
         away = (case.step.sum_rows(run(case).gradients["logp"]) * label_B)[label_B != 0]
@@ -161,7 +165,7 @@ def direction(objective: Objective, shape: Shape) -> float | None:
 def single_precision(objective: Objective, shape: Shape) -> float:
     """Single against double precision."""
     case = build(objective, shape)
-    return _apart(run(case), run(case.cast(torch.float32)))
+    return _difference(run(case), run(case.cast(torch.float32)))
 
 
 LAWS: dict[str, Law] = {
@@ -169,7 +173,7 @@ LAWS: dict[str, Law] = {
     "order": Law("loss and gradient do not change with the order of rows, pairs or groups", order, 1e-11),
     "micro-batches": Law("loss, gradient and metrics add up over micro-batches", micro_batches, 1e-11),
     "processes": Law("loss, gradient and metrics add up over processes", processes, 1e-11),
-    "tiles": Law("where the loss is formed tile by tile, tokens may be cut anywhere", tiles, 1e-11),
+    "tiles": Law("where the loss is computed tile by tile, tokens may be cut anywhere", tiles, 1e-11),
     "finite": Law("loss, gradient and state are finite at the extremes, in single precision", finite, 0.0),
     "nothing to learn": Law("equal rewards, or equal answers, give no gradient", nothing_to_learn, 1e-12),
     "direction": Law("chosen and desirable answers gain, rejected and undesirable ones lose", direction, 0.0),
@@ -186,8 +190,8 @@ def _cut(step: Ragged, seed: int) -> list[Ragged]:
     parts = []
     while items.numel():
         size = int(torch.randint(1, 4, (), generator=draw))
-        taken, items = items[:size], items[size:]
-        parts.append(step.select(torch.cat([(step.items == item).nonzero().squeeze(1) for item in taken])))
+        part_items, items = items[:size], items[size:]
+        parts.append(step.select(torch.cat([(step.items == item).nonzero().squeeze(1) for item in part_items])))
     return parts
 
 
@@ -197,23 +201,23 @@ def _cut_between_tokens(step: Ragged) -> list[Ragged]:
     return [step.tokens_in(slice(i, min(i + 2, count))) for i in range(0, count, 2)]
 
 
-def _quiet(objective: PolicyObjective, **over: Options) -> PolicyObjective:
-    """The objective without its terms beyond the surrogate and the critic."""
+def _without_extra_terms(objective: PolicyObjective, **over: Options) -> PolicyObjective:
+    """The objective with only its surrogate and critic."""
     knobs = objective.knobs
     if objective.surrogate.charge is not None:
         over["surrogate"] = knobs.surrogate.model_copy(update={objective.surrogate.charge: 0.0})
     return replace(objective, knobs=knobs.model_copy(update={"kl": OFF, "entropy": 0.0, "ptx": 0.0, **over}))
 
 
-def _apart(one: Outcome, other: Outcome) -> float:
+def _difference(one: Outcome, other: Outcome) -> float:
     """The largest relative difference of loss, gradients, metrics and state."""
     pairs = [(float(one.loss), float(other.loss))]
     pairs += [(one.metrics[name], other.metrics[name]) for name in one.metrics]
     pairs += [(one.state[name], other.state[name]) for name in one.state]
-    found = [relative(a, b) for a, b in pairs]
+    errors = [relative(a, b) for a, b in pairs]
     for name, expected in one.gradients.items():
-        found.append(_largest(expected - other.gradients[name]) / max(1.0, _largest(expected)))
-    return _worst(found)
+        errors.append(_largest(expected - other.gradients[name]) / max(1.0, _largest(expected)))
+    return _worst(errors)
 
 
 def relative(a: float, b: float) -> float:
@@ -226,15 +230,15 @@ def _largest(part: Tensor) -> float:
 
 
 def _worst(errors: Sequence[float]) -> float:
-    """The largest error; one that is not a number is infinite, and never overlooked by a comparison."""
+    """The largest error; nan counts as infinite."""
     return max(math.inf if math.isnan(error) else error for error in errors)
 
 
 def _filled(case: Case, policy: float, others: float) -> Case:
     """The policy's log-probs at one number, all others' at another."""
     fixed = {name: torch.full_like(part, others) for name, part in case.step.tokens.items() if name.endswith("logp")}
-    if "anchor" in case.step.tokens:
-        fixed["anchor"] = torch.full_like(case.step.tokens["anchor"], policy)
+    if "step_start_logp" in case.step.tokens:
+        fixed["step_start_logp"] = torch.full_like(case.step.tokens["step_start_logp"], policy)
     leaves = {**case.leaves, "logp": torch.full_like(case.leaves["logp"], policy)}
     leaves |= {"score": case.leaves["score"] * 80} if "score" in case.leaves else {}
     return replace(case, step=case.step.with_tokens(**fixed), leaves=leaves)
@@ -261,9 +265,9 @@ def _twins(case: Case) -> Case:
     return replace(case, step=step.with_tokens(token=torch.arange(int(step.lengths_B.sum()))), leaves=leaves)
 
 
-def _cancelled(case: Case, by: str) -> float:
-    """What moves the chosen one of two equal answers moves the rejected one as much the other way."""
+def _uncancelled(case: Case, by: str) -> float:
+    """The sum of the gradients of two equal answers."""
     twins = _twins(case)
-    slope, side = run(twins).gradients[by], twins.step.rows["side"]
-    side = side if by == "score" else spread(side, twins.step.lengths_B)
-    return _largest(slope[side > 0] + slope[side < 0])
+    gradient, side = run(twins).gradients[by], twins.step.rows["side"]
+    side = side if by == "score" else repeat_to_tokens(side, twins.step.lengths_B)
+    return _largest(gradient[side > 0] + gradient[side < 0])

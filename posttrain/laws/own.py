@@ -1,4 +1,4 @@
-"""`python -m posttrain laws MODULE`: the surrogates and losses that a module of the user's defines, by the laws."""
+"""`python -m posttrain laws MODULE`: check the surrogates and losses of a user's module by the laws."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from posttrain.params import check
 from posttrain.user_code import load_module
 
 SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) for seed in range(6)]
-"""The steps that every law is tried on."""
+"""The shapes that every law is checked on."""
 
 
-def hold(module: str) -> str:
-    """A line for each law of each surrogate and loss; an error where one fails."""
+def check_module(module: str) -> str:
+    """A line for each law of each surrogate and loss; raises if a law fails."""
     lines: list[str] = []
     failed = 0
     for path, make in subjects(module).items():
@@ -43,7 +43,7 @@ def hold(module: str) -> str:
 
 
 def worst(law: Law, make: Callable[[], Objective], path: str) -> float | None:
-    """The largest error over the fixed shapes; None where the law says nothing about it."""
+    """The largest error over the shapes; None where the law does not apply."""
     try:
         errors = [law.check(make(), shape) for shape in SHAPES]
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -53,14 +53,14 @@ def worst(law: Law, make: Callable[[], Objective], path: str) -> float | None:
 
 
 def subjects(module: str) -> dict[str, Callable[[], Objective]]:
-    """What the module defines, each made into an objective, by its import path."""
-    found = vars(load_module(module, "laws"))
+    """The surrogates and losses of a module as objectives, by import path."""
+    defined = vars(load_module(module, "laws"))
     kinds: dict[type, Callable[[str], Callable[[], Objective]]] = {
         Surrogate: _surrogate,
         PairLoss: _loss,
         UnaryLoss: _loss,
     }
-    named = {name: one for name, one in found.items() if type(one) in kinds}
+    named = {name: one for name, one in defined.items() if type(one) in kinds}
     if not named:
         fix = f"Define one: {', '.join(kind.__name__ for kind in kinds)} (docs/own-code.md)"
         raise ParamsError(what="it defines no surrogate and no loss", where=f"{module}.py", fix=fix)

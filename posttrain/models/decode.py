@@ -1,7 +1,7 @@
 """One model in the decoding loop: the rows so far, and the logits of each row's next token.
 
-A step of the common decoder families runs as bare tensor calls, since a small model's step is mostly Python; a GPU can
-record it once and replay it. Other models run their own code over our cache, or over whole rows again.
+A step of the common decoder families runs as plain tensor calls, since a small model's step is mostly Python; on a GPU
+it can be a CUDA graph. Other models run their own code over our cache, or over whole rows again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from posttrain.models.forward import Scoring, hidden_states, row_states, runs_in
 from posttrain.models.kv_cache import CachedAttention, PromptAttention
 from posttrain.models.logp import head_of
 from posttrain.rollout import token_rows
-from posttrain.text.layout import pack, sent
+from posttrain.text.packing import pack, sent
 
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
@@ -39,7 +39,7 @@ class _Layer:
 
 
 class DecoderStep:
-    """The hidden state after one more token of each row; made again whenever the weights have changed."""
+    """The hidden state after one more token of each row; built again whenever the weights have changed."""
 
     def __init__(self, model: Any, longest: int) -> None:
         """`longest`: positions are below it."""
@@ -52,12 +52,12 @@ class DecoderStep:
         half = self._size // 2
         self._cos, self._sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=1)
         with torch.no_grad():
-            everywhere = config.sliding_window if type(core).__name__ == "MistralModel" else None
-            self._layers = [_layer(layer, everywhere) for layer in core.layers]
+            window = config.sliding_window if type(core).__name__ == "MistralModel" else None
+            self._layers = [_layer(layer, window) for layer in core.layers]
 
     @property
-    def windowless(self) -> bool:
-        """Whether every layer sees all that went before."""
+    def full_attention(self) -> bool:
+        """Whether no layer has a sliding window."""
         return all(layer.scoring.window is None for layer in self._layers)
 
     def __call__(self, token_R: Tensor, position_R: Tensor, cache: CachedAttention) -> Tensor:
@@ -66,7 +66,7 @@ class DecoderStep:
         width, eps = x.shape[1:], self._eps
         cos, sin = self._cos[position_R][:, None], self._sin[position_R][:, None]
         for i, layer in enumerate(self._layers):
-            query, key, value = self._attended(
+            query, key, value = self._query_key_value(
                 linear(rms_norm(x, width, layer.before, eps), *layer.qkv), layer, cos, sin
             )
             mixed = cache.attend(i, query, key, value, layer.scoring).reshape(x.shape[0], -1)
@@ -75,24 +75,24 @@ class DecoderStep:
             x = x + linear(silu(gate) * up, *layer.down)
         return rms_norm(x, width, self._norm, eps)
 
-    def _attended(self, qkv: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys, values [R, H, 1, D] with their positions turned in."""
-        heads, turned = self._heads, self._heads + self._kv_heads
-        split = qkv.view(-1, turned + self._kv_heads, self._size)
-        both = split[:, :turned]
+    def _query_key_value(self, qkv: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys, values [R, H, 1, D] with rotary positions applied."""
+        heads, rotated = self._heads, self._heads + self._kv_heads
+        split = qkv.view(-1, rotated + self._kv_heads, self._size)
+        both = split[:, :rotated]
         if layer.head_norms is not None:
-            parts = (split[:, :heads], split[:, heads:turned])
+            parts = (split[:, :heads], split[:, heads:rotated])
             normed = [
                 rms_norm(part.to(w.dtype), (self._size,), w, self._eps)
                 for part, w in zip(parts, layer.head_norms, strict=True)
             ]
             both = torch.cat(normed, dim=1)
         both = torch.addcmul(both * cos, both.roll(self._size // 2, -1), sin)[:, :, None]
-        return both[:, :heads], both[:, heads:], split[:, turned:, None]
+        return both[:, :heads], both[:, heads:], split[:, rotated:, None]
 
 
-def fits(model: Any) -> bool:
-    """Whether the model is made of exactly the parts that `DecoderStep` knows."""
+def supports_decoder_step(model: Any) -> bool:
+    """Whether the model consists of exactly the modules that `DecoderStep` implements."""
     core, config = model.base_model, model.config
     if type(core).__name__ not in FAMILIES or config.hidden_act != "silu":
         return False
@@ -112,12 +112,12 @@ def _layer(layer: Any, window: int | None) -> _Layer:
     gate, up, down = _mlp(layer)
     return _Layer(
         before=layer.input_layernorm.weight,
-        qkv=_side_by_side(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=_concatenated(attention.q_proj, attention.k_proj, attention.v_proj),
         head_norms=(attention.q_norm.weight, attention.k_norm.weight) if normed else None,
-        out=_side_by_side(attention.o_proj),
+        out=_concatenated(attention.o_proj),
         after=layer.post_attention_layernorm.weight,
-        gate_up=_side_by_side(gate, up),
-        down=_side_by_side(down),
+        gate_up=_concatenated(gate, up),
+        down=_concatenated(down),
         scoring=Scoring(attention.scaling, getattr(attention, "sliding_window", window)),
     )
 
@@ -126,37 +126,38 @@ def _mlp(layer: Any) -> tuple[Any, Any, Any]:
     return layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj
 
 
-def _side_by_side(*parts: Any) -> tuple[Tensor, Tensor | None]:
-    """Linear maps of one input as one, in the precision of the products."""
+def _concatenated(*parts: Any) -> tuple[Tensor, Tensor | None]:
+    """Linear layers of one input as one, in the dtype of the products."""
     weights, biases = [part.weight for part in parts], [part.bias for part in parts]
     weight = torch.cat(weights) if len(parts) > 1 else weights[0]
-    return in_use(weight), None if biases[0] is None else in_use(torch.cat(biases))
+    return autocast_weight(weight), None if biases[0] is None else autocast_weight(torch.cat(biases))
 
 
-def in_use(weight: Tensor) -> Tensor:
-    """The weight in the precision that autocast, where it is on, casts it to in every product."""
-    kind = weight.device.type
-    return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
+def autocast_weight(weight: Tensor) -> Tensor:
+    """The weight in the dtype that autocast, where it is on, casts it to in every product."""
+    device = weight.device.type
+    return weight.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else weight
 
 
-Step = Callable[[Tensor, Tensor], Tensor]
+DecodeFn = Callable[[Tensor, Tensor], Tensor]
+"""(token_R, position_R) -> the last hidden states [R, D]."""
 
 
-def replayed(step: Step, token_R: Tensor, position_R: Tensor) -> Step:
-    """The step, recorded where there is a GPU; its result is written over by the next."""
-    return _Replayed(step, token_R, position_R) if token_R.device.type == "cuda" else step
+def cuda_graph(step: DecodeFn, token_R: Tensor, position_R: Tensor) -> DecodeFn:
+    """The step as a CUDA graph, or as it is on other devices; each call overwrites the result of the one before."""
+    return _CudaGraph(step, token_R, position_R) if token_R.device.type == "cuda" else step
 
 
-class _Replayed:
-    """A recorded step and the tensors that it reads and writes."""
+class _CudaGraph:
+    """A captured step and the tensors that it reads and writes."""
 
-    def __init__(self, step: Step, token_R: Tensor, position_R: Tensor) -> None:
+    def __init__(self, step: DecodeFn, token_R: Tensor, position_R: Tensor) -> None:
         self._token_R, self._position_R = token_R.clone(), position_R.clone()
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # what a first call sets up must not be recorded
+        warmup = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        warmup.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warmup):  # what a first call sets up must not be captured
             step(self._token_R, self._position_R)
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(warmup)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._states_R = step(self._token_R, self._position_R)
@@ -169,13 +170,13 @@ class _Replayed:
 
 
 class DecoderBackend(Protocol):
-    """A model that rows are decoded with; rows may leave and join."""
+    """A model that decodes rows; rows may leave and join between steps."""
 
     def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
-        """Let rows join; `joining`: which prompt each answers, of those kept and, after them, the fresh ones."""
+        """Keep these prompts, prefill the fresh ones, add a row for each of `joining` (its prompt; kept ones first)."""
 
     def keep_rows(self, index_R: Tensor) -> None:
-        """Drop the other rows, before the rest gets its next token."""
+        """Drop all other rows; called before the rest gets its next token."""
 
     def next_logits(self) -> Tensor:
         """The logits of the next token [R, V], in float32 at least."""
@@ -184,19 +185,19 @@ class DecoderBackend(Protocol):
         """Append the token that was chosen for each row."""
 
 
-def backend_of(model: Any, longest_prompt: int, max_new_tokens: int, *, replay: bool = False) -> DecoderBackend:
-    """`replay`: record steps and replay them, where the model allows it."""
+def backend_of(model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool = False) -> DecoderBackend:
+    """The fastest backend that runs the model; `cuda_graphs` where the model allows them."""
     if runs_in_rows(model):
         return RecomputeDecoder(model)
-    return CachedDecoder(model, longest_prompt, max_new_tokens, replay=replay)
+    return CachedDecoder(model, longest_prompt, max_new_tokens, cuda_graphs=cuda_graphs)
 
 
 class RecomputeDecoder:
-    """A model that cannot be decoded from our cache: every row is run again for each token."""
+    """A model that cannot decode from our cache: every row is run again for each token."""
 
     def __init__(self, model: Any) -> None:
         head = head_of(model)
-        self._model, self._head, self._device = model, head.mapped(in_use), head.weight_VD.device
+        self._model, self._head, self._device = model, head.map_tensors(autocast_weight), head.weight_VD.device
         self._prompts: list[list[int]] = []
         self._rows: list[list[int]] = []
 
@@ -222,16 +223,16 @@ class RecomputeDecoder:
 
 
 class CachedDecoder:
-    """A model with a cache of ours, and its last hidden state of each row."""
+    """A model with our cache, and its last hidden state of each row."""
 
-    def __init__(self, model: Any, longest_prompt: int, max_new_tokens: int, *, replay: bool) -> None:
+    def __init__(self, model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool) -> None:
         head = head_of(model)
-        self._model, self._head = model, head.mapped(in_use)
+        self._model, self._head = model, head.map_tensors(autocast_weight)
         self._device = head.weight_VD.device
-        self._step = DecoderStep(model, longest_prompt + max_new_tokens) if fits(model) else None
+        self._step = DecoderStep(model, longest_prompt + max_new_tokens) if supports_decoder_step(model) else None
         self._cache = CachedAttention(max_new_tokens, self._device)
-        self._replay = replay and self._step is not None and self._step.windowless
-        self._recorded: Step | None = None
+        self._cuda_graphs = cuda_graphs and self._step is not None and self._step.full_attention
+        self._graph: DecodeFn | None = None
         self._prompt_states: Tensor | None = None
         self._states_R: Tensor | None = None
 
@@ -240,10 +241,10 @@ class CachedDecoder:
         states = [] if self._prompt_states is None else [self._prompt_states[kept_P]]
         attention = None
         if fresh:
-            layout = pack(token_rows(fresh, [[]] * len(fresh))).to(self._device)
-            attention = PromptAttention(layout)
-            every = hidden_states(self._model, layout.ids_N[None], layout.positions_N[None], attention)[0]
-            states.append(every[layout.last_B])
+            packed = pack(token_rows(fresh, [[]] * len(fresh))).to(self._device)
+            attention = PromptAttention(packed)
+            every = hidden_states(self._model, packed.ids_N[None], packed.positions_N[None], attention)[0]
+            states.append(every[packed.last_B])
         self._prompt_states = torch.cat(states)
         new_R = self._prompt_states[joining_R]
         self._states_R = new_R if self._states_R is None else torch.cat([self._states_R, new_R])
@@ -261,15 +262,15 @@ class CachedDecoder:
         self._cache.step()
         if self._step is None:
             self._states_R = hidden_states(self._model, token_R[:, None], position_R[:, None], self._cache)[:, 0]
-        elif self._replay and self._cache.steady():
-            self._states_R = self._recording(self._step, token_R, position_R)(token_R, position_R)
+        elif self._cuda_graphs and self._cache.has_free_column():
+            self._states_R = self._captured(self._step, token_R, position_R)(token_R, position_R)
         else:
             self._states_R = self._step(token_R, position_R, self._cache)
 
-    def _recording(self, step: DecoderStep, token_R: Tensor, position_R: Tensor) -> Step:
-        """The step over the rows and the memory that there are now."""
-        if self._recorded is None or not self._cache.fixed:
-            self._recorded = None  # its memory is free for the next
-            self._cache.fix()
-            self._recorded = replayed(partial(step, cache=self._cache), token_R, position_R)
-        return self._recorded
+    def _captured(self, step: DecoderStep, token_R: Tensor, position_R: Tensor) -> DecodeFn:
+        """The graph of the step; captured again when rows or memory have changed."""
+        if self._graph is None or not self._cache.is_static:
+            self._graph = None  # frees its memory for the next one
+            self._cache.make_static()
+            self._graph = cuda_graph(partial(step, cache=self._cache), token_R, position_R)
+        return self._graph

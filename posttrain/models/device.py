@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import psutil
 import torch
@@ -16,11 +16,13 @@ from pydantic import Field
 from posttrain.errors import ModelError
 from posttrain.measure.record import note
 from posttrain.params import Params
+from posttrain.renames import DEVICE, keys
 
 
 class DeviceParams(Params):
     """Where a stage computes, and how."""
 
+    renamed: ClassVar[Mapping[str, str]] = keys(DEVICE)
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="auto: cuda, else mps, else cpu")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 where the device is built for it"
@@ -28,9 +30,7 @@ class DeviceParams(Params):
     deterministic: bool = Field(
         True, description="on a GPU, use kernels that give the same bits every time; a CPU always does"
     )
-    replay: bool = Field(
-        False, description="on a GPU, record the kernels of a decoding step and replay them (CUDA graphs)"
-    )
+    cuda_graphs: bool = Field(False, description="on a CUDA GPU, run decoding steps as CUDA graphs")
     threads: int = Field(1, ge=1, le=256, description="CPU threads; results are repeatable per number of threads")
 
 
@@ -51,24 +51,24 @@ class Runtime:
         if not {"cuda": torch.cuda, "mps": torch.backends.mps, "cpu": torch.cpu}[name].is_available():
             raise ModelError(what="device not found", where=f"device = {name}", fix="Use auto or cpu")
         if name == "cuda" and params.deterministic:
-            repeat_every_bit()
-        self.torch = torch.device(name)
+            use_deterministic_kernels()
+        self.device = torch.device(name)
         bf16 = name == "cuda" and torch.cuda.is_bf16_supported()
-        self.replay = params.replay
+        self.cuda_graphs = params.cuda_graphs
         self.bf16 = params.precision == "bf16" or (params.precision == "auto" and bf16)
         model = torch.cuda.get_device_name() if name == "cuda" else name
         note(device=model, precision="bf16" if self.bf16 else "fp32", threads=params.threads)
 
     def autocast(self) -> AbstractContextManager[object]:
         """bf16 matrix products with float32 weights, or nothing."""
-        return torch.autocast(self.torch.type, torch.bfloat16) if self.bf16 else nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
 
-    def share(self, parts: Iterable[T]) -> Iterator[T]:
+    def shard(self, parts: Iterable[T]) -> Iterator[T]:
         """This process's parts of a step: they are cut as for one process and dealt in turn."""
         return islice(parts, self.rank, None, self.world)
 
 
-def repeat_every_bit() -> None:
+def use_deterministic_kernels() -> None:
     """Use deterministic kernels from now on; torch warns where it has none."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -1,7 +1,7 @@
 """The forward passes that training and decoding are made of, and the attention function that they run.
 
 transformers' models look their attention up by name and hand extra keyword arguments down to it. `posttrain` is
-registered once; training passes a packed layout, decoding a cache, and the model's own code stays.
+registered once; training passes a packed batch, decoding a cache, and the model's own code stays.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from posttrain.errors import ModelError
 from posttrain.models.logp import AnyHead, head_of, token_logp
-from posttrain.text.layout import Layout
+from posttrain.text.packing import PackedRows
 
 NAME = "posttrain"
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a layer scores a key for a query: scale, sliding window, soft cap, and a score of nothing for each head."""
+    """How a layer scores a key for a query: scale, sliding window, soft cap, and a sink for each head."""
 
     scale: float
     window: int | None = None
@@ -31,7 +31,7 @@ class Scoring:
 
     @property
     def plain(self) -> bool:
-        """Whether torch's own attention knows how."""
+        """Whether torch's scaled_dot_product_attention can compute it."""
         return self.cap is None and self.sink_H is None
 
     def capped(self, scores: Tensor) -> Tensor:
@@ -47,27 +47,27 @@ class Scoring:
         return torch.cat([scores, sink], dim=-1).softmax(-1)[..., :-1]
 
 
-class Attends(Protocol):
-    """Something that knows which tokens see which: [1|B, H, N, D] queries, keys, values -> [1|B, N, H, D]."""
+class Attention(Protocol):
+    """Which tokens attend to which: [1|B, H, N, D] queries, keys, values -> [1|B, N, H, D]."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor: ...
 
 
 class PackedAttention:
-    """Causal attention within each row of a packed layout."""
+    """Causal attention within each row of a packed batch."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    def __init__(self, packed: PackedRows) -> None:
+        self._packed = packed
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Gather rows side by side, attend causally, put each token's output back in its packed place."""
         del layer
         query_N, key_N, value_N = (part[0].transpose(0, 1) for part in (query, key, value))
         outputs = []
-        for gather in self._layout.gathers:
+        for gather in self._packed.gathers:
             out = _causal(_rows(query_N, gather), _rows(key_N, gather), _rows(value_N, gather), scoring)
             outputs.append(out.transpose(1, 2).flatten(0, 1))
-        return torch.cat(outputs).index_select(0, self._layout.take_N)[None]
+        return torch.cat(outputs).index_select(0, self._packed.take_N)[None]
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
@@ -100,7 +100,7 @@ def _rows(part_N: Tensor, gather: Tensor) -> Tensor:
 
 
 def _band(width: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Who sees whom [T, T] where a row is longer than the sliding window; None where it is only causal."""
+    """The mask [T, T] of a sliding window that is shorter than the row; None where causal is enough."""
     if window is None or width <= window:
         return None
     return torch.ones(width, width, dtype=torch.bool, device=device).tril().triu(1 - window)
@@ -113,7 +113,7 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    layout: Attends | None = None,
+    posttrain_attention: Attention | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -123,15 +123,17 @@ def _attention(
     """What transformers calls in each layer."""
     del attention_mask
     where = f"layer {getattr(module, 'layer_idx', '?')} of {type(module).__name__}"
-    if layout is None:
-        raise ModelError(what="called without a layout", where=where, fix="Call it through posttrain.models.forward")
+    if posttrain_attention is None:
+        raise ModelError(
+            what="called without `posttrain_attention`", where=where, fix="Call it through posttrain.models.forward"
+        )
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     layer = int(module.layer_idx)  # type: ignore[arg-type]
-    return layout.attend(layer, query, key, value, Scoring(scale, sliding_window, softcap, s_aux)), None
+    return posttrain_attention.attend(layer, query, key, value, Scoring(scale, sliding_window, softcap, s_aux)), None
 
 
 def register() -> str:
-    """Make the function known to transformers; returns its name."""
+    """Register our attention with transformers; returns its name."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register(NAME, _attention)
@@ -144,26 +146,26 @@ def backbone(model: Any) -> Any:
 
 
 def hidden_states(
-    model: Any, ids: Tensor, positions: Tensor, attention: Attends, embedded: Tensor | None = None
+    model: Any, ids: Tensor, positions: Tensor, attention: Attention, embedded: Tensor | None = None
 ) -> Tensor:
-    """The last hidden states [B, N, D] of ids [B, N], or of their embeddings where those are at hand [B, N, D]."""
-    given = {"input_ids": ids} if embedded is None else {"inputs_embeds": embedded}
-    output = backbone(model)(**given, position_ids=positions, layout=attention, use_cache=False)
+    """The last hidden states [B, N, D] of ids [B, N], or of their embeddings [B, N, D] where given."""
+    inputs = {"input_ids": ids} if embedded is None else {"inputs_embeds": embedded}
+    output = backbone(model)(**inputs, position_ids=positions, posttrain_attention=attention, use_cache=False)
     states: Tensor = output.last_hidden_state
     return states
 
 
 def run_in_rows(model: Any) -> None:
-    """From here on the model's own attention runs over padded rows: for families that cannot be run packed."""
+    """Use the model's own attention over padded rows from now on, for families that cannot run packed."""
     try:
         model.set_attn_implementation("sdpa")
-    except ValueError:  # what a model raises that has no such attention
+    except ValueError:  # raised by a model without SDPA
         model.set_attn_implementation("eager")
     model.runs_in_rows = True
 
 
 def runs_in_rows(model: Any) -> bool:
-    """Whether the model cannot be run packed."""
+    """Whether the model cannot run packed."""
     return getattr(model, "runs_in_rows", False)
 
 
@@ -173,16 +175,16 @@ def row_states(model: Any, ids_ST: Tensor) -> Tensor:
     return states
 
 
-def packed_states(model: Any, layout: Layout, embedded_ND: Tensor | None = None) -> Tensor:
-    """The last hidden states [N, D] of a packed layout."""
+def packed_states(model: Any, packed: PackedRows, embedded_ND: Tensor | None = None) -> Tensor:
+    """The last hidden states [N, D] of a packed batch."""
     if runs_in_rows(model):
-        rows = [row_states(model, layout.ids_N[gather]).flatten(0, 1) for gather in layout.gathers]
-        return torch.cat(rows).index_select(0, layout.take_N)
+        rows = [row_states(model, packed.ids_N[gather]).flatten(0, 1) for gather in packed.gathers]
+        return torch.cat(rows).index_select(0, packed.take_N)
     embedded = None if embedded_ND is None else embedded_ND[None]
-    return hidden_states(model, layout.ids_N[None], layout.positions_N[None], PackedAttention(layout), embedded)[0]
+    return hidden_states(model, packed.ids_N[None], packed.positions_N[None], PackedAttention(packed), embedded)[0]
 
 
-def embedded_leaf(model: Any, layout: Layout) -> Tensor | None:
+def embedded_leaf(model: Any, packed: PackedRows) -> Tensor | None:
     """The tokens' embeddings [N, D] as a leaf: their gradient then needs no second matrix of the vocabulary's size.
 
     None where the model's embedding is not trained or more than a table, and for a model that runs in rows.
@@ -190,41 +192,41 @@ def embedded_leaf(model: Any, layout: Layout) -> Tensor | None:
     table = model.get_input_embeddings()
     if runs_in_rows(model) or type(table) is not nn.Embedding or not table.weight.requires_grad:
         return None
-    return table.weight.detach().index_select(0, layout.ids_N).requires_grad_()
+    return table.weight.detach().index_select(0, packed.ids_N).requires_grad_()
 
 
 @torch.no_grad()
-def add_embedding_gradient(model: Any, layout: Layout, embedded_ND: Tensor) -> None:
+def add_embedding_gradient(model: Any, packed: PackedRows, embedded_ND: Tensor) -> None:
     """Add the gradient that has reached `embedded_leaf` to the embedding's own, as its backward would."""
     table = model.get_input_embeddings()
     grad_ND = embedded_ND.grad
     if grad_ND is None:
         return
     if table.padding_idx is not None:
-        grad_ND = grad_ND.masked_fill((layout.ids_N == table.padding_idx)[:, None], 0)
+        grad_ND = grad_ND.masked_fill((packed.ids_N == table.padding_idx)[:, None], 0)
     if table.weight.grad is None:
         table.weight.grad = torch.zeros_like(table.weight)
-    table.weight.grad.index_add_(0, layout.ids_N, grad_ND.to(table.weight.dtype))
+    table.weight.grad.index_add_(0, packed.ids_N, grad_ND.to(table.weight.dtype))
 
 
 def score_tokens(
-    model: Any, layout: Layout, temperature: float = 1.0, head: AnyHead | None = None
+    model: Any, packed: PackedRows, temperature: float = 1.0, head: AnyHead | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(log-prob [M], entropy [M]) of the layout's trained tokens; `head` is the model's own unless given."""
-    states_ND = packed_states(model, layout)
-    hidden_MD = states_ND.index_select(0, layout.source_M)
-    return token_logp(hidden_MD, head or head_of(model), layout.target_M, temperature)
+    """(log-prob [M], entropy [M]) of the trained tokens; `head` is the model's own unless given."""
+    states_ND = packed_states(model, packed)
+    hidden_MD = states_ND.index_select(0, packed.source_M)
+    return token_logp(hidden_MD, head or head_of(model), packed.target_M, temperature)
 
 
-def score_rows(model: Any, layout: Layout) -> Tensor:
+def score_rows(model: Any, packed: PackedRows) -> Tensor:
     """The scalar head's score [B] of each row, at its last token."""
-    states_ND = packed_states(model, layout)
-    scores: Tensor = model.score(states_ND.index_select(0, layout.last_B)).squeeze(-1).float()
+    states_ND = packed_states(model, packed)
+    scores: Tensor = model.score(states_ND.index_select(0, packed.last_B)).squeeze(-1).float()
     return scores
 
 
-def value_tokens(model: Any, layout: Layout) -> Tensor:
+def value_tokens(model: Any, packed: PackedRows) -> Tensor:
     """The scalar head's value [M] of the state before each completion token."""
-    states_ND = packed_states(model, layout)
-    values: Tensor = model.score(states_ND.index_select(0, layout.source_M)).squeeze(-1).float()
+    states_ND = packed_states(model, packed)
+    values: Tensor = model.score(states_ND.index_select(0, packed.source_M)).squeeze(-1).float()
     return values

@@ -1,9 +1,8 @@
-"""Attention of decoding rows to the keys and values that they have seen, each prompt's kept once for all its rows.
+"""The KV cache of decoding rows; a prompt's keys and values are stored once for all its rows.
 
-Scores of a step are those against the prompt, one matrix product for all rows of that prompt, next to those against the
-row's own tokens; one softmax runs over both. All rows write a step's keys into one column, so a row that joined later
-has nothing in the columns before; the columns grow with the longest completion, and where a layer has a sliding window
-they become a ring of the window's size.
+A step scores the prompt (one matrix product for all rows of that prompt) and the row's own tokens; one softmax runs
+over both. All rows write a step's keys into the same column, so a row that joined later has nothing in earlier columns.
+The columns grow with the longest completion; where a layer has a sliding window they are a ring of the window's size.
 """
 
 from __future__ import annotations
@@ -13,29 +12,29 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from posttrain.models.forward import PackedAttention, Scoring
-from posttrain.text.layout import Layout
+from posttrain.text.packing import PackedRows
 
-Pair = tuple[Tensor, Tensor]
+KeyValue = tuple[Tensor, Tensor]
 
-FIRST = 64
-"""Columns that memory is taken for at first; it doubles from there."""
+FIRST_COLUMNS = 64
+"""Initial size of a KV buffer; it doubles from there."""
 
 
 class PromptAttention(PackedAttention):
     """The prefill: packed attention over distinct prompts that keeps their keys and values."""
 
-    def __init__(self, layout: Layout) -> None:
-        """`layout`: rows without completions."""
-        super().__init__(layout)
-        self._place_N = (layout.positions_N == 0).cumsum(0) - 1, layout.positions_N
+    def __init__(self, packed: PackedRows) -> None:
+        """`packed`: rows without completions."""
+        super().__init__(packed)
+        self._place_N = (packed.positions_N == 0).cumsum(0) - 1, packed.positions_N
         self.lengths_P = torch.bincount(self._place_N[0])
-        self._shape = self.lengths_P.numel(), max((gather.shape[1] for gather in layout.gathers), default=0)
-        self.kept: dict[int, Pair] = {}
+        self._shape = self.lengths_P.numel(), max((gather.shape[1] for gather in packed.gathers), default=0)
+        self.keys_values: dict[int, KeyValue] = {}
         """Of each layer, keys and values [P, K, T, D], padded on the right."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Packed attention, and keep the keys and values."""
-        self.kept[layer] = self._padded(key[0]), self._padded(value[0])
+        self.keys_values[layer] = self._padded(key[0]), self._padded(value[0])
         return super().attend(layer, query, key, value, scoring)
 
     def _padded(self, part_HND: Tensor) -> Tensor:
@@ -50,47 +49,46 @@ class CachedAttention:
     """Keys and values of R decoding rows, which may leave and join between steps.
 
     Usage: `admit` rows whose prompts are prefilled, `step` before each decoded token, `keep_rows` to drop some. Between
-    such changes it can be `fixed`: steps then differ in the contents of tensors alone, so that a GPU can replay them.
+    such changes it can be made static: steps then differ in the contents of tensors alone, as a CUDA graph needs.
     """
 
-    def __init__(self, room: int, device: torch.device) -> None:
-        """`room`: the longest completion."""
+    def __init__(self, max_new_tokens: int, device: torch.device) -> None:
         none = torch.zeros(0, dtype=torch.long, device=device)
-        self._room, self._lengths_P, self._since_R = room, none, none
+        self._max_new_tokens, self._lengths_P, self._since_R = max_new_tokens, none, none
         """`since`: the step with which a row began."""
-        self._groups, self._prompts = PromptGroups(none, 0), dict[int, Pair]()
+        self._groups, self._prompts = PromptGroups(none, 0), dict[int, KeyValue]()
         """Of each layer, the prompts' keys and values [P K, T, D]."""
         self._own: dict[int, KVBuffer] = {}
         self._now, self._first, self._late = -1, 0, False
         self._bias_PT = torch.zeros(0, 1, 0, device=device)
         self._masks: dict[tuple[str, int], Tensor] = {}
-        self._fixed: _Fixed | None = None
+        self._static: _StaticColumns | None = None
 
     def step(self) -> None:
-        """Make place for one more token in each row."""
+        """Start the next token of each row."""
         self._now += 1
         self._masks.clear()
-        if self._fixed is not None and self.steady():
-            self._fixed.advance(self._now - self._first)
+        if self._static is not None and self.has_free_column():
+            self._static.advance(self._now - self._first)
         else:
-            self._fixed = None
+            self._static = None
 
-    def steady(self) -> bool:
-        """Whether there is memory for this step's token; not for layers with a window."""
+    def has_free_column(self) -> bool:
+        """Whether there is memory for this step's token; not meant for layers with a window."""
         return bool(self._own) and all(self._now - self._first < columns.size for columns in self._own.values())
 
-    def fix(self) -> None:
-        """Go on in tensors alone until rows leave or join or the memory is full."""
+    def make_static(self) -> None:
+        """Keep all shapes and addresses until rows leave or join or the memory is full."""
         columns = next(iter(self._own.values())).size
-        self._fixed = _Fixed(self._since_R - self._first, self._now - self._first, columns)
+        self._static = _StaticColumns(self._since_R - self._first, self._now - self._first, columns)
 
     @property
-    def fixed(self) -> bool:
-        """Whether nothing has changed since `fix`."""
-        return self._fixed is not None
+    def is_static(self) -> bool:
+        """Whether shapes and addresses are unchanged since `make_static`."""
+        return self._static is not None
 
     def keep_rows(self, index_R: Tensor) -> None:
-        """Drop finished rows, so that they cost nothing from here on."""
+        """Drop all other rows and free their memory."""
         self._groups = PromptGroups(self._groups.prompts_R[index_R], self._lengths_P.numel())
         self._since_R = self._since_R[index_R]
         for columns in self._own.values():
@@ -98,14 +96,14 @@ class CachedAttention:
         self._recount()
 
     def admit(self, kept_P: Tensor, fresh: PromptAttention | None, joining_R: Tensor) -> None:
-        """Let rows join; `joining_R`: the prompt that each answers, of those kept and, after them, the fresh ones."""
+        """Keep these prompts and add the fresh ones; `joining_R`: the prompt of each new row, kept ones first."""
         place_P = torch.full_like(self._lengths_P, -1)
         place_P[kept_P] = torch.arange(kept_P.numel(), device=kept_P.device)
         prompts_R = torch.cat([place_P[self._groups.prompts_R], joining_R])
         new_P = self._lengths_P[:0] if fresh is None else fresh.lengths_P
         before, self._lengths_P = self._lengths_P.numel(), torch.cat([self._lengths_P[kept_P], new_P])
         self._groups = PromptGroups(prompts_R, self._lengths_P.numel())
-        self._gather_prompts(before, kept_P, {} if fresh is None else fresh.kept)
+        self._gather_prompts(before, kept_P, {} if fresh is None else fresh.keys_values)
         self._since_R = torch.cat([self._since_R, torch.full_like(joining_R, self._now + 1)])
         for columns in self._own.values():
             columns.extend(joining_R.numel())
@@ -115,11 +113,11 @@ class CachedAttention:
         """One token of each row: [R, H, 1, D] -> [R, 1, H, D]."""
         window = scoring.window
         if layer not in self._own:
-            self._own[layer] = KVBuffer(self._room if window is None else min(self._room, window))
-        if self._fixed is None:
+            self._own[layer] = KVBuffer(self._max_new_tokens if window is None else min(self._max_new_tokens, window))
+        if self._static is None:
             own_keys, own_values = self._own[layer].write(self._now - self._first, key, value)
         else:
-            own_keys, own_values = self._own[layer].append_static(self._fixed.place, key, value)
+            own_keys, own_values = self._own[layer].append_static(self._static.place, key, value)
         rows, heads, _, width = query.shape
         kv_heads, used = key.shape[1], own_keys.shape[1]
         query = query.reshape(rows, kv_heads, heads // kv_heads, width) * scoring.scale
@@ -129,10 +127,10 @@ class CachedAttention:
         alone = torch.bmm(query.flatten(0, 1), own_keys.transpose(1, 2)).view(rows, kv_heads, -1, used)
         alone = scoring.capped(alone)
         split = shared.shape[3]
-        if window is not None and window < split + self._room:
+        if window is not None and window < split + self._max_new_tokens:
             shared = shared.masked_fill(self._out_of_window(window, split), -torch.inf)
-        if self._fixed is not None:
-            alone = alone + self._fixed.unseen_RC[:, None, None]
+        if self._static is not None:
+            alone = alone + self._static.unseen_RC[:, None, None]
         elif self._late:
             alone = alone.masked_fill(self._before_joining(used), -torch.inf)
         scores = torch.cat([shared, alone], dim=3)
@@ -143,14 +141,14 @@ class CachedAttention:
 
     def _to_prompts(self, query: Tensor, prompt_keys: Tensor, kv_heads: int, scoring: Scoring) -> Tensor:
         """Scores of the prompts' tokens, one product for all rows of a prompt."""
-        bias, asked = self._bias(kv_heads, query.dtype), self._groups.by_prompt(query)
+        bias, query = self._bias(kv_heads, query.dtype), self._groups.by_prompt(query)
         if scoring.cap is None:
-            return torch.baddbmm(bias, asked, prompt_keys.transpose(1, 2))
-        return scoring.capped(torch.bmm(asked, prompt_keys.transpose(1, 2))) + bias
+            return torch.baddbmm(bias, query, prompt_keys.transpose(1, 2))
+        return scoring.capped(torch.bmm(query, prompt_keys.transpose(1, 2))) + bias
 
     def _recount(self) -> None:
         """Count columns from the oldest row's first token."""
-        self._fixed = None
+        self._static = None
         if not self._since_R.numel():
             return
         first, last = (int(bound) for bound in self._since_R.aminmax())
@@ -159,27 +157,27 @@ class CachedAttention:
                 columns.roll(first - self._first)
         self._first, self._late = first, last > first
 
-    def _gather_prompts(self, before: int, kept_P: Tensor, fresh: dict[int, Pair]) -> None:
-        """Put the prompts that stay of those before and the new ones side by side, padded to the longest of them."""
+    def _gather_prompts(self, before: int, kept_P: Tensor, fresh: dict[int, KeyValue]) -> None:
+        """The kept prompts and the fresh ones in one tensor per layer, padded to the longest of them."""
         longest = int(self._lengths_P.max())
         old = self._prompts if kept_P.numel() else {}
         self._prompts = {}
         for layer in fresh or old:
             parts = [[part.view(before, -1, *part.shape[1:])[kept_P] for part in old[layer]]] if old else []
             parts += [list(fresh[layer])] if fresh else []
-            both = [torch.cat([_wide(part, longest) for part in one]) for one in zip(*parts, strict=True)]
+            both = [torch.cat([_resized(part, longest) for part in one]) for one in zip(*parts, strict=True)]
             self._prompts[layer] = both[0].flatten(0, 1), both[1].flatten(0, 1)
         unseen = torch.arange(longest, device=kept_P.device) >= self._lengths_P[:, None]
         self._bias_PT = torch.zeros(unseen.shape, device=unseen.device).masked_fill_(unseen, -torch.inf)[:, None]
 
     def _bias(self, kv_heads: int, dtype: torch.dtype) -> Tensor:
-        """0 for what a prompt holds and -inf for its padding [P K, 1, T]: the same in every layer and step."""
+        """0 at a prompt's tokens and -inf at its padding [P K, 1, T]: the same in every layer and step."""
         if self._bias_PT.shape[0] != self._lengths_P.numel() * kv_heads or self._bias_PT.dtype != dtype:
             self._bias_PT = self._bias_PT.to(dtype).repeat_interleave(kv_heads, 0)
         return self._bias_PT
 
     def _out_of_window(self, window: int, prompt: int) -> Tensor:
-        """The prompt's tokens that a row has left behind [R, 1, 1, T]."""
+        """The prompt's tokens before a row's sliding window [R, 1, 1, T]."""
         if ("window", window) not in self._masks:
             position_R = self._lengths_P[self._groups.prompts_R] + self._now - self._since_R
             at_T = torch.arange(prompt, device=position_R.device)
@@ -195,8 +193,8 @@ class CachedAttention:
         return self._masks["joining", used]
 
 
-class _Fixed:
-    """Where a step writes, and -inf for the columns that a row does not see."""
+class _StaticColumns:
+    """The column that a step writes, and -inf for the columns that a row must not see, as tensors."""
 
     def __init__(self, since_R: Tensor, now: int, columns: int) -> None:
         at_C = torch.arange(columns, device=since_R.device)
@@ -210,8 +208,8 @@ class _Fixed:
         self.unseen_RC.index_fill_(1, self.place, 0.0)
 
 
-def _wide(part: Tensor, longest: int) -> Tensor:
-    """[P, K, T, D] with T = longest: padding added or taken away on the right."""
+def _resized(part: Tensor, longest: int) -> Tensor:
+    """[P, K, T, D] with T = longest: padded or cut on the right."""
     missing = longest - part.shape[2]
     return part if missing == 0 else pad(part, (0, 0, 0, missing))
 
@@ -221,16 +219,16 @@ class KVBuffer:
 
     def __init__(self, limit: int) -> None:
         self._limit, self.size = limit, 0
-        """Columns that there is memory for."""
+        """Allocated columns."""
         self._parts: list[Tensor] = []
 
     def write(self, step: int, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Keep a step's keys and values [R, K, 1, D]; what is kept of both, [R K, used, D]."""
+        """Write a step's keys and values [R, K, 1, D]; returns all keys and values so far, [R K, used, D]."""
         if not self._parts:
             self._parts, self.size = [key[:, :, :0], value[:, :, :0]], 0
         if step >= self.size and self.size < self._limit:
-            self.size = min(max(2 * self.size, FIRST), self._limit)
-            self._parts = [_wider(part, self.size) for part in self._parts]
+            self.size = min(max(2 * self.size, FIRST_COLUMNS), self._limit)
+            self._parts = [_grown(part, self.size) for part in self._parts]
         used, place = min(step + 1, self.size), step % self.size
         seen = []
         for part, new in zip(self._parts, (key, value), strict=True):
@@ -239,7 +237,7 @@ class KVBuffer:
         return seen
 
     def append_static(self, place: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """The same with the column as a tensor [1], nothing made and all columns given: a GPU can replay it."""
+        """The same with the column as a tensor [1], without allocation and for all columns, as a CUDA graph needs."""
         for part, new in zip(self._parts, (key, value), strict=True):
             part.index_copy_(2, place, new)
         return [part.flatten(0, 1) for part in self._parts]
@@ -249,19 +247,19 @@ class KVBuffer:
         self._parts = [part[index_R] for part in self._parts]
 
     def extend(self, rows: int) -> None:
-        """Add rows that have written nothing: zeros, since what is masked must still be finite."""
+        """Add empty rows: zeros, since masked values must still be finite."""
         self._parts = [torch.cat([part, part.new_zeros(rows, *part.shape[1:])]) for part in self._parts]
 
     def roll(self, steps: int) -> None:
-        """Steps are counted from a later one from here on."""
+        """Drop the first `steps` columns: steps are counted from a later one."""
         self._parts = [part.roll(-steps, 2) for part in self._parts]
 
 
 class PromptGroups:
-    """Which rows answer which prompt: rows stand in places, as many for each prompt."""
+    """Which row belongs to which prompt; each prompt has the same number of row slots."""
 
     def __init__(self, prompts_R: Tensor, prompts: int) -> None:
-        """`prompts_R`: the prompt of each row; `prompts`: how many there are, also those that no row answers."""
+        """`prompts_R`: the prompt of each row; `prompts`: the number of prompts, those without rows included."""
         self.prompts_R, self._prompts = prompts_R, prompts
         counts_P = torch.bincount(prompts_R, minlength=prompts)
         self._each = max(int(counts_P.max()), 1) if counts_P.numel() else 1
@@ -289,9 +287,9 @@ class PromptGroups:
         return part if self._full else part[self._slots_R]
 
 
-def _wider(part: Tensor, size: int) -> Tensor:
-    """Memory for more columns, with what there is in the first of them; what is never seen must still be finite."""
+def _grown(part: Tensor, size: int) -> Tensor:
+    """A larger buffer with the same first columns; zeros elsewhere, since masked values must still be finite."""
     rows, heads, used, width = part.shape
-    wider = part.new_zeros(rows, heads, size, width)
-    wider[:, :, :used] = part
-    return wider
+    grown = part.new_zeros(rows, heads, size, width)
+    grown[:, :, :used] = part
+    return grown

@@ -1,4 +1,4 @@
-"""A model of the class that its config names, filled by transformers' own conversion; faults of the files are named.
+"""Load a model of the class that its config names, by transformers' own conversion; faults of the files are named.
 
 Scalar heads are a family's `...ForSequenceClassification`, also where transformers has none. On disk both are the same:
 the backbone's tensors under the family's own prefix, `score.weight` [1, hidden] and `num_labels` 1 in
@@ -22,8 +22,8 @@ from torch import nn
 from posttrain.errors import ModelError
 from posttrain.models.device import free_bytes
 from posttrain.models.forward import backbone
-from posttrain.models.probe import check_runs
 from posttrain.models.rounding import unshared
+from posttrain.models.self_check import verify_forward
 from posttrain.models.weights import FLOATS, WEIGHTS, WeightFiles, kind
 
 SUFFIX = "ForSequenceClassification"
@@ -32,7 +32,7 @@ WHOLE_TEXT = "scores_whole_text"
 
 
 def is_scorer(model: Any) -> bool:
-    """Whether the model scores text and writes none."""
+    """Whether the model has a scalar head."""
     return type(model).__name__.endswith(SUFFIX)
 
 
@@ -52,17 +52,17 @@ def model_class(config: Any) -> Any:
     import transformers
 
     name = config.architectures[0]
-    found = getattr(transformers, name, None)
-    if found is None and name == scorer_name(config.model_type):
+    cls = getattr(transformers, name, None)
+    if cls is None and name == scorer_name(config.model_type):
         return _generic(name, config.model_type)
-    if found is None:
+    if cls is None:
         fix = "Use an architecture of this version of transformers; code from the Hub is never run"
         raise ModelError(what=f"unknown architecture '{name}'", where="config.json", fix=fix)
-    return found
+    return cls
 
 
-def with_score(model: Any, where: str) -> Any:
-    """The language model's backbone, with a scalar head that starts at 0 in place of the head that writes."""
+def with_scalar_head(model: Any, where: str) -> Any:
+    """The language model's backbone with a scalar head, which starts at 0, in place of the language model head."""
     config = model.config
     config.architectures, config.num_labels = [scorer_name(config.model_type)], 1
     with torch.device("meta"):
@@ -96,18 +96,18 @@ OLD_BUFFERS = re.compile(r"(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_fre
 BUILD_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-def filled(cls: Any, config: Any, weights: WeightFiles) -> Any:
+def load_weights(cls: Any, config: Any, weights: WeightFiles) -> Any:
     """The model that config describes with the weights in it, by transformers' own conversion of names and layouts."""
     where = str(weights.folder / "config.json")
     layers = config.get_text_config().num_hidden_layers
     if layers > len(weights):
         what = f"num_hidden_layers = {layers!r:.40} cannot be: there are {len(weights)} tensors"
         raise ModelError(what=what, where=where, fix="Take the config that belongs to the weights")
-    tied = dict(outline(cls, config, where).all_tied_weights_keys)
+    tied = dict(meta_model(cls, config, where).all_tied_weights_keys)
     _check_dtypes(weights)
     with quiet():
         try:
-            model, found = cls.from_pretrained(
+            model, info = cls.from_pretrained(
                 None,
                 config=config,
                 state_dict={name: weights.later(name) for name in weights},
@@ -122,20 +122,20 @@ def filled(cls: Any, config: Any, weights: WeightFiles) -> Any:
             what = f"the weights do not fit {cls.__name__} ({' '.join(str(error).split())[:300]})"
             fix = "Take the weights that belong to the config"
             raise ModelError(what=what, where=str(weights.folder), fix=fix) from error
-    _check_fit(found, weights.folder)
+    _check_fit(info, weights.folder)
     _refuse([f"{name} is not finite" for name in not_finite(model)], weights.folder)
-    apart = sorted(set(tied) - set(model.all_tied_weights_keys))
-    if apart:
-        what = f"the config ties {', '.join(apart)} to other weights, and the files give them values of their own"
+    untied = sorted(set(tied) - set(model.all_tied_weights_keys))
+    if untied:
+        what = f"the config ties {', '.join(untied)} to other weights, and the files give them values of their own"
         raise ModelError(what=what, where=where, fix="Set tie_word_embeddings: false in it")
     with quiet():
-        check_runs(ready(model), str(weights.folder))
+        verify_forward(with_our_attention(model), str(weights.folder))
     return model
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No bars and warnings of transformers, whose loader reads one tensor at a time: our errors say what was found."""
+    """Silence transformers, whose loader here reads one tensor at a time: our errors report what is wrong."""
     from transformers.utils import logging
 
     os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # threads would read ahead and hold a second copy of the weights
@@ -160,13 +160,13 @@ def _check_dtypes(weights: WeightFiles) -> None:
     _refuse(faults, weights.folder)
 
 
-def _check_fit(found: dict[str, Any], folder: Path) -> None:
-    """Say which tensors transformers found missing, foreign or misshapen."""
-    faults = [f"missing {name}" for name in sorted(found["missing_keys"])]
-    faults += [f"foreign {name}" for name in sorted(found["unexpected_keys"]) if not OLD_BUFFERS.search(name)]
+def _check_fit(info: dict[str, Any], folder: Path) -> None:
+    """Refuse weights with missing, unexpected or misshapen tensors."""
+    faults = [f"missing {name}" for name in sorted(info["missing_keys"])]
+    faults += [f"unexpected {name}" for name in sorted(info["unexpected_keys"]) if not OLD_BUFFERS.search(name)]
     faults += [
         f"{name} has shape {list(theirs)}, expected {list(mine)}"
-        for name, theirs, mine in sorted(found["mismatched_keys"])
+        for name, theirs, mine in sorted(info["mismatched_keys"])
     ]
     _refuse(faults, folder)
 
@@ -182,24 +182,24 @@ def not_finite(model: Any) -> list[str]:
     return [name for name, part in unshared(model).items() if not torch.isfinite(part).all()]
 
 
-def outline(cls: Any, config: Any, where: str) -> Any:
+def meta_model(cls: Any, config: Any, where: str) -> Any:
     """The model without memory for its tensors; refused where config makes no model or one that does not fit."""
     from huggingface_hub.errors import StrictDataclassError
 
     try:
         with torch.device("meta"):
-            found = cls(config)
+            model = cls(config)
     except (*BUILD_ERRORS, StrictDataclassError) as error:
         fix = "Take the config.json that belongs to the weights"
         raise ModelError(what=f"the config makes no model ({error!r:.200})", where=where, fix=fix) from error
-    size, free = sum(part.numel() for part in found.parameters()) * 4.0, free_bytes(torch.device("cpu"))
+    size, free = sum(part.numel() for part in model.parameters()) * 4.0, free_bytes(torch.device("cpu"))
     if size > free:
         what = f"its weights take {size / 1e9:.3g} GB in float32, and {free / 1e9:.3g} GB of memory are free"
         raise ModelError(what=what, where=where, fix="Use a smaller model or a larger machine")
-    return found
+    return model
 
 
-def ready(model: Any) -> Any:
+def with_our_attention(model: Any) -> Any:
     """The model with our attention, for use."""
     from posttrain.models.forward import register
 

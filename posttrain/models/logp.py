@@ -40,28 +40,28 @@ class Head:
 
     def logits(self, hidden_MD: Tensor, temperature: float = 1.0) -> Tensor:
         """z / temperature [M, V], in float32 at least."""
-        logits = _wide(hidden_MD @ self.weight_VD.to(hidden_MD.dtype).T)
+        logits = _at_least_float32(hidden_MD @ self.weight_VD.to(hidden_MD.dtype).T)
         if self.bias_V is not None:
             logits = logits + self.bias_V
-        return _bent(logits, self.scale, self.cap, temperature)
+        return _scaled_and_capped(logits, self.scale, self.cap, temperature)
 
-    def through_(self, slope_MV: Tensor, logits_MV: Tensor, temperature: float) -> Tensor:
-        """From the gradient by z / temperature to that by h W^T + b, in place."""
+    def backward_(self, grad_MV: Tensor, logits_MV: Tensor, temperature: float) -> Tensor:
+        """The gradient with respect to h W^T + b, from that with respect to z / temperature, in place."""
         if self.cap is not None:
-            slope_MV.mul_(1 - (logits_MV * (temperature / self.cap)).square())
+            grad_MV.mul_(1 - (logits_MV * (temperature / self.cap)).square())
         if self.scale != 1.0:
-            slope_MV.mul_(self.scale)
-        return slope_MV if temperature == 1.0 else slope_MV.div_(temperature)
+            grad_MV.mul_(self.scale)
+        return grad_MV if temperature == 1.0 else grad_MV.div_(temperature)
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Head:
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Head:
         """The same head with other tensors: detached, copied, in another precision."""
         return replace(
             self, weight_VD=change(self.weight_VD), bias_V=None if self.bias_V is None else change(self.bias_V)
         )
 
     def copied(self) -> Head:
-        """The head as it is now, whatever becomes of the model."""
-        return self.mapped(lambda part: part.detach().clone())
+        """A copy that later updates of the model do not change."""
+        return self.map_tensors(lambda part: part.detach().clone())
 
 
 @dataclass(frozen=True)
@@ -75,22 +75,22 @@ class ModuleHead:
 
     def logits(self, hidden_MD: Tensor, temperature: float = 1.0) -> Tensor:
         """z / temperature [M, V], in float32 at least."""
-        return _bent(_wide(self.module(hidden_MD)), self.scale, self.cap, temperature)
+        return _scaled_and_capped(_at_least_float32(self.module(hidden_MD)), self.scale, self.cap, temperature)
 
     def copied(self) -> ModuleHead:
-        """The head as it is now, whatever becomes of the model."""
+        """A copy that later updates of the model do not change."""
         return replace(self, module=copy.deepcopy(self.module).requires_grad_(requires_grad=False))
 
 
 AnyHead = Head | ModuleHead
 
 
-def _wide(logits: Tensor) -> Tensor:
+def _at_least_float32(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def _bent(logits: Tensor, scale: float, cap: float | None, temperature: float) -> Tensor:
-    """What some families do to the product."""
+def _scaled_and_capped(logits: Tensor, scale: float, cap: float | None, temperature: float) -> Tensor:
+    """Scale, soft cap and temperature; most families have only the last."""
     if scale != 1.0:
         logits = logits * scale
     if cap is not None:
@@ -127,8 +127,7 @@ TILE_BYTES = 16 * 2**20
 GPU_TILE_BYTES = 512 * 2**20
 """A GPU reads the head's matrix once for each tile, so its tiles are large."""
 TILE_TOKENS = 64
-"""No fewer tokens than this share a tile, however large the vocabulary: the weight's gradient is gone through once a
-tile."""
+"""Smallest tile, however large the vocabulary: each tile reads and writes the weight's gradient once."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +148,8 @@ class _Tile:
         mean: Tensor = torch.linalg.vecdot(self.p, self.logits)
         return self.logz - mean
 
-    def slope_(self, grad_logp: Tensor, grad_entropy: Tensor | None, entropy: Tensor) -> Tensor:
-        """The gradient by the logits, g (1[target] - p) - g_H p (log p + H), in place of p."""
+    def grad_logits_(self, grad_logp: Tensor, grad_entropy: Tensor | None, entropy: Tensor) -> Tensor:
+        """The gradient with respect to the logits, g (1[target] - p) - g_H p (log p + H), written over p."""
         scale = -grad_logp[:, None]
         if grad_entropy is not None:
             scale = scale - grad_entropy[:, None] * (self.logits - (self.logz - entropy)[:, None])
@@ -196,19 +195,19 @@ class _TokenLogp(torch.autograd.Function):
         trained = (
             one if need else None for one, need in zip((weight_VD, bias_V), ctx.needs_input_grad[1:], strict=False)
         )
-        grad_head = _Gradient(*(None if one is None else torch.zeros_like(one) for one in trained))
+        grad_head = _HeadGradient(*(None if one is None else torch.zeros_like(one) for one in trained))
         for part in _tiles(target_M, weight_VD.shape[0]):
             tile = _tile(hidden_MD[part], head, target_M[part], ctx.temperature)
             grad_entropy = None if grads[1] is None else grads[1][part]
-            slope = tile.slope_(grad_logp_M[part], grad_entropy, entropy_M[part])
-            slope = head.through_(slope, tile.logits, ctx.temperature)
-            grad_hidden_MD[part] = _spread(slope, hidden_MD[part], head, grad_head)
+            grad_logits = tile.grad_logits_(grad_logp_M[part], grad_entropy, entropy_M[part])
+            grad_logits = head.backward_(grad_logits, tile.logits, ctx.temperature)
+            grad_hidden_MD[part] = _head_backward(grad_logits, hidden_MD[part], head, grad_head)
         return grad_hidden_MD, grad_head.weight_VD, grad_head.bias_V, None, None, None
 
 
 @dataclass(frozen=True)
-class _Gradient:
-    """Where a head's gradient is added up; None for a part that is not trained."""
+class _HeadGradient:
+    """Accumulators of a head's gradient; None for a part that is not trained."""
 
     weight_VD: Tensor | None
     bias_V: Tensor | None
@@ -227,37 +226,37 @@ def token_logp(hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: 
 
 @dataclass(frozen=True)
 class LossTile:
-    """Some tokens of a loss that is a sum over tokens, while their distributions are at hand."""
+    """Some tokens of a loss that is a sum over tokens, with their distributions in memory."""
 
     part: slice
     """Which of the scored tokens."""
     logp: Tensor
-    """A leaf, as `entropy`: a loss is formed of them and handed to `backward`."""
+    """A leaf, like `entropy`: compute the loss from both and pass it to `backward`."""
     entropy: Tensor
     _tile: _Tile
     _hidden: Tensor
     _head: Head
-    _grad_head: _Gradient
+    _grad_head: _HeadGradient
     _temperature: float
 
     @torch.no_grad()
     def backward(self, loss: Tensor) -> Tensor:
-        """Add the loss's gradient to the head's `.grad`; gives that by the tokens' hidden states."""
-        slopes: Sequence[Tensor | None] = torch.autograd.grad(loss, (self.logp, self.entropy), allow_unused=True)
-        by_logp = torch.zeros_like(self.entropy) if slopes[0] is None else slopes[0]
-        slope = self._tile.slope_(by_logp, slopes[1], self.entropy.detach())
-        slope = self._head.through_(slope, self._tile.logits, self._temperature)
-        return _spread(slope, self._hidden, self._head, self._grad_head)
+        """Add the loss's gradient to the head's `.grad`; returns that with respect to the tokens' hidden states."""
+        grads: Sequence[Tensor | None] = torch.autograd.grad(loss, (self.logp, self.entropy), allow_unused=True)
+        grad_logp = torch.zeros_like(self.entropy) if grads[0] is None else grads[0]
+        grad_logits = self._tile.grad_logits_(grad_logp, grads[1], self.entropy.detach())
+        grad_logits = self._head.backward_(grad_logits, self._tile.logits, self._temperature)
+        return _head_backward(grad_logits, self._hidden, self._head, self._grad_head)
 
 
 def loss_tiles(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: float = 1.0) -> Iterator[LossTile]:
     """The scored tokens of a loss that is a sum over tokens, tile by tile; each tile takes the loss of its tokens.
 
-    A tile's gradient is formed while its distributions are at hand, with three products with the head's matrix where a
-    separate backward needs four.
+    A tile's gradient is computed while its distributions are in memory: three products with the head's matrix, where a
+    separate backward pass needs four.
     """
     _check(hidden_MD, head, target_M)
-    grad_head = _Gradient(_own_gradient(head.weight_VD), _own_gradient(head.bias_V))
+    grad_head = _HeadGradient(_grad_of(head.weight_VD), _grad_of(head.bias_V))
     for part in _tiles(target_M, head.weight_VD.shape[0]):
         hidden = hidden_MD[part]
         with torch.no_grad():
@@ -266,8 +265,8 @@ def loss_tiles(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: flo
         yield LossTile(part, *leaves, tile, hidden, head, grad_head, temperature)
 
 
-def _own_gradient(parameter: Tensor | None) -> Tensor | None:
-    """A trained parameter's `.grad`, made where there is none."""
+def _grad_of(parameter: Tensor | None) -> Tensor | None:
+    """A trained parameter's `.grad`, allocated if it is None."""
     if parameter is None or not parameter.requires_grad:
         return None
     if parameter.grad is None:
@@ -275,14 +274,14 @@ def _own_gradient(parameter: Tensor | None) -> Tensor | None:
     return parameter.grad
 
 
-def _spread(slope: Tensor, hidden: Tensor, head: Head, grad: _Gradient) -> Tensor:
-    """From the gradient by the products to that by the hidden states; the head's is added where it is kept."""
+def _head_backward(grad_logits: Tensor, hidden: Tensor, head: Head, grad: _HeadGradient) -> Tensor:
+    """The gradient with respect to the hidden states; adds that of the head's weight and bias to `grad`."""
     if grad.bias_V is not None:
-        grad.bias_V.add_(slope.sum(0))
-    slope = slope.to(hidden.dtype)
+        grad.bias_V.add_(grad_logits.sum(0))
+    grad_logits = grad_logits.to(hidden.dtype)
     if grad.weight_VD is not None:
-        grad.weight_VD.addmm_(slope.T.to(grad.weight_VD.dtype), hidden.to(grad.weight_VD.dtype))
-    return slope @ head.weight_VD.to(slope.dtype)
+        grad.weight_VD.addmm_(grad_logits.T.to(grad.weight_VD.dtype), hidden.to(grad.weight_VD.dtype))
+    return grad_logits @ head.weight_VD.to(grad_logits.dtype)
 
 
 def _check(hidden_MD: Tensor, head: Head, target_M: Tensor) -> None:
@@ -294,7 +293,7 @@ def _check(hidden_MD: Tensor, head: Head, target_M: Tensor) -> None:
 def plain_token_logp(
     hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """The same by plain autograd alone, each tile's logits made again in the backward pass."""
+    """The same by plain autograd, each tile's logits computed again in the backward pass."""
 
     def tile(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         logp_MV = head.logits(hidden, temperature).log_softmax(1)
@@ -309,8 +308,8 @@ def plain_token_logp(
 
 
 def _tiles(rows_M: Tensor, vocabulary: int) -> list[slice]:
-    tokens, room = rows_M.shape[0], TILE_BYTES if rows_M.device.type == "cpu" else GPU_TILE_BYTES
-    size = max(room // (4 * vocabulary), TILE_TOKENS)
+    tokens, tile_bytes = rows_M.shape[0], TILE_BYTES if rows_M.device.type == "cpu" else GPU_TILE_BYTES
+    size = max(tile_bytes // (4 * vocabulary), TILE_TOKENS)
     return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
 
 

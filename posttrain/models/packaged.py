@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import ModelError
-from posttrain.models.given import fetch_model
+from posttrain.models.import_model import fetch_model
 from posttrain.models.loading import quiet
 from posttrain.models.rounding import SaveDtype
 from posttrain.params import did_you_mean

@@ -1,4 +1,4 @@
-"""The dtype that a model is saved in, and the layout: what training changed must not be rounded away unsaid."""
+"""The dtype and layout of a saved model, and a warning where rounding undoes the training."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from posttrain.models.weights import WeightFiles, has_weights, kind, open_weights
 
-LOST = 0.1
-"""The share of trained weights from which on it is worth a warning that rounding undoes them."""
+MAX_UNDONE = 0.1
+"""Fraction of the trained weights that rounding may undo without a warning."""
 
 SaveDtype = Literal["float32", "bfloat16", "float16"]
 
@@ -35,7 +35,7 @@ def round_weights(model: Any, source: str | Path, save_dtype: SaveDtype | None =
 
 
 def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -> None:
-    """Say so if rounding gives back the start's value for many of the weights that training changed."""
+    """Warn if rounding gives many of the trained weights the value that they started from."""
     changed = undone = 0
     for name, part in _hub_layout(model, unshared(model)).items():
         if name not in start or list(start.later(name).get_shape()) != list(part.shape):
@@ -45,7 +45,7 @@ def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -
             moved = mine != before.float()
             changed += int(moved.sum())
             undone += int((moved & (mine.to(dtype) == before.to(dtype))).sum())
-    if undone > LOST * changed:
+    if undone > MAX_UNDONE * changed:
         print(
             f"{start.folder}: saving in {kind(dtype)} rounds {undone / changed:.0%} of the weights that training "
             "changed back to where they started. Set save_dtype: float32, or raise the learning rate",
@@ -55,10 +55,10 @@ def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -
 
 def _dtype_of(model: Any, name: str, dtype: torch.dtype) -> torch.dtype:
     """The dtype that a tensor is saved in: some families keep a few in float32, whatever the others have."""
-    kept = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    patterns = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     if dtype == torch.float16:
-        kept |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    single = any(re.search(pattern.replace("*", ".*"), name) for pattern in kept)
+        patterns |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    single = any(re.search(pattern.replace("*", ".*"), name) for pattern in patterns)
     return torch.float32 if single else dtype
 
 
@@ -73,16 +73,16 @@ def _hub_layout(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     from transformers.core_model_loading import revert_weight_conversion
 
     model._weight_conversions = None  # the family's layout, whichever one the files had that were loaded
-    found: dict[str, Tensor] = revert_weight_conversion(model, tensors)
-    return found
+    converted: dict[str, Tensor] = revert_weight_conversion(model, tensors)
+    return converted
 
 
 def unshared(model: nn.Module) -> dict[str, Tensor]:
     """The parameters and saved buffers, each tied tensor once."""
     seen: dict[int, str] = {}
-    kept: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, part in model.state_dict(keep_vars=True).items():
         if id(part) not in seen:
             seen[id(part)] = name
-            kept[name] = part
-    return kept
+            tensors[name] = part
+    return tensors

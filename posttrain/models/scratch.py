@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
 from posttrain.params import Params
+from posttrain.renames import SCRATCH, keys
 
 
 class ScratchParams(Params):
     """The shape of a model from scratch (Qwen3's architecture)."""
 
+    renamed: ClassVar[Mapping[str, str]] = keys(SCRATCH)
     layers: int = Field(3, ge=1, le=1000, description="decoder layers")
     width: int = Field(64, ge=8, le=100_000, description="hidden size")
     heads: int = Field(2, ge=1, le=10_000, description="attention heads")
     feed_forward: int = Field(192, ge=8, le=1_000_000, description="width of the feed-forward layers")
     context: int = Field(512, ge=16, le=100_000_000, description="longest sequence")
-    spread: float = Field(0.08, gt=0, lt=1, description="deviation of the random start; 0.02 learns far slower here")
+    init_std: float = Field(
+        0.08, gt=0, lt=1, description="standard deviation of the initial weights; 0.02 learns far slower here"
+    )
 
     @model_validator(mode="after")
     def _whole_heads(self) -> ScratchParams:
@@ -40,7 +45,7 @@ def scratch_config(shape: ScratchParams, vocabulary: int, *, stop: int, pad: int
         intermediate_size=shape.feed_forward,
         max_position_embeddings=shape.context,
         tie_word_embeddings=True,
-        initializer_range=shape.spread,
+        initializer_range=shape.init_std,
         eos_token_id=stop,
         pad_token_id=pad,
     )

@@ -15,7 +15,16 @@ from posttrain.errors import ModelError
 from posttrain.formats import MODELS, check_format
 from posttrain.measure.phases import phase
 from posttrain.models.forward import run_in_rows, runs_in_rows
-from posttrain.models.loading import filled, is_scorer, model_class, not_finite, outline, ready, scorer_name, with_score
+from posttrain.models.loading import (
+    is_scorer,
+    load_weights,
+    meta_model,
+    model_class,
+    not_finite,
+    scorer_name,
+    with_our_attention,
+    with_scalar_head,
+)
 from posttrain.models.rounding import SaveDtype, round_weights, saved_tensors
 from posttrain.models.weights import SHARD_BYTES, WeightFiles, describe, digest, kind, open_weights, write_shards
 from posttrain.workspace import finite_json
@@ -23,15 +32,15 @@ from posttrain.workspace import finite_json
 MANIFEST = "manifest.json"
 FORMAT = "posttrain_format"
 """The manifest's key of the format version; tensors and files have other names."""
-AGAIN = "Make the folder again, or delete manifest.json if you changed it on purpose"
+REWRITE = "Write the folder again, or delete manifest.json if you changed it on purpose"
 GENERATION = "generation_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*")
-UNREAD = (
+IGNORED_KEYS = (
     "_attn_implementation", "_experts_implementation", "attn_implementation", "auto_map", "experts_implementation",
     "fusion_config", "transformers_weights",
 )  # fmt: skip
-"""What a config.json may say about code and files; posttrain decides that itself."""
+"""Keys of config.json about code and files, which posttrain decides itself."""
 
 
 @phase("load")
@@ -44,7 +53,7 @@ def load_tokenizer(path: str | Path) -> Any:
         raise ModelError(what="tokenizer.json is missing", where=str(folder), fix="Save the model with its tokenizer")
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
-        tokenizer("0")  # some settings are not looked at before
+        tokenizer("0")  # some settings are only checked on first use
     except BaseException as error:  # tokenizers raises plain Exception, and its PanicException is no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
@@ -70,9 +79,9 @@ def new_model(config: Any, seed: int) -> Any:
 
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
     cls = model_class(config)
-    outline(cls, config, "the model's shape")
+    meta_model(cls, config, "the model's shape")
     torch.manual_seed(seed)
-    return ready(cls(config))
+    return with_our_attention(cls(config))
 
 
 @phase("load")
@@ -82,15 +91,15 @@ def load_model(path: str | Path) -> Any:
     config = load_config(folder)
     with open_weights(folder) as weights:
         _check_digests(weights)
-        return filled(model_class(config), config, weights)
+        return load_weights(model_class(config), config, weights)
 
 
 def load_policy(path: str | Path) -> Any:
-    """The folder's model, if it is one that writes text."""
+    """The folder's model, which must be a causal language model."""
     model = load_model(path)
     if is_scorer(model):
         fix = "Name a model whose architecture ends in ForCausalLM"
-        raise ModelError(what=f"{type(model).__name__} scores text and writes none", where=str(path), fix=fix)
+        raise ModelError(what=f"{type(model).__name__} scores text and cannot generate any", where=str(path), fix=fix)
     return model
 
 
@@ -100,7 +109,7 @@ def load_scorer(path: str | Path) -> Any:
     model = load_model(path)
     if is_scorer(model):
         return model
-    scorer = with_score(model, str(path))
+    scorer = with_scalar_head(model, str(path))
     if runs_in_rows(model):
         run_in_rows(scorer)
     return scorer.eval()
@@ -114,7 +123,7 @@ def load_config(folder: Path) -> Any:
 
     file = folder / "config.json"
     try:
-        data = {name: value for name, value in finite_json(file).items() if name not in UNREAD}
+        data = {name: value for name, value in finite_json(file).items() if name not in IGNORED_KEYS}
         kind_of = CONFIG_MAPPING[data["model_type"]]
         config = kind_of.from_dict(kind_of._decode_special_floats(data))  # transformers' own way to write infinity
         sizes = config.get_text_config()
@@ -148,7 +157,7 @@ def save_model(
     files: str | Path | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write weights, config, tokenizer and manifest; the folder appears whole or not at all.
+    """Write weights, config, tokenizer and manifest; the folder appears complete or not at all.
 
     `source` is the folder that the model started from: its dtype is kept unless `save_dtype` names another, and the
     model in memory is rounded to it, so that what is measured afterwards is what was saved. The tokenizer and the other
@@ -185,7 +194,7 @@ def _check_finite(model: Any, target: Path, fix: str) -> None:
 
 
 def _small_files(folder: Path) -> list[Path]:
-    """The files that every model of this origin carries along."""
+    """The tokenizer, generation and licence files that a saved model takes over."""
     named = [folder / name for name in (*TOKENIZER_FILES, GENERATION) if (folder / name).is_file()]
     return named + sorted({file for pattern in LICENCES for file in folder.glob(pattern) if file.is_file()})
 
@@ -200,7 +209,7 @@ def _folder(path: str | Path) -> Path:
         name for name, entry in listed.items() if not (folder / name).is_file() or digest(folder / name) != entry
     ]
     if changed:
-        raise ModelError(what=f"not what {MANIFEST} says: {', '.join(changed)}", where=str(folder), fix=AGAIN)
+        raise ModelError(what=f"not what {MANIFEST} says: {', '.join(changed)}", where=str(folder), fix=REWRITE)
     return folder
 
 
@@ -210,9 +219,9 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(what=f"cannot be read ({error})", where=str(file), fix=AGAIN) from error
+        raise ModelError(what=f"cannot be read ({error})", where=str(file), fix=REWRITE) from error
     if not isinstance(found, dict):
-        raise ModelError(what="holds no JSON object", where=str(file), fix=AGAIN)
+        raise ModelError(what="holds no JSON object", where=str(file), fix=REWRITE)
     check_format(found.pop(FORMAT, 1), MODELS, str(file), ModelError)
     return found
 
@@ -222,7 +231,7 @@ def _check_digests(weights: WeightFiles) -> None:
     listed = {name: entry for name, entry in _manifest(weights.folder).items() if not isinstance(entry, str)}
     same = set(weights) == set(listed) and all(describe(weights.tensor(name)) == listed[name] for name in weights)
     if listed and not same:
-        raise ModelError(what=f"the weights are not those of {MANIFEST}", where=str(weights.folder), fix=AGAIN)
+        raise ModelError(what=f"the weights are not those of {MANIFEST}", where=str(weights.folder), fix=REWRITE)
 
 
 def _config_text(model: Any, dtype: torch.dtype) -> str:
@@ -233,18 +242,18 @@ def _config_text(model: Any, dtype: torch.dtype) -> str:
     return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
 
-def load_ends(path: str | Path) -> tuple[int, ...]:
-    """The tokens that end a completion by the folder's generation_config.json, if it has one."""
+def load_stop_tokens(path: str | Path) -> tuple[int, ...]:
+    """The end tokens of the folder's generation_config.json, if it has one."""
     file = Path(path) / GENERATION
     try:
-        found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+        listed = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         fix = "Fix it, or delete it where the tokenizer's own end token will do"
         raise ModelError(what=f"cannot be read ({error!r:.200})", where=str(file), fix=fix) from error
-    ends = [] if found is None else found if isinstance(found, list) else [found]
-    rows = load_config(file.parent).get_text_config().vocab_size if ends else 0
-    odd = [end for end in ends if not isinstance(end, int) or isinstance(end, bool) or not 0 <= end < rows]
+    tokens = [] if listed is None else listed if isinstance(listed, list) else [listed]
+    rows = load_config(file.parent).get_text_config().vocab_size if tokens else 0
+    odd = [one for one in tokens if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < rows]
     if odd:
         what, fix = f"eos_token_id = {odd!r:.80} is no token of the model's {rows}", "Give tokens of the vocabulary"
         raise ModelError(what=what, where=str(file), fix=fix)
-    return tuple(dict.fromkeys(ends))
+    return tuple(dict.fromkeys(tokens))

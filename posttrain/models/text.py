@@ -1,18 +1,18 @@
-"""What a model folder says about text: its tokenizer and template, its end tokens, and how much it can read."""
+"""The text side of a model folder: tokenizer, chat template, end tokens and context length."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from posttrain.models.store import load_config, load_ends, load_tokenizer
+from posttrain.models.store import load_config, load_stop_tokens, load_tokenizer
 from posttrain.text.chat import DATE, ChatText
 
 
 def load_text(folder: Path, today: str = DATE) -> ChatText:
     """The folder's chat text, with the end tokens of its generation_config.json and the model's context."""
     context = context_of(load_config(folder))
-    return ChatText(load_tokenizer(folder), str(folder), load_ends(folder), today, context=context)
+    return ChatText(load_tokenizer(folder), str(folder), load_stop_tokens(folder), today, context=context)
 
 
 def context_of(config: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""A given model's tokenizer made complete: what chat training needs and many base models lack, or a template given."""
+"""The tokenizer of an imported model, with the pad token and the chat template that chat training needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posttrain.models.store import (
     TOKENIZER_FILES,
     check_vocabulary,
     load_config,
-    load_ends,
+    load_stop_tokens,
     load_tokenizer,
 )
 from posttrain.params import Params
@@ -29,13 +29,13 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'assistant\\n' }}{% endif %}"
 )
 """Each turn is its role, its content and the end token, which content cannot contain: so no turn can be forged."""
-TRIED: list[Message] = [
+TEST_CONVERSATION: list[Message] = [
     {"role": "user", "content": "What is 2 and 3?"},
     {"role": "assistant", "content": "That is five."},
     {"role": "user", "content": "And 4 and 4?"},
     {"role": "assistant", "content": "That is eight."},
 ]
-"""The conversation that a given template is tried on."""
+"""The conversation that a chat template is tested on."""
 
 
 class TemplateParams(Params):
@@ -51,7 +51,7 @@ class TemplateParams(Params):
 def complete_tokenizer(folder: Path, target: Path, chat_template: str | None = None) -> None:
     """Write the folder's tokenizer into `target`, with the pad token and the chat template that it may lack.
 
-    `chat_template`: a file whose template takes the place of the folder's.
+    `chat_template`: a file whose template replaces the folder's.
     """
     target.mkdir(parents=True)
     for name in TOKENIZER_FILES:
@@ -59,10 +59,10 @@ def complete_tokenizer(folder: Path, target: Path, chat_template: str | None = N
             shutil.copyfile(folder / name, target / name)
     if not (folder / "tokenizer.json").is_file():
         _convert(folder, target)
-    given = None if chat_template is None else _read_template(chat_template)
-    if given is not None:
+    template = None if chat_template is None else _read_template(chat_template)
+    if template is not None:
         (target / "chat_template.jinja").unlink(missing_ok=True)
-    added, said = _missing(folder, target, given)
+    added, messages = _missing(folder, target, template)
     if added:
         file = target / "tokenizer_config.json"
         config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -72,8 +72,8 @@ def complete_tokenizer(folder: Path, target: Path, chat_template: str | None = N
     if tokenizer(tokenizer.eos_token, add_special_tokens=False)["input_ids"] != [tokenizer.eos_token_id]:
         what = f"its end token {tokenizer.eos_token!r} is not one token of the vocabulary"
         raise ModelError(what=what, where=str(folder), fix="Set eos_token in tokenizer_config.json")
-    if said:
-        print(f"{folder}: {'; '.join(said)}")
+    if messages:
+        print(f"{folder}: {'; '.join(messages)}")
 
 
 def check_template(folder: Path, files: Path, chat_template: str, *, scores: bool) -> tuple[int, ...]:
@@ -81,12 +81,12 @@ def check_template(folder: Path, files: Path, chat_template: str, *, scores: boo
 
     What the template ends an answer with becomes one of them.
     """
-    ends = load_ends(folder)
+    ends = load_stop_tokens(folder)
     text = ChatText(load_tokenizer(files), chat_template, ends)
-    text.whole([TRIED])
+    text.whole([TEST_CONVERSATION])
     if scores:
         return ends
-    end = text.ending(TRIED)
+    end = text.ending(TEST_CONVERSATION)
     token = None if end is None else text.tokenizer.convert_tokens_to_ids(end)
     if token is not None and token not in text.stops.tokens:
         ends = (*text.stops.tokens, token)
@@ -96,8 +96,8 @@ def check_template(folder: Path, files: Path, chat_template: str, *, scores: boo
         file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         print(f"{folder}: {chat_template} ends an answer with {end}, which is an end token from now on")
         text = ChatText(load_tokenizer(files), chat_template, ends)
-    text.conversations([Conversation(TRIED)], "last")
-    text.prompts([TRIED[:1], TRIED[:3]])
+    text.conversations([Conversation(TEST_CONVERSATION)], "last")
+    text.prompts([TEST_CONVERSATION[:1], TEST_CONVERSATION[:3]])
     return ends
 
 
@@ -105,22 +105,22 @@ def _read_template(file: str) -> str:
     if leads_out(file, CUSTOM):
         raise ModelError(what=f"the chat template lies outside {CUSTOM}/", where=file, fix=f"Move it to {CUSTOM}/")
     try:
-        found = Path(file).read_text(encoding="utf-8")
+        template = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         what = f"the chat template cannot be read ({error})"
         raise ModelError(what=what, where=file, fix="Give a Jinja file in UTF-8") from error
-    if not found.strip():
+    if not template.strip():
         raise ModelError(what="the chat template is empty", where=file, fix="Write a Jinja template, or remove the key")
-    return found
+    return template
 
 
 def _missing(folder: Path, target: Path, template: str | None) -> tuple[dict[str, Any], list[str]]:
-    """The entries of tokenizer_config.json that are missing or replaced, and what to say of them."""
-    tokenizer, added, said = load_tokenizer(target), {}, []
+    """The entries of tokenizer_config.json that are missing or replaced, and messages about them."""
+    tokenizer, added, messages = load_tokenizer(target), {}, []
     end = tokenizer.eos_token
     if end is None:
-        found = load_config(folder).get_text_config().eos_token_id
-        first = found[0] if isinstance(found, list) and found else found
+        listed = load_config(folder).get_text_config().eos_token_id
+        first = listed[0] if isinstance(listed, list) and listed else listed
         end = tokenizer.convert_ids_to_tokens(first) if isinstance(first, int) and 0 <= first < len(tokenizer) else None
         if end is None:
             fix = "Set eos_token in tokenizer_config.json to the token that ends an answer"
@@ -128,14 +128,14 @@ def _missing(folder: Path, target: Path, template: str | None) -> tuple[dict[str
         added["eos_token"] = end
     if tokenizer.pad_token is None:
         added["pad_token"] = end
-        said.append(f"the tokenizer has no pad token, so the end token {end} serves as one")
+        messages.append(f"the tokenizer has no pad token, so the end token {end} serves as one")
     if template is not None:
         added["chat_template"] = template
     elif not tokenizer.chat_template:
         begins = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
         added["chat_template"] = ("{{ bos_token }}" if begins else "") + TEMPLATE
-        said.append(f"it has no chat template, so a turn is written as its role, a line break, its text and {end}")
-    return added, said
+        messages.append(f"it has no chat template, so a turn is written as its role, a line break, its text and {end}")
+    return added, messages
 
 
 def _convert(folder: Path, target: Path) -> None:
@@ -143,18 +143,18 @@ def _convert(folder: Path, target: Path) -> None:
     from transformers import AutoTokenizer
 
     try:
-        found = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        if not found.get_vocab().keys() - set(found.all_special_tokens):
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        if not tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens):
             raise ValueError("there is no file with a vocabulary")
-        found.backend_tokenizer.save(str(target / "tokenizer.json"))
+        tokenizer.backend_tokenizer.save(str(target / "tokenizer.json"))
     except Exception as error:  # tokenizers raises plain Exception; there is no narrower class
         what = f"tokenizer.json is missing and cannot be made from its files ({' '.join(str(error).split())[:200]})"
         fix = "Where its packages are installed, run AutoTokenizer.from_pretrained(...).save_pretrained(...) once"
         raise ModelError(what=what, where=str(folder), fix=fix) from error
     file = target / "tokenizer_config.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    config |= found.special_tokens_map
-    if found.chat_template:
-        config["chat_template"] = found.chat_template
+    config |= tokenizer.special_tokens_map
+    if tokenizer.chat_template:
+        config["chat_template"] = tokenizer.chat_template
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Batches that the policy makes itself: prompts, groups of samples, rewards, and minibatches of whole groups."""
+"""Batches that the policy samples: prompts, groups of completions, rewards, and minibatches of whole groups."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from posttrain.formulas.ragged import row_keys
-from posttrain.online.watch import Watch, has_zero_variance
+from posttrain.online.reward_monitor import RewardMonitor, has_zero_variance
 from posttrain.params import Params
 from posttrain.rewards.reward import RewardSum, soft_overlong
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import Batch, joined, make_batch
+from posttrain.train.step import Batch, concatenate, make_batch
 
 
 class ReplayParams(Params):
-    """Samples of earlier rounds that are learned from once more."""
+    """The replay buffer: samples of earlier rounds that are used again."""
 
     groups: int = Field(0, ge=0, description="groups of earlier rounds that join each optimizer step; 0: none")
     rounds: int = Field(2, ge=1, description="bound on their age: only the last so many rounds are kept")
@@ -46,21 +46,21 @@ class RolloutParams(Params):
 
 
 @dataclass(frozen=True)
-class Shaping:
-    """What an algorithm asks of the sampling beyond numbers of prompts and samples."""
+class SamplingPlan:
+    """What an algorithm changes about sampling."""
 
     resample: int = 0
-    """Extra tries to replace groups whose rewards agree."""
+    """Extra tries to replace groups of zero reward variance (dynamic sampling)."""
     overlong: int | None = None
-    """Tokens before the longest completion from which on length is punished."""
+    """Tokens before the longest completion from which on length is penalties."""
     opponents: bool = False
-    """Half of each group is drawn from the mixture, for the other half to be compared with."""
+    """Half of each group is sampled from the mixture, as opponents of the other half."""
     mixture: float = 0.0
-    """The reference's share in the mixture."""
+    """The reference's weight in the mixture; 0: sample from the policy alone."""
 
 
-class Rollouts:
-    """A source that samples with the policy as it is, whenever the last round is used up."""
+class RolloutSource:
+    """A batch source that samples a new round with the current policy whenever the last one is used up."""
 
     def __init__(
         self,
@@ -73,15 +73,15 @@ class Rollouts:
         *,
         text: ChatText,
         seed: int,
-        shaping: Shaping = Shaping(),
-        watch: Watch | None = None,
+        plan: SamplingPlan = SamplingPlan(),
+        monitor: RewardMonitor | None = None,
     ) -> None:
         self._prompts, self._sampler, self._reward, self._models = prompts, sampler, reward, models
-        self._needs, self._params, self._text, self._seed, self._shaping = needs, params, text, seed, shaping
-        self._watch = watch or Watch("rollouts", {}, compares=False)
+        self._needs, self._params, self._text, self._seed, self._plan = needs, params, text, seed, plan
+        self._monitor = monitor or RewardMonitor("rollouts", {}, compares=False)
         self._cursor = 0
         self._rounds: dict[int, Batch] = {}
-        self._seen: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}
 
     @property
     def steps(self) -> int:
@@ -98,34 +98,42 @@ class Rollouts:
         if number not in self._rounds:
             self._rounds[number] = self._sample_round(number)
             oldest = number - (self._params.replay.rounds if self._params.replay.groups else 0)
-            self._rounds = {kept: batch for kept, batch in self._rounds.items() if kept >= oldest}
+            self._rounds = {n: batch for n, batch in self._rounds.items() if n >= oldest}
         epoch, part = divmod(place, self._params.minibatches)
         order = torch.randperm(self._groups(number), generator=self._generator(number, epoch))
         chosen = {number: order.tensor_split(self._params.minibatches)[part].tolist(), **self._replayed(number, step)}
-        return joined([self._part(*one, step) for one in chosen.items()])
+        return concatenate([self._minibatch_part(*one, step) for one in chosen.items()])
 
     def metrics(self) -> dict[str, float]:
-        """The parts of the reward, and how the round's groups were found."""
-        return self._seen
+        """The mean of each reward of the round, and how many groups dynamic sampling kept."""
+        return self._metrics
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The rounds in hand and the place in the prompts."""
-        kept = {f"round{n}.{k}": v for n, batch in self._rounds.items() for k, v in batch.tensors().items()}
-        seen = {f"seen.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._seen.items()}
+        """The rounds in memory and the position in the prompts."""
+        rounds = {f"round{n}.{k}": v for n, batch in self._rounds.items() for k, v in batch.tensors().items()}
+        metrics = {f"metrics.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._metrics.items()}
         old = {} if self._models.old is None else dict(self._models.old.named_parameters(prefix="old"))
-        return {"cursor": torch.tensor(self._cursor), "watch": self._watch.tensor(), **kept, **seen, **old}
+        return {
+            "cursor": torch.tensor(self._cursor),
+            "reward_monitor": self._monitor.tensor(),
+            **rounds,
+            **metrics,
+            **old,
+        }
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take up the rounds in hand."""
+        """Restore what `state_dict` returned."""
         self._cursor = int(tensors["cursor"])
-        self._watch.load(tensors["watch"])
+        self._monitor.load(tensors["reward_monitor"])
         rounds: dict[int, dict[str, Tensor]] = {}
         for name, part in tensors.items():
             head, _, tail = name.partition(".")
             if head.startswith("round"):
                 rounds.setdefault(int(head[5:]), {})[tail] = part
         self._rounds = {number: Batch.from_tensors(rounds[number]) for number in sorted(rounds)}
-        self._seen = {name[5:]: float(part) for name, part in tensors.items() if name.startswith("seen.")}
+        self._metrics = {
+            name.removeprefix("metrics."): float(part) for name, part in tensors.items() if name.startswith("metrics.")
+        }
         if self._models.old is not None:
             with torch.no_grad():
                 for name, parameter in self._models.old.named_parameters(prefix="old"):
@@ -137,16 +145,16 @@ class Rollouts:
     def _groups(self, number: int) -> int:
         return len(self._rounds[number]) // self._params.group_size
 
-    def _part(self, number: int, groups: list[int], step: int) -> Batch:
+    def _minibatch_part(self, number: int, groups: list[int], step: int) -> Batch:
         """Some groups of a round, with the optimizer steps since that round was sampled."""
         size = self._params.group_size
-        batch = self._rounds[number].part([group * size + i for group in groups for i in range(size)])
+        batch = self._rounds[number].select([group * size + i for group in groups for i in range(size)])
         age = torch.full((len(batch),), step - number * self._per_round)
-        apart = batch.columns.rows["group"] + number * self._params.prompts
-        return batch.with_columns(batch.columns.with_rows(age=age, group=apart))
+        group = batch.columns.rows["group"] + number * self._params.prompts
+        return batch.with_columns(batch.columns.with_rows(age=age, group=group))
 
     def _replayed(self, number: int, step: int) -> dict[int, list[int]]:
-        """Groups of earlier rounds by round, chosen by the seed and the step; none twice."""
+        """Groups of earlier rounds, chosen by the seed and the step without repetition: {round: groups}."""
         earlier = [(n, group) for n in self._rounds if n != number for group in range(self._groups(n))]
         if not earlier:
             return {}
@@ -157,30 +165,32 @@ class Rollouts:
         return chosen
 
     def _sample_round(self, number: int) -> Batch:
-        """Groups until the round is full, groups that agree replaced for as many tries as the row allows."""
+        """Sample a round of groups; those of zero reward variance are replaced for as many tries as the plan allows."""
         self._sampler.sync(self._models.policy, f"round {number}")
         if self._models.old is not None:
             self._models.copy_policy(self._models.old)
-        kept: list[Batch] = []
+        accepted: list[Batch] = []
         spare: list[Batch] = []
         parts: dict[str, list[float]] = {}
-        tries, resample = 0, self._shaping.resample
-        while len(kept) < self._params.prompts and tries <= resample:
-            groups = self._sample_groups(self._next(self._params.prompts - len(kept)), f"{number}:{tries}", parts)
+        tries, resample = 0, self._plan.resample
+        while len(accepted) < self._params.prompts and tries <= resample:
+            groups = self._sample_groups(
+                self._next_prompts(self._params.prompts - len(accepted)), f"{number}:{tries}", parts
+            )
             for group in groups:
-                settled = resample > 0 and has_zero_variance(group.columns.rows["reward"])
-                (spare if settled else kept).append(group)
+                zero_variance = resample > 0 and has_zero_variance(group.columns.rows["reward"])
+                (spare if zero_variance else accepted).append(group)
             tries += 1
-        short = max(self._params.minibatches - len(kept), 0)
-        kept += spare[:short]
-        self._watch.round([group.columns.rows["reward"] for group in kept])
-        self._seen = {f"reward_{name}": sum(values) / len(values) for name, values in parts.items()}
+        short = max(self._params.minibatches - len(accepted), 0)
+        accepted += spare[:short]
+        self._monitor.round([group.columns.rows["reward"] for group in accepted])
+        self._metrics = {f"reward_{name}": sum(values) / len(values) for name, values in parts.items()}
         if resample:
-            self._seen |= {"sampling_rounds": float(tries), "groups_kept": len(kept) / self._params.prompts}
-        return self._models.add_scored_columns(_numbered(kept), self._needs - {"anchor"})
+            self._metrics |= {"sampling_rounds": float(tries), "groups_kept": len(accepted) / self._params.prompts}
+        return self._models.add_scored_columns(_with_group_numbers(accepted), self._needs - {"step_start_logp"})
 
-    def _next(self, count: int) -> list[Prompt]:
-        """The next prompts: all of them once, in an order of their own each time round."""
+    def _next_prompts(self, count: int) -> list[Prompt]:
+        """The next prompts: all of them once per pass, each pass in another order."""
         chosen = []
         for _ in range(count):
             lap, place = divmod(self._cursor, len(self._prompts))
@@ -193,17 +203,17 @@ class Rollouts:
     def _sample_groups(self, prompts: list[Prompt], name: str, parts: dict[str, list[float]]) -> list[Batch]:
         """A group of each prompt as a batch: its rows, their log-probs and their rewards."""
         size = self._params.group_size
-        rollouts = self._reward.score(self._drawn(prompts, name))
-        self._watch.completions(rollouts)
+        rollouts = self._reward.score(self._group_rollouts(prompts, name))
+        self._monitor.completions(rollouts)
         rewards = [self._reward.total(one) for one in rollouts]
-        judged = [[one.scores[key].value for one in rollouts] for key in self._reward.terms]
-        for key, values in zip(self._reward.terms, judged, strict=True):
+        reward_parts = [[one.scores[key].value for one in rollouts] for key in self._reward.terms]
+        for key, values in zip(self._reward.terms, reward_parts, strict=True):
             parts.setdefault(key, []).extend(values)
-        if self._shaping.overlong:
+        if self._plan.overlong:
             lengths = [len(one.logps) for one in rollouts]
-            punished = soft_overlong(lengths, self._params.sampling.max_tokens, self._shaping.overlong)
-            rewards = [reward + extra for reward, extra in zip(rewards, punished, strict=True)]
-            judged.append(punished)
+            penalties = soft_overlong(lengths, self._params.sampling.max_tokens, self._plan.overlong)
+            rewards = [reward + penalty for reward, penalty in zip(rewards, penalties, strict=True)]
+            reward_parts.append(penalties)
         batches = []
         for start in range(0, len(rollouts), size):
             group = rollouts[start : start + size]
@@ -212,40 +222,40 @@ class Rollouts:
                 "truncated": torch.tensor([one.truncated for one in group]),
             }
             if "reward_parts" in self._needs:
-                columns["reward_parts"] = torch.tensor([part[start : start + size] for part in judged]).T
+                columns["reward_parts"] = torch.tensor([part[start : start + size] for part in reward_parts]).T
             if "sample_key" in self._needs:
                 names = [f"{group[0].prompt.id}:{name}:{i}" for i in range(size)]
                 columns["sample_key"] = row_keys(self._seed, names)
-            if self._shaping.opponents:
+            if self._plan.opponents:
                 columns["opponent"] = torch.arange(size) >= size - size // 2
             old = {"old_logp": torch.tensor([x for one in group for x in one.logps])}
             batches.append(make_batch([one.row for one in group], columns, old))
         return batches
 
-    def _drawn(self, prompts: list[Prompt], name: str) -> list[Rollout]:
+    def _group_rollouts(self, prompts: list[Prompt], name: str) -> list[Rollout]:
         """A group of each prompt: from the policy, from its mixture with the reference, or half of each."""
-        size, shaping = self._params.group_size, self._shaping
-        mixture = Mixture(self._models.reference, shaping.mixture) if shaping.mixture else None
-        if not shaping.opponents:
-            return self._sampled(prompts, name, size, mixture)
-        against = size // 2
-        own = self._sampled(prompts, name, size - against, None)
-        others = self._sampled(prompts, f"{name}:opponent", against, mixture)
+        size, plan = self._params.group_size, self._plan
+        mixture = Mixture(self._models.reference, plan.mixture) if plan.mixture else None
+        if not plan.opponents:
+            return self._generate(prompts, name, size, mixture)
+        opponents = size // 2
+        own = self._generate(prompts, name, size - opponents, None)
+        others = self._generate(prompts, f"{name}:opponent", opponents, mixture)
         both: list[Rollout] = []
         for g in range(len(prompts)):
-            for side, count in ((own, size - against), (others, against)):
+            for side, count in ((own, size - opponents), (others, opponents)):
                 both += side[g * count : (g + 1) * count]
         return both
 
-    def _sampled(self, prompts: list[Prompt], name: str, n: int, mixture: Mixture | None) -> list[Rollout]:
+    def _generate(self, prompts: list[Prompt], name: str, n: int, mixture: Mixture | None) -> list[Rollout]:
         return generate_rollouts(
             self._sampler, self._text, prompts, self._params.sampling, self._seed, samples=n, name=name, mixture=mixture
         )
 
 
-def _numbered(groups: list[Batch]) -> Batch:
+def _with_group_numbers(groups: list[Batch]) -> Batch:
     """Groups as one batch, numbered in the column `group`."""
-    return joined(
+    return concatenate(
         [
             group.with_columns(group.columns.with_rows(group=torch.full((len(group),), number)))
             for number, group in enumerate(groups)

@@ -24,10 +24,10 @@ from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, DistillRunKnobs, LikelihoodObjective
 from posttrain.models.store import save_model
-from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
+from posttrain.online.reward_monitor import RewardMonitor
+from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
 from posttrain.online.sources import FilteredSource, MixedSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
-from posttrain.online.watch import Watch
 from posttrain.params import Params
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.reward import Context, RewardSum
@@ -37,9 +37,9 @@ from posttrain.sampling.sampler import check_capacity
 from posttrain.slots import NONE, model_of, model_slot, table_of, table_slot
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.train.epochs import EpochSource, Source
+from posttrain.train.batch_sources import BatchSource, EpochSource
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams, adamw, run_training
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm
 from posttrain.train.step import Update
@@ -51,9 +51,9 @@ class OnlineParams(TrainingParams):
     """The settings of every run that samples."""
 
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "kl_k3", "loss")
-    """Metrics in the line of progress."""
+    """Metrics shown in the progress line."""
     summary: ClassVar[tuple[str, ...]] = ("reward", "length", "entropy", "kl_k3", "accuracy")
-    """Metrics whose last values are written down, where there are any."""
+    """Metrics whose last values go into the metrics file."""
 
     algorithm: str = Field(description="a row of docs/algorithms.md")
     start: str = model_slot("the model it starts from")
@@ -70,32 +70,32 @@ class OnlineParams(TrainingParams):
         return self
 
     def objective(self) -> Objective:
-        """What is learned."""
+        """The objective of the run."""
         raise NotImplementedError
 
-    def shaping(self) -> Shaping:
-        """What the algorithm asks of the sampling."""
-        return Shaping()
+    def sampling_plan(self) -> SamplingPlan:
+        """What the algorithm changes about sampling."""
+        return SamplingPlan()
 
-    def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
-        """The samples that are learned from, with given data where the algorithm uses it."""
+    def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:  # noqa: ARG002
+        """The batches: samples, with data of a table where the algorithm uses it."""
         return samples
 
     def tables(self) -> list[Path]:
-        """Tables that are read in addition to the prompts."""
+        """Tables that the run reads in addition to its prompts."""
         return []
 
     @property
     def compares_groups(self) -> bool:
-        """Whether a group whose rewards agree has no gradient."""
+        """Whether a group of equal rewards has no gradient."""
         return False
 
-    def watch(self, section: str) -> Watch:
-        """What says that the run cannot learn."""
-        return Watch(section, self.reward, compares=self.compares_groups)
+    def monitor(self, section: str) -> RewardMonitor:
+        """Warns when the run cannot learn."""
+        return RewardMonitor(section, self.reward, compares=self.compares_groups)
 
     def update_rule(self, models: ModelSet, steps: int) -> Update:
-        """What turns gradients into new weights."""
+        """The rule that turns gradients into new weights."""
         return adamw(models.trained, self, steps)
 
     def step_tokens(self, longest_prompt: int) -> int:
@@ -109,7 +109,7 @@ class OnlineParams(TrainingParams):
 
 
 class TextParams(Params):
-    """Pretraining text next to the samples (PPO-ptx)."""
+    """Pretraining text in addition to the samples (PPO-ptx)."""
 
     rows: int = Field(8, ge=1, description="windows of text in each optimizer step")
     window: int = Field(64, ge=2, description="tokens per window")
@@ -147,18 +147,18 @@ class PolicyRun(OnlineParams, PolicyKnobs):
 
     def objective(self) -> Objective:
         """The row's surrogate; the longest completion is the constant of the fixed-length aggregation."""
-        punished = () if self.overlong is None else (1.0,)  # the punishment is one more part of the reward
+        overlong = () if self.overlong is None else (1.0,)  # the overlong penalty is one more part of the reward
         return PolicyObjective(
-            self, self.rollout.sampling.max_tokens, (*(term.weight for term in self.reward.values()), *punished)
+            self, self.rollout.sampling.max_tokens, (*(term.weight for term in self.reward.values()), *overlong)
         )
 
-    def shaping(self) -> Shaping:
+    def sampling_plan(self) -> SamplingPlan:
         """Dynamic sampling, the punishment of length, opponents."""
         if isinstance(self.advantage, WinRateOptions):
-            return Shaping(self.resample, self.overlong, opponents=True, mixture=self.advantage.mixture)
-        return Shaping(self.resample, self.overlong)
+            return SamplingPlan(self.resample, self.overlong, opponents=True, mixture=self.advantage.mixture)
+        return SamplingPlan(self.resample, self.overlong)
 
-    def source(self, samples: Rollouts, text: ChatText) -> Source:
+    def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:
         """The samples, with pretraining text added where ptx asks for it."""
         corpus = table_of(self.corpus)
         if corpus is None:
@@ -174,7 +174,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
     @property
     def compares_groups(self) -> bool:
         """Whether the advantage is relative to the group."""
-        return self.compares.grouped
+        return self.advantage_entry.grouped
 
     def update_rule(self, models: ModelSet, steps: int) -> Update:
         """AdamW, or TRPO with AdamW for the critic."""
@@ -208,11 +208,11 @@ class SampledPairRun(SampledRun, SampledPairKnobs):
         """The preference row."""
         return PreferenceObjective(self)
 
-    def shaping(self) -> Shaping:
-        """All samples from the mixture (IPO-MD), or from the policy."""
-        return Shaping(mixture=self.mixture)
+    def sampling_plan(self) -> SamplingPlan:
+        """Samples of the mixture (IPO-MD), or of the policy."""
+        return SamplingPlan(mixture=self.mixture)
 
-    def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
+    def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:  # noqa: ARG002
         """The pairs that the rule chooses."""
         return FilteredSource(samples, pair_rule(self.select, self.seed))
 
@@ -233,8 +233,8 @@ class SampledBestRun(SampledRun, SampledBestKnobs):
         """The likelihood."""
         return LikelihoodObjective(self)
 
-    def source(self, samples: Rollouts, text: ChatText) -> Source:  # noqa: ARG002
-        """The samples that reach the rule's mark."""
+    def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:  # noqa: ARG002
+        """The samples that pass the selection rule."""
         return FilteredSource(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
 
 
@@ -261,33 +261,32 @@ class DistillRun(OnlineParams, RowLimit, DistillRunKnobs):
         """The divergence."""
         return DistillObjective(self)
 
-    def source(self, samples: Rollouts, text: ChatText) -> Source:
-        """Own samples, given answers, or both by turns."""
+    def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:
+        """Own samples, demonstrations, or steps of both."""
         chat = table_of(self.demonstrations)
         if self.own == 1 or chat is None:
             return samples
         rows = read_table(chat, "chat").filter(split="train")
         size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
-        given = EpochSource(demonstrations(text, rows, self, str(chat), "last"), size, 1, self.seed)
-        return MixedSource(samples, given, self.own, self.seed)
+        offline = EpochSource(demonstrations(text, rows, self, str(chat), "last"), size, 1, self.seed)
+        return MixedSource(samples, offline, self.own, self.seed)
 
     def tables(self) -> list[Path]:
-        """The demonstrations, where given answers are learned from."""
+        """The demonstrations, where the run learns from them."""
         chat = table_of(self.demonstrations)
         return [] if chat is None else [chat]
 
-    def watch(self, section: str) -> Watch:
-        """Nothing: the rewards are not learned from."""
-        return Watch(section, {}, compares=False)
+    def monitor(self, section: str) -> RewardMonitor:
+        """A monitor without rewards: they are not learned from."""
+        return RewardMonitor(section, {}, compares=False)
 
     def longest_row(self, longest_prompt: int) -> int:
-        """An own sample or a given answer."""
+        """An own sample or a demonstration."""
         return max(super().longest_row(longest_prompt), self.max_tokens)
 
 
 def train_on_samples(
     name: str,
-    section: str,
     params: OnlineParams,
     objective: Objective,
     models: ModelSet,
@@ -295,7 +294,8 @@ def train_on_samples(
     prompts: Sequence[Prompt],
     inputs: list[Path],
 ) -> None:
-    """Sample and learn; writes the model and its metrics. `inputs`: the start model's folder first."""
+    """Sample and train; writes the model and its metrics. `inputs`: the start model's folder first."""
+    section = name.replace("@", ".runs.")
     rollout, lengths = params.rollout, [len(one.ids) for one in prompts]
     check_capacity(
         text.context,
@@ -304,8 +304,8 @@ def train_on_samples(
         rollout.sampling,
         f"{section}.rollout",
     )
-    reward_model, watch = model_of(params.reward_model, f"{section}.reward_model"), params.watch(section)
-    samples = Rollouts(
+    reward_model, monitor = model_of(params.reward_model, f"{section}.reward_model"), params.monitor(section)
+    samples = RolloutSource(
         prompts,
         LocalSampler(models.policy, text.stops, models.runtime),
         RewardSum(params.reward, Context(models.runtime, section, reward_model, text)),
@@ -314,22 +314,16 @@ def train_on_samples(
         rollout,
         text=text,
         seed=params.seed,
-        shaping=params.shaping(),
-        watch=watch,
+        plan=params.sampling_plan(),
+        monitor=monitor,
     )
     source = params.source(samples, text)
+    inputs = [*inputs, *params.tables(), *([reward_model] if reward_model else [])]
+    update, step_tokens = params.update_rule(models, source.steps), params.step_tokens(max(lengths))
     log = run_training(
-        name,
-        params,
-        [*inputs, *params.tables(), *([reward_model] if reward_model else [])],
-        objective,
-        source,
-        models,
-        params.update_rule(models, source.steps),
-        params.progress,
-        step_tokens=params.step_tokens(max(lengths)),
+        TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, params.progress)
     )
-    watch.close()
+    monitor.close()
 
     save_model(models.policy, model_path(name), inputs[0], params.save_dtype)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if key in log.rows[-1]}

@@ -1,4 +1,4 @@
-"""Sources over the policy's own samples: a selection of them (algorithms/sampled_rows.py), or given data added."""
+"""Batch sources over the policy's own samples: a selection of them (algorithms/sampled_rows.py), or with data added."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from torch import Tensor
 
 from posttrain.algorithms.sampled_rows import AllAbove, BestAgainstWorst, Reaching, RejectionSampled, Rising
 from posttrain.choices import Options
-from posttrain.train.epochs import EpochSource, Example, Source, WrappedSource
-from posttrain.train.step import Batch, joined, make_batch
+from posttrain.train.batch_sources import BatchSource, EpochSource, Example, WrappedSource
+from posttrain.train.step import Batch, concatenate, make_batch
 
-Choose = Callable[[Batch, int], Batch]
+Select = Callable[[Batch, int], Batch]
 """(whole groups, optimizer step) -> the rows to train on."""
 
 
 class FilteredSource(WrappedSource):
-    """A source of groups, of which a rule chooses the rows of each step."""
+    """A source of groups from which a rule selects the rows of each step."""
 
-    def __init__(self, inner: Source, choose: Choose) -> None:
+    def __init__(self, inner: BatchSource, select: Select) -> None:
         super().__init__(inner)
-        self._choose = choose
-        self._seen: dict[str, float] = {}
+        self._select = select
+        self._metrics: dict[str, float] = {}
 
     def batch(self, step: int) -> Batch:
-        """The chosen rows of one step's groups."""
+        """The selected rows of one step's groups."""
         groups = self._inner.batch(step)
-        chosen = self._choose(groups, step)
-        self._seen = {
+        chosen = self._select(groups, step)
+        self._metrics = {
             "reward": float(groups.columns.rows["reward"].mean()),
             "length": float(groups.columns.lengths_B.float().mean()),
             "chosen_rows": float(len(chosen)),
@@ -37,15 +37,15 @@ class FilteredSource(WrappedSource):
         return chosen
 
     def metrics(self) -> dict[str, float]:
-        """The reward of all samples, and how many were chosen."""
-        return {**self._seen, **self._inner.metrics()}
+        """The mean reward and length of all samples, and how many rows were selected."""
+        return {**self._metrics, **self._inner.metrics()}
 
 
-def pair_rule(select: Options, seed: int) -> Choose:
-    """The pairs that the settings ask for."""
+def pair_rule(select: Options, seed: int) -> Select:
+    """The rule that selects pairs, from its options."""
 
-    def choose(batch: Batch, step: int) -> Batch:
-        reward_B, group_B = _judged(batch)
+    def select_rows(batch: Batch, step: int) -> Batch:
+        reward_B, group_B = _rewards_and_groups(batch)
         match select:
             case BestAgainstWorst():
                 return paired(batch, *best_against_worst(reward_B, group_B, select.gap))
@@ -57,47 +57,47 @@ def pair_rule(select: Options, seed: int) -> Choose:
                 return paired(batch, *accepted)
         raise TypeError(f"no rule for {select.type}")
 
-    return choose
+    return select_rows
 
 
-def best_rule(select: Options, steps_a_round: int) -> Choose:
-    """The samples that the settings ask for; where none reaches the mark, the best of all."""
+def best_rule(select: Options, steps_a_round: int) -> Select:
+    """The rule that selects samples, from its options; where none reaches the threshold, the best of all."""
 
-    def choose(batch: Batch, step: int) -> Batch:
-        reward_B, group_B = _judged(batch)
+    def select_rows(batch: Batch, step: int) -> Batch:
+        reward_B, group_B = _rewards_and_groups(batch)
         match select:
             case Rising():
                 iteration = step // (select.rounds * steps_a_round)
-                mark = rising_threshold(reward_B, iteration, tuple(select.quantiles))
+                threshold = rising_threshold(reward_B, iteration, tuple(select.quantiles))
             case Reaching():
-                mark = select.threshold
+                threshold = select.threshold
             case _:
-                return _part(batch, best_of_group(reward_B, group_B))
-        return _part(batch, above(reward_B, min(mark, float(reward_B.max()))))
+                return _select_rows(batch, best_of_group(reward_B, group_B))
+        return _select_rows(batch, above(reward_B, min(threshold, float(reward_B.max()))))
 
-    return choose
+    return select_rows
 
 
 def paired(batch: Batch, chosen: Tensor, rejected: Tensor) -> Batch:
-    """Chosen and rejected rows side by side, a pair an item.
+    """Alternating chosen and rejected rows; each pair is an item.
 
     Without any pair the first row is paired with itself, so the step has zero gradient.
     """
     if not chosen.numel():
         chosen = rejected = torch.zeros(1, dtype=torch.long)
-    part = _part(batch, torch.stack([chosen, rejected], dim=1).flatten())
+    part = _select_rows(batch, torch.stack([chosen, rejected], dim=1).flatten())
     pairs = chosen.numel()
     columns = replace(part.columns, item_B=torch.arange(pairs).repeat_interleave(2))
     return part.with_columns(columns.with_rows(side=torch.tensor([1.0, -1.0]).repeat(pairs)))
 
 
-def _judged(batch: Batch) -> tuple[Tensor, Tensor]:
+def _rewards_and_groups(batch: Batch) -> tuple[Tensor, Tensor]:
     return batch.columns.rows["reward"], batch.columns.rows["group"]
 
 
-def _part(batch: Batch, rows_R: Tensor) -> Batch:
-    part = batch.part(rows_R.tolist())
-    return part.with_columns(replace(part.columns, item_B=None))
+def _select_rows(batch: Batch, rows_R: Tensor) -> Batch:
+    selected = batch.select(rows_R.tolist())
+    return selected.with_columns(replace(selected.columns, item_B=None))
 
 
 def best_against_worst(reward_B: Tensor, group_B: Tensor, gap: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -191,9 +191,9 @@ def _joined(numbers: list[Tensor]) -> Tensor:
 
 
 class PtxSource(WrappedSource):
-    """Samples plus rows of pretraining text (PPO-ptx), marked in the column `pretrain`; their other columns are 0."""
+    """Samples plus rows of pretraining text (PPO-ptx), with 1 in the column `pretrain`; their other columns are 0."""
 
-    def __init__(self, inner: Source, windows: Sequence[Example], rows: int, seed: int) -> None:
+    def __init__(self, inner: BatchSource, windows: Sequence[Example], rows: int, seed: int) -> None:
         super().__init__(inner)
         self._text = EpochSource(windows, rows, 1, seed)
 
@@ -206,23 +206,23 @@ class PtxSource(WrappedSource):
             {name: one.new_zeros(len(text), *one.shape[1:]) for name, one in samples.columns.rows.items()},
             {name: torch.zeros(tokens, dtype=one.dtype) for name, one in samples.columns.tokens.items()},
         )
-        return joined([_marked(samples, text=False), _marked(empty, text=True)])
+        return concatenate([_with_pretrain(samples, text=False), _with_pretrain(empty, text=True)])
 
 
 class MixedSource(WrappedSource):
-    """Steps on own samples and steps on given answers, the share of each as asked (GKD, Agarwal 2023)."""
+    """Steps on own samples or on demonstrations; `share` is the probability of own samples (GKD, Agarwal 2023)."""
 
-    def __init__(self, own: Source, given: EpochSource, share: float, seed: int) -> None:
+    def __init__(self, own: BatchSource, offline: EpochSource, share: float, seed: int) -> None:
         super().__init__(own)
-        self._given, self._share, self._seed = given, share, seed
+        self._offline, self._share, self._seed = offline, share, seed
 
     def batch(self, step: int) -> Batch:
-        """The rows of one step, all of one kind; which kind follows from the seed and the step."""
+        """The rows of one step, all of one kind, which the seed and the step decide."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
         own = float(torch.rand((), generator=generator)) < self._share
-        return (self._inner if own else self._given).batch(step)
+        return (self._inner if own else self._offline).batch(step)
 
 
-def _marked(batch: Batch, *, text: bool) -> Batch:
-    marked = batch.columns.with_rows(pretrain=torch.full((len(batch),), text))
-    return batch.with_columns(replace(marked, item_B=None))
+def _with_pretrain(batch: Batch, *, text: bool) -> Batch:
+    columns = batch.columns.with_rows(pretrain=torch.full((len(batch),), text))
+    return batch.with_columns(replace(columns, item_B=None))

@@ -2,7 +2,7 @@
 
     maximise g.s  subject to  s F s / 2 <= delta,  s = sqrt(2 delta / x F x) x,  F x = g by conjugate gradient
 
-then a backtracking line search that keeps a step only if the loss falls and the mean KL(old || new), exact over the
+then a backtracking line search, which accepts a step if the loss decreases and the mean KL(old || new), exact over the
 vocabulary, is at most delta.
 """
 
@@ -17,21 +17,21 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from posttrain.algorithms.policy_knobs import TrpoOptions
 from posttrain.models.forward import packed_states
 from posttrain.models.logp import exact_kl
-from posttrain.text.layout import Layout, pack
+from posttrain.text.packing import PackedRows, pack
 from posttrain.train.step import StepClosure
 
 
 class TrustRegion:
-    """The distance of the policy from where the step began, and how that distance bends."""
+    """KL(old || new) from the policy at the start of the step, and the products of its Hessian with vectors."""
 
     def __init__(self, closure: StepClosure) -> None:
-        """Keeps the distribution of the policy as it is now."""
+        """Saves the current hidden states and head of the policy."""
         self._models = models = closure.models
         with torch.no_grad(), models.runtime.autocast():
-            self._old: list[tuple[Layout, Tensor]] = []
+            self._old: list[tuple[PackedRows, Tensor]] = []
             for micro in closure.micro_batches():
-                layout = pack(micro.rows).to(models.runtime.torch)
-                self._old.append((layout, packed_states(models.policy, layout)[layout.source_M].clone()))
+                packed = pack(micro.rows).to(models.runtime.device)
+                self._old.append((packed, packed_states(models.policy, packed)[packed.source_M].clone()))
             self._old_head = models.head(models.policy).copied()
 
     @torch.no_grad()
@@ -45,31 +45,31 @@ class TrustRegion:
         product = [torch.zeros_like(p) for p in parameters]
         with sdpa_kernel(SDPBackend.MATH):
             for kl in self._kls():
-                slope = torch.autograd.grad(kl, parameters, create_graph=True)
-                along = torch.stack([(a * b).sum() for a, b in zip(slope, vector, strict=True)]).sum()
-                for total, part in zip(product, torch.autograd.grad(along, parameters), strict=True):
+                gradient = torch.autograd.grad(kl, parameters, create_graph=True)
+                directional = torch.stack([(a * b).sum() for a, b in zip(gradient, vector, strict=True)]).sum()
+                for total, part in zip(product, torch.autograd.grad(directional, parameters), strict=True):
                     total += part
         return product
 
     def _kls(self) -> Any:
-        """Each micro-batch's share of the mean KL(old || new) per token."""
+        """Each micro-batch's contribution to the mean KL(old || new) per token."""
         models = self._models
-        tokens = sum(layout.target_M.numel() for layout, _ in self._old)
-        for layout, old in self._old:
-            new = packed_states(models.policy, layout)[layout.source_M]
+        tokens = sum(packed.target_M.numel() for packed, _ in self._old)
+        for packed, old in self._old:
+            new = packed_states(models.policy, packed)[packed.source_M]
             head = models.head(models.policy)
             yield exact_kl(old, self._old_head, new, head, models.temperature).sum() / tokens
 
 
 class Trpo:
-    """The natural gradient step within the trust region; a critic, if there is one, has an optimizer of its own."""
+    """Update rule of the policy: the natural gradient step within the trust region; a critic uses AdamW."""
 
     def __init__(self, policy: Any, params: TrpoOptions, critic: Any | None = None) -> None:
         self._parameters = [p for p in policy.parameters() if p.requires_grad]
         self._params, self._critic = params, critic
 
     def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
-        """One natural gradient step, kept within the region or not taken."""
+        """One natural gradient step within the region, or none."""
         region = TrustRegion(closure)
         metrics = self._critic.step(closure, progress) if self._critic else closure()
         gradient = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._parameters]
@@ -84,12 +84,12 @@ class Trpo:
         return metrics | self._search(closure, region, [scale * d for d in direction])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The critic's optimizer; the policy's step has no memory."""
-        kept: dict[str, Tensor] = self._critic.state_dict() if self._critic else {}
-        return kept
+        """The state of the critic's optimizer; the policy's step has none."""
+        state: dict[str, Tensor] = self._critic.state_dict() if self._critic else {}
+        return state
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take up what `tensors` kept."""
+        """Restore what `state_dict` returned."""
         if self._critic:
             self._critic.load_state_dict(tensors)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from posttrain.errors import DataError, ModelError, ParamsError
-from posttrain.models.store import MANIFEST, load_config, load_ends, load_tokenizer
+from posttrain.models.store import MANIFEST, load_config, load_stop_tokens, load_tokenizer
 from posttrain.models.tokenizer import check_template, complete_tokenizer
 from posttrain.params import at, read
 from posttrain.sections import load_settings
@@ -56,7 +56,7 @@ def opened(table: str, model: str, turns: Trained | None, longest: int | None) -
         turns=turns or settings.get("turns", "all" if kind == "chat" else "last"),
     )
     with tempfile.TemporaryDirectory(prefix="posttrain-") as scratch:
-        tokens, ends = folder, load_ends(folder)
+        tokens, ends = folder, load_stop_tokens(folder)
         if template or not (folder / MANIFEST).is_file():  # as the stage that takes the model in would complete it
             tokens = Path(scratch) / "tokenizer"
             complete_tokenizer(folder, tokens, template)

@@ -20,7 +20,7 @@ from posttrain.rewards.reward import Context, Judge, NoOptions, Reward
 from posttrain.rollout import Rollout, TokenRow
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
-from posttrain.text.layout import micro_batches, pack
+from posttrain.text.packing import micro_batches, pack
 
 
 class RewardModel:
@@ -30,8 +30,8 @@ class RewardModel:
     own template and tokenizer write it: up to the end of the answer if it was trained here, all of it if it was not.
     """
 
-    def __init__(self, path: Path, device: Runtime, policy: ChatText, micro_tokens: int = 16_384) -> None:
-        self._model = load_model(path).to(device.torch)
+    def __init__(self, path: Path, runtime: Runtime, policy: ChatText, micro_tokens: int = 16_384) -> None:
+        self._model = load_model(path).to(runtime.device)
         config = self._model.config
         self._shift = getattr(config, "reward_shift", 0.0)
         if not type(self._model).__name__.endswith("ForSequenceClassification"):
@@ -40,7 +40,7 @@ class RewardModel:
         if not isinstance(self._shift, int | float) or not math.isfinite(self._shift):
             what, where = f"reward_shift = {self._shift!r:.40} is no number", str(path / "config.json")
             raise ModelError(what=what, where=where, fix="Give the mean score of demonstrations, or remove it")
-        self._device, self._budget, self._path = device, micro_tokens, path
+        self._runtime, self._budget, self._path = runtime, micro_tokens, path
         self._text, self._padding = load_text(path, policy.today), config.get_text_config().pad_token_id
         self._whole = bool(getattr(config, WHOLE_TEXT, False))
         self._same = not self._whole and self._text.same_as(policy)
@@ -53,9 +53,9 @@ class RewardModel:
         self._check_context(rollouts, sizes)
         parts: list[Tensor] = []
         for some in micro_batches(sizes, list(range(len(rows))), self._budget):
-            layout = pack([rows[i] for i in some]).to(self._device.torch)
-            with self._device.autocast():
-                parts.append(score_rows(self._model, layout) - self._shift)
+            packed = pack([rows[i] for i in some]).to(self._runtime.device)
+            with self._runtime.autocast():
+                parts.append(score_rows(self._model, packed) - self._shift)
         scores: list[float] = torch.cat(parts).tolist() if parts else []
         return scores
 

@@ -1,8 +1,8 @@
-"""Tables from a policy's own samples: the best as demonstrations, prompts by pass rate, a simulated annotator's view.
+"""Tables from a policy's own samples: demonstrations, prompts by pass rate, pairs and labels of a simulated annotator.
 
-The annotator compares two samples of one prompt by their true reward and errs as Bradley and Terry have it:
-P(a before b) = sigmoid((R_a - R_b) / noise). Held-out comparisons are labelled without noise, so that accuracy on them
-is accuracy about the truth.
+The annotator compares two samples of one prompt by their reward, with Bradley-Terry noise:
+P(a preferred to b) = sigmoid((R_a - R_b) / noise). Held-out comparisons are labelled without noise,
+so that accuracy on them is accuracy about the reward.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from posttrain.tables.columns import Kind, with_ids
 from posttrain.tables.schemas import CONTROL
 from posttrain.text.chat import DATE, TemplateDate
 
-SURE = 700.0
-"""Log-odds at which an annotator never errs; exp of somewhat more is no number any more."""
+MAX_LOG_ODDS = 700.0
+"""exp of a larger number overflows."""
 SampledKind = Literal["pairs", "feedback", "chat", "prompts"]
 SAMPLED: Final[tuple[SampledKind, ...]] = ("pairs", "feedback", "chat", "prompts")
 """The tables that samples can become."""
-MADE: Final = SAMPLED[:3]
-"""Those that are made by default."""
+DEFAULT_TABLES: Final = SAMPLED[:3]
 
 
 class SamplesRun(Params):
@@ -44,13 +43,13 @@ class SamplesRun(Params):
     data: str = table_slot("prompts", description="the prompts it samples for")
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True)
     tables: list[SampledKind] = Field(
-        list(MADE), min_length=1, description="the tables to make: pairs, feedback, chat, prompts"
+        list(DEFAULT_TABLES), min_length=1, description="the tables to make: pairs, feedback, chat, prompts"
     )
     seed: int = Field(0, ge=0, description="decides samples, pairs and the annotator's errors")
     prompts: int = Field(500, ge=2, description="training prompts that are sampled")
     heldout_prompts: int = Field(150, ge=2, description="held-out prompts that are sampled")
     samples: int = Field(6, ge=2, description="samples of each prompt")
-    per_prompt: int = Field(2, ge=1, description="most pairs of one prompt")
+    per_prompt: int = Field(2, ge=1, description="most pairs per prompt")
     noise: float = Field(0.25, ge=0, description="the annotator's temperature; 0 never errs")
     min_score: float | None = Field(
         None, description="chat has a prompt's best sample if its reward is at least this; null: whatever its reward"
@@ -109,45 +108,45 @@ def _best(
 ) -> pl.DataFrame:
     """The best sample of each prompt (the first of equals) as a demonstration with its reward as `score`."""
     least = -math.inf if params.min_score is None else params.min_score
-    kept = []
+    demonstrations = []
     for i, row in enumerate(rows):
-        mine = [k for k in range(i * params.samples, (i + 1) * params.samples) if _learnable(samples[k])]
-        best = max(mine, key=rewards.__getitem__, default=None)
+        complete = [k for k in range(i * params.samples, (i + 1) * params.samples) if _learnable(samples[k])]
+        best = max(complete, key=rewards.__getitem__, default=None)
         if best is not None and rewards[best] >= least:
             messages = [*row["prompt"], *map(dict, samples[best].turns)]
             shared = {name: row[name] for name in ("split", "problem")}
-            kept.append({**shared, "messages": messages, "score": rewards[best]})
+            demonstrations.append({**shared, "messages": messages, "score": rewards[best]})
     for split in ("train", "heldout"):
-        if not any(row["split"] == split for row in kept):
+        if not any(row["split"] == split for row in demonstrations):
             reached = "" if params.min_score is None else f" of reward >= min_score = {params.min_score:g}"
             what = f"no {split} prompt got a complete sample{reached} (the best of all has {max(rewards):g})"
             fix = "Raise samples or prompts, lower min_score, or leave chat out of tables"
             raise DataError(what=what, where=f"{where} (params.yaml)", fix=fix)
-    return with_ids(pl.DataFrame(kept), "chat").unique("id", keep="first", maintain_order=True)
+    return with_ids(pl.DataFrame(demonstrations), "chat").unique("id", keep="first", maintain_order=True)
 
 
 def _of_difficulty(
     params: SamplesRun, where: str, rows: Sequence[Mapping[str, Any]], rewards: Sequence[float]
 ) -> pl.DataFrame:
-    """The training prompts whose measured pass rate is as asked, and all held-out prompts."""
+    """The training prompts whose pass rate lies within `pass_rate`, and all held-out prompts."""
     low, high = params.pass_rate
     scores = (rewards[i : i + params.samples] for i in range(0, len(rewards), params.samples))
     rates = [sum(score >= params.pass_score for score in mine) / len(mine) for mine in scores]
     train = sum(row["split"] == "train" for row in rows)
-    kept = [row for row, rate in zip(rows, rates, strict=True) if row["split"] != "train" or low <= rate <= high]
-    left = sum(row["split"] == "train" for row in kept)
+    selected = [row for row, rate in zip(rows, rates, strict=True) if row["split"] != "train" or low <= rate <= high]
+    left = sum(row["split"] == "train" for row in selected)
     counts = f"{sum(rate == 0 for rate in rates):,} never pass, {sum(rate == 1 for rate in rates):,} always"
     print(f"{where}: {left:,} of {train:,} training prompts have a pass rate in [{low:g}, {high:g}]; of all, {counts}")
     if not left:
         what = f"no training prompt has a pass rate in [{low:g}, {high:g}]; of {len(rates):,} prompts {counts}"
         raise DataError(what=what, where=f"{where} (params.yaml)", fix="Widen pass_rate, or lower pass_score")
-    return with_ids(pl.DataFrame(kept), "prompts")
+    return with_ids(pl.DataFrame(selected), "prompts")
 
 
 def _learnable(sampled: Rollout) -> bool:
-    """Whether a sample ended by itself and holds nothing that a table of demonstrations refuses."""
-    said = [turn["content"] for turn in sampled.turns]
-    return not sampled.truncated and all(text.strip() and not re.search(CONTROL, text) for text in said)
+    """Whether a sample ended with a stop token and has text that a table of demonstrations accepts."""
+    contents = [turn["content"] for turn in sampled.turns]
+    return not sampled.truncated and all(text.strip() and not re.search(CONTROL, text) for text in contents)
 
 
 def _annotated(
@@ -157,7 +156,7 @@ def _annotated(
     samples: Sequence[Rollout],
     rewards: Sequence[float],
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, float]]:
-    """Let the annotator compare and judge the samples that ended by themselves."""
+    """Pairs and labels of the annotator, over the samples that ended with a stop token."""
     if several := next((one for one in samples if len(one.turns) > 1), None):
         what = f"an episode of task '{several.prompt.task}' has {len(several.turns)} turns, and a pair has one"
         raise DataError(what=what, where=f"{where} (params.yaml)", fix="Write tables: [chat]")
@@ -167,14 +166,14 @@ def _annotated(
         mine = range(i * params.samples, (i + 1) * params.samples)
         distinct = {samples[k].text: k for k in mine if not samples[k].truncated and samples[k].text.strip()}
         noise = params.noise if row["split"] == "train" else 0.0
-        telling = [(a, b) for a, b in combinations(distinct.values(), 2) if rewards[a] != rewards[b]]
-        for a, b in rng.sample(telling, min(params.per_prompt, len(telling))):
-            right = _prefers(rewards[a] - rewards[b], noise, rng) == (rewards[a] > rewards[b])
-            better, worse = (a, b) if (rewards[a] > rewards[b]) == right else (b, a)
-            compared, flipped = compared + (noise > 0), flipped + (not right)
-            told = abs(rewards[a] - rewards[b])  # how much better, as annotators are asked to say beside which
+        differing = [(a, b) for a, b in combinations(distinct.values(), 2) if rewards[a] != rewards[b]]
+        for a, b in rng.sample(differing, min(params.per_prompt, len(differing))):
+            correct = _prefers(rewards[a] - rewards[b], noise, rng) == (rewards[a] > rewards[b])
+            better, worse = (a, b) if (rewards[a] > rewards[b]) == correct else (b, a)
+            compared, flipped = compared + (noise > 0), flipped + (not correct)
+            margin = abs(rewards[a] - rewards[b])
             sides = {"chosen": _turn(samples[better]), "rejected": _turn(samples[worse])}
-            pairs.append({**_shared(row), **sides, "margin": told})
+            pairs.append({**_shared(row), **sides, "margin": margin})
         middle = (max(rewards) + min(rewards)) / 2
         for k in distinct.values():
             label = _prefers(rewards[k] - middle, noise, rng)
@@ -188,10 +187,10 @@ def _annotated(
 
 
 def _prefers(gap: float, noise: float, rng: random.Random) -> bool:
-    """Whether the annotator takes the first of two that differ by `gap`."""
+    """Whether the annotator prefers the first of two samples whose rewards differ by `gap`."""
     if noise == 0:
         return gap > 0
-    odds = min(max(gap / noise, -SURE), SURE)
+    odds = min(max(gap / noise, -MAX_LOG_ODDS), MAX_LOG_ODDS)
     return rng.random() < 1 / (1 + math.exp(-odds))
 
 

@@ -1,7 +1,6 @@
-"""Samples with a model of this process: prompts prefilled once, finished rows replaced by waiting ones.
+"""Samples with a model of this process: each prompt is prefilled once, finished rows are replaced by waiting requests.
 
-A completion depends on the model, its prompt, the seed and its name alone: neither on its neighbours nor on when it
-got its slot.
+A completion depends only on the model, its prompt, the seed and its name, not on other rows or on its slot.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from posttrain.text.stops import Stops, StopStrings
 
 
 class LocalSampler:
-    """Draws from the model that is given; it shares the weights, so `sync` copies nothing."""
+    """Samples from a model in memory; `sync` copies nothing, since the weights are shared."""
 
     can: frozenset[Capability] = frozenset({"greedy", "mixture", "top_p", "top_k", "stop_strings"})
 
-    def __init__(self, model: Any, stops: Stops, device: Runtime, version: str = "") -> None:
-        self._model, self._stops, self._device, self.version = model, stops, device, version
+    def __init__(self, model: Any, stops: Stops, runtime: Runtime, version: str = "") -> None:
+        self._model, self._stops, self._runtime, self.version = model, stops, runtime, version
 
     @property
     def context(self) -> int | None:
@@ -35,7 +34,7 @@ class LocalSampler:
         return context_of(self._model.config)
 
     def sync(self, model: Any, version: str) -> None:
-        """Draw with this model from now on."""
+        """Sample from this model from now on."""
         self._model, self.version = model, version
 
     @torch.inference_mode()
@@ -51,30 +50,31 @@ class LocalSampler:
     ) -> list[Completion]:
         """A completion of each request; requests of the same tokens share their prefill."""
         keys = None if greedy else row_keys(seed, [one.name for one in requests])
-        buffer = CompletionBuffer(len(requests), params.max_tokens, self._stops, params.stop)
-        stops, was_training = self._stops.tokens, self._model.training
+        was_training = self._model.training
         self._model.eval()
-        with self._device.autocast():
-            Decoder(self._model, requests, params, keys, buffer, stops, self._device, mixture, advance).run()
+        with self._runtime.autocast():
+            decoder = Decoder(
+                self._model, requests, params, keys, self._stops, self._runtime, mixture=mixture, advance=advance
+            )
+            completions = decoder.run()
         self._model.train(was_training)
-        found = zip(buffer.ids, buffer.logps, buffer.truncated, strict=True)
-        return [Completion(ids, logps, "length" if cut else "stop") for ids, logps, cut in found]
+        return completions
 
 
-DROP_SHARE = 0.2
-"""Finished rows are dropped once they are this share of those decoding: dropping copies the cache."""
+DROP_FRACTION = 0.2
+"""Finished rows are dropped once they are this fraction of all rows, since dropping copies the cache."""
 
-DRAWN_AHEAD = 32
-"""Random numbers that are made at a time for each row."""
+RANDOM_BLOCK = 32
+"""Random numbers computed at a time for each row."""
 
 
-def steps_between_looks(device: torch.device) -> int:
-    """How often to ask which rows have ended: an accelerator has to be waited for."""
+def steps_between_checks(device: torch.device) -> int:
+    """How often to check which rows have ended: on an accelerator each check waits for the device."""
     return 1 if device.type == "cpu" else 8
 
 
 class Decoder:
-    """Slots of rows that are decoded at a time; finished rows make place for those that wait."""
+    """The decoding loop over slots of rows; finished rows make room for waiting requests."""
 
     def __init__(
         self,
@@ -82,45 +82,49 @@ class Decoder:
         requests: Sequence[Request],
         params: SamplingParams,
         keys: Tensor | None,
-        buffer: CompletionBuffer,
-        stops: Sequence[int],
-        device: Runtime,
+        stops: Stops,
+        runtime: Runtime,
+        *,
         mixture: Mixture | None,
         advance: Callable[[int], None] | None,
     ) -> None:
-        """`keys`: the random stream of each request; None: the likeliest tokens. `advance`: see `Sampler.generate`."""
-        known: dict[int, tuple[int, ...]] = {}
-        self._prompts = [known.setdefault(id(one.ids), tuple(one.ids)) for one in requests]
-        self._params, self._keys, self._buffer, self._advance = params, keys, buffer, advance
-        self._stops, self._device = stops, device.torch
+        """`keys`: the random stream of each request; None: greedy decoding. `advance`: see `Sampler.generate`."""
+        unique: dict[int, tuple[int, ...]] = {}
+        self._prompts = [unique.setdefault(id(one.ids), tuple(one.ids)) for one in requests]
+        self._params, self._keys, self._advance = params, keys, advance
+        self._buffer = CompletionBuffer(len(requests), params.max_tokens, stops, params.stop)
+        self._stops, self._device = stops.tokens, runtime.device
         longest = max((len(one.ids) for one in requests), default=0)
         self._share = 0.0 if mixture is None else mixture.share
         models = [model] if mixture is None else [model, mixture.other]
-        self._backends = [backend_of(one, longest, params.max_tokens, replay=device.replay) for one in models]
-        self._look_every = steps_between_looks(self._device)
+        self._backends = [
+            backend_of(one, longest, params.max_tokens, cuda_graphs=runtime.cuda_graphs) for one in models
+        ]
+        self._check_every = steps_between_checks(self._device)
         self._waiting = deque(range(len(requests)))
         self._slots: list[int] = []
         """The number of the request in each slot."""
         self._cached: dict[tuple[int, ...], int] = {}
-        """The prompts whose keys are at hand, and where."""
+        """The index of each prompt in the cache."""
         self._tokens: list[Tensor] = []
         self._logps: list[Tensor] = []
         self._keys_R: Tensor | None = None
         self._done_R = torch.zeros(0, dtype=torch.bool)
 
-    def run(self) -> None:
-        """Decode every request."""
+    def run(self) -> list[Completion]:
+        """Decode a completion of each request."""
         self._admit()
         while self._slots:
             token_R, logp_R = sample_next(self._logits(), self._draw(), self._params.top_p, self._params.top_k)
             self._tokens.append(token_R)
             self._logps.append(logp_R)
             self._steps += 1
-            if self._due(token_R):
-                self._change(token_R)
+            if self._should_replace(token_R):
+                self._replace_finished(token_R)
             else:
                 self._append(token_R, self._position_R)
                 self._position_R += 1
+        return self._buffer.completions()
 
     def _logits(self) -> Tensor:
         logits = [backend.next_logits().div_(self._params.temperature) for backend in self._backends]
@@ -130,41 +134,41 @@ class Decoder:
         """Each row's number for its next token."""
         if self._keys_R is None:
             return None
-        place = self._steps % DRAWN_AHEAD
+        place = self._steps % RANDOM_BLOCK
         if place == 0:
-            self._draws_RT = uniform(self._keys_R, DRAWN_AHEAD, self._begun_R + self._steps)
+            self._draws_RT = uniform(self._keys_R, RANDOM_BLOCK, self._generated_R + self._steps)
         return self._draws_RT[:, place]
 
     def _append(self, token_R: Tensor, position_R: Tensor) -> None:
         for backend in self._backends:
             backend.append_tokens(token_R, position_R)
 
-    def _due(self, token_R: Tensor) -> bool:
-        """Whether so many rows have ended that it is time to drop them."""
+    def _should_replace(self, token_R: Tensor) -> bool:
+        """Whether enough rows have ended to drop them now."""
         for token in self._stops:
             self._done_R |= token_R == token
         if self._steps == self._left:
             return True
-        if self._steps % self._look_every:
+        if self._steps % self._check_every:
             return False
         if self._params.stop:
-            self._write()
+            self._flush()
             finished = sum(self._buffer.ended[number] for number in self._slots)
         else:
             finished = int(self._done_R.sum())
-        return finished >= DROP_SHARE * len(self._slots)
+        return finished >= DROP_FRACTION * len(self._slots)
 
-    def _write(self) -> None:
-        """Bring what was decoded to the host."""
+    def _flush(self) -> None:
+        """Move the decoded tokens to the host."""
         tokens_RT, logps_RT = (torch.stack(part, dim=1).tolist() for part in (self._tokens, self._logps))
         for number, tokens, logps in zip(self._slots, tokens_RT, logps_RT, strict=True):
             self._buffer.add(number, tokens, logps)
         self._tokens, self._logps = [], []
 
-    def _change(self, token_R: Tensor) -> None:
-        """Drop rows that have ended, and admit rows that wait."""
+    def _replace_finished(self, token_R: Tensor) -> None:
+        """Drop rows that have ended, and admit waiting requests."""
         if self._tokens:
-            self._write()
+            self._flush()
         kept = [slot for slot, number in enumerate(self._slots) if not self._buffer.ended[number]]
         if self._advance:
             self._advance(len(self._slots) - len(kept))
@@ -177,87 +181,92 @@ class Decoder:
         self._admit()
 
     def _admit(self) -> None:
-        """Fill the free slots; prompts that no row needs any more make place for new ones."""
+        """Fill the free slots; prompts without rows leave the cache."""
         free = min(self._params.rows - len(self._slots), len(self._waiting))
         joining = [self._waiting.popleft() for _ in range(free)]
         if joining:
-            asked = [self._prompts[number] for number in joining]
-            wanted = {*asked, *(self._prompts[number] for number in self._slots)}
-            kept = [prompt for prompt in self._cached if prompt in wanted]
-            fresh = [prompt for prompt in dict.fromkeys(asked) if prompt not in self._cached]
+            prompts = [self._prompts[number] for number in joining]
+            used = {*prompts, *(self._prompts[number] for number in self._slots)}
+            kept = [prompt for prompt in self._cached if prompt in used]
+            fresh = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._cached]
             places = [self._cached[prompt] for prompt in kept]
             self._cached = {prompt: place for place, prompt in enumerate([*kept, *fresh])}
             for backend in self._backends:
-                backend.admit(places, fresh, [self._cached[prompt] for prompt in asked])
+                backend.admit(places, fresh, [self._cached[prompt] for prompt in prompts])
             self._slots += joining
-        self._begin()
+        self._reset_rows()
 
-    def _begin(self) -> None:
-        """What the steps until the next change need of the rows."""
+    def _reset_rows(self) -> None:
+        """Set up the tensors of the rows for the steps until the next change."""
         self._tokens, self._logps, self._steps = [], [], 0
-        begun = [len(self._buffer.ids[number]) for number in self._slots]
+        generated = [len(self._buffer.ids[number]) for number in self._slots]
         prompts = [len(self._prompts[number]) for number in self._slots]
-        self._left = self._params.max_tokens - max(begun, default=0)
-        self._begun_R = torch.tensor(begun, device=self._device)
-        self._position_R = self._begun_R + torch.tensor(prompts, device=self._device)
-        self._done_R = torch.zeros_like(self._begun_R, dtype=torch.bool)
+        self._left = self._params.max_tokens - max(generated, default=0)
+        self._generated_R = torch.tensor(generated, device=self._device)
+        self._position_R = self._generated_R + torch.tensor(prompts, device=self._device)
+        self._done_R = torch.zeros_like(self._generated_R, dtype=torch.bool)
         self._keys_R = None if self._keys is None else self._keys[self._slots].to(self._device)
 
 
 class CompletionBuffer:
     """The tokens and log-probs of each completion so far, and whether it has ended."""
 
-    def __init__(self, count: int, longest: int, stop: Stops, strings: Sequence[str]) -> None:
+    def __init__(self, count: int, max_tokens: int, stops: Stops, strings: Sequence[str]) -> None:
         self.ids: list[list[int]] = [[] for _ in range(count)]
         self.logps: list[list[float]] = [[] for _ in range(count)]
         self.ended, self.truncated = [False] * count, [False] * count
-        self._longest, self._tokens = longest, frozenset(stop.tokens)
-        self._strings = StopStrings(strings, stop.decode)
+        self._max_tokens, self._stop_tokens = max_tokens, frozenset(stops.tokens)
+        self._strings = StopStrings(strings, stops.decode)
 
     def add(self, number: int, ids: Sequence[int], logps: Sequence[float]) -> None:
-        """Append to a completion; what follows its end is noise."""
+        """Append to a completion; tokens after its end are ignored."""
         if self.ended[number]:
             return
         mine = self.ids[number]
         before = len(mine)
         mine.extend(ids)
         end = self._end(mine, before)
-        self.truncated[number] = end is None and len(mine) >= self._longest
+        self.truncated[number] = end is None and len(mine) >= self._max_tokens
         self.ended[number] = end is not None or self.truncated[number]
         if end is not None:
             del mine[end:]
         self.logps[number].extend(logps[: len(mine) - before])
 
+    def completions(self) -> list[Completion]:
+        """The finished completions."""
+        rows = zip(self.ids, self.logps, self.truncated, strict=True)
+        return [Completion(ids, logps, "length" if truncated else "stop") for ids, logps, truncated in rows]
+
     def _end(self, ids: list[int], before: int) -> int | None:
-        by_token = next((i + 1 for i in range(before, len(ids)) if ids[i] in self._tokens), None)
+        by_token = next((i + 1 for i in range(before, len(ids)) if ids[i] in self._stop_tokens), None)
         by_string = self._strings.end(ids, len(ids) - before)
         return min((end for end in (by_token, by_string) if end is not None), default=None)
 
 
 def sample_next(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int | None) -> tuple[Tensor, Tensor]:
-    """The token of each row and its log-prob, which is the model's also where the draw is from fewer tokens."""
+    """The next token of each row, and its log-prob under the full distribution also with top_p or top_k."""
     p = logits.softmax(1)
-    top, most = logits.amax(1), p.amax(1)
+    max_logit, max_p = logits.amax(1), p.amax(1)
     if draw_R is None:
         token_R = logits.argmax(1)
     else:
-        everything = top_p == 1 and top_k is None
-        cdf = (p if everything else top_k_top_p_mask(p, top_p, top_k)).cumsum(1, dtype=torch.float64)
+        unrestricted = top_p == 1 and top_k is None
+        cdf = (p if unrestricted else top_k_top_p_mask(p, top_p, top_k)).cumsum(1, dtype=torch.float64)
         point = draw_R[:, None] * cdf[:, -1:]
         token_R = torch.searchsorted(cdf, point, right=True).squeeze(1).clamp(max=cdf.shape[1] - 1)
-    return token_R, logits.gather(1, token_R[:, None]).squeeze(1) - (top - most.log())
+    return token_R, logits.gather(1, token_R[:, None]).squeeze(1) - (max_logit - max_p.log())
 
 
 def top_k_top_p_mask(p: Tensor, top_p: float, top_k: int | None) -> Tensor:
-    """p with 0 for all but the likeliest tokens: the top_k, and of these the fewest that hold top_p of their mass.
+    """p with 0 for all but the likeliest tokens: the top_k, and of these the fewest with top_p of their mass.
 
-    Tokens as likely as the last that is kept are kept as well, so that the order of the vocabulary decides nothing.
+    Ties with the last kept token are kept too, so that the result does not depend on the order of the vocabulary.
     """
     best = p.topk(min(top_k or p.shape[1], p.shape[1]), dim=1).values.double()
     before = best.cumsum(1) - best
-    spare = before >= top_p * best.sum(1, keepdim=True)
-    spare[:, 0] = False
-    least = best.masked_fill(spare, torch.inf).amin(1, keepdim=True)
+    beyond = before >= top_p * best.sum(1, keepdim=True)
+    beyond[:, 0] = False
+    least = best.masked_fill(beyond, torch.inf).amin(1, keepdim=True)
     return p.masked_fill(p < least, 0)
 
 

@@ -1,4 +1,4 @@
-"""What draws completions, and episodes from prompts: encode, check that they fit, sample, let the task answer."""
+"""The sampler interface, and rollouts of prompts: encode, check that they fit, sample, and let the task reply."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Finish = Literal["stop", "length"]
 
 
 class SamplingParams(Params):
-    """How completions are drawn."""
+    """How completions are sampled."""
 
     max_tokens: int = Field(32, ge=1, description="longest completion, stop token included")
     temperature: float = Field(1.0, ge=1e-4, le=10, description="logits are divided by it; training does the same")
@@ -32,9 +32,9 @@ class SamplingParams(Params):
         1.0,
         gt=0,
         le=1,
-        description="draw from the fewest likeliest tokens that hold this share of the mass",
+        description="sample from the fewest likeliest tokens with this much of the probability",
     )
-    top_k: int | None = Field(None, ge=1, description="draw from this many likeliest tokens; null: from all")
+    top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens; null: from all")
     stop: list[str] = Field(
         default_factory=list,
         description="a completion also ends when its text contains one of these strings, which stays in it",
@@ -59,39 +59,39 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a request was continued with."""
+    """The continuation of a request."""
 
     ids: list[int]
     logps: list[float]
-    """Of each token under the policy, at the temperature that it was drawn with."""
+    """Of each token under the policy, at the sampling temperature."""
     finish: Finish
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """A second model to sample with: pi^(1 - share) other^share, made to sum to 1 (Munos 2023)."""
+    """A second model to sample with: pi^(1 - share) other^share, normalised (Munos 2023)."""
 
     other: Any
     share: float
 
 
 class Sampler(Protocol):
-    """Draws completions of a policy.
+    """Samples completions of a policy.
 
     Example: `LocalSampler(model, stops, device).generate([Request([5, 6], "p1:0")], SamplingParams(), seed=0)`
     """
 
     can: frozenset[Capability]
-    """What it can do beyond drawing from all tokens of one policy."""
+    """Supported features beyond sampling from all tokens of one policy."""
     version: str
-    """The weights that it draws with, e.g. `online@grpo step 12`."""
+    """The weights that it samples with, e.g. `online@grpo step 12`."""
 
     @property
     def context(self) -> int | None:
-        """The most tokens that a request and its completion can have; None: not known."""
+        """The most tokens of a request with its completion; None: unknown."""
 
     def sync(self, model: Any, version: str) -> None:
-        """Draw with these weights from now on."""
+        """Sample with these weights from now on."""
 
     def generate(
         self,
@@ -103,12 +103,12 @@ class Sampler(Protocol):
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """A completion of each request; `advance` is called with how many more are finished."""
+        """A completion of each request; `advance` is called with the number of newly finished ones."""
         ...
 
 
 SAMPLE_BYTES = 500
-"""What the shortest completion takes at least: its ids, their log-probs, its text and its row."""
+"""Memory of the shortest completion: its ids, log-probs, text and row."""
 
 
 def check_capacity(
@@ -128,12 +128,12 @@ def check_capacity(
         raise ParamsError(what=what, where=where, fix="Lower sampling.max_tokens, or give shorter prompts")
 
 
-REPLIERS = ("user", "tool")
-"""The roles that a task can answer in."""
+REPLY_ROLES = ("user", "tool")
+"""The roles of a task's replies."""
 
 
 def prompts_of(rows: Iterable[Mapping[str, Any]]) -> list[Prompt]:
-    """Rows of a table of prompts, not yet as ids."""
+    """Rows of a table of prompts, not tokenized yet."""
     return [
         Prompt(row["id"], row["prompt"], (), row["answer"], json.loads(row["info"]), row["task"], row["problem"])
         for row in rows
@@ -142,7 +142,7 @@ def prompts_of(rows: Iterable[Mapping[str, Any]]) -> list[Prompt]:
 
 @phase("load")
 def encode_prompts(text: ChatText, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """The prompts with the ids that the policy is asked to continue."""
+    """The prompts with the token ids that the policy continues."""
     encoded = text.prompts([one.messages for one in prompts])
     return [replace(one, ids=ids) for one, ids in zip(prompts, encoded, strict=True)]
 
@@ -162,39 +162,41 @@ def generate_rollouts(
     advance: Callable[[int], None] | None = None,
 ) -> list[Rollout]:
     """The samples of each prompt, prompt by prompt; the seed, the prompt's id and `name` decide the random numbers."""
-    asked = [(prompt, sample) for prompt in prompts for sample in range(samples)]
-    names = [f"{prompt.id}:{name}:{sample}" if name else f"{prompt.id}:{sample}" for prompt, sample in asked]
-    requests = [Request(prompt.ids, one) for (prompt, _), one in zip(asked, names, strict=True)]
-    drawn = sampler.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
+    episodes = [(prompt, sample) for prompt in prompts for sample in range(samples)]
+    names = [f"{prompt.id}:{name}:{sample}" if name else f"{prompt.id}:{sample}" for prompt, sample in episodes]
+    requests = [Request(prompt.ids, one) for (prompt, _), one in zip(episodes, names, strict=True)]
+    completions = sampler.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
     rollouts = [
-        _first(prompt, sample, one, text, sampler.version) for (prompt, sample), one in zip(asked, drawn, strict=True)
+        _first_turn(prompt, sample, one, text, sampler.version)
+        for (prompt, sample), one in zip(episodes, completions, strict=True)
     ]
-    going, turn = list(range(len(rollouts))), 1
+    unfinished, turn = list(range(len(rollouts))), 1
     context = min((one for one in (sampler.context, text.context) if one is not None), default=None)
-    while going := _answer(rollouts, going, text, turn, params.max_tokens, context):
-        rows = [[*rollouts[place].row.prompt, *rollouts[place].row.rest] for place in going]
-        requests = [Request(ids, f"{names[place]}:turn{turn}") for place, ids in zip(going, rows, strict=True)]
-        drawn = sampler.generate(requests, params, seed, greedy=greedy, mixture=mixture)
-        for place, completion in zip(going, drawn, strict=True):
-            rollouts[place] = _continued(rollouts[place], completion, text)
+    while unfinished := _reply_all(rollouts, unfinished, text, turn, params.max_tokens, context):
+        rows = [[*rollouts[place].row.prompt, *rollouts[place].row.rest] for place in unfinished]
+        requests = [Request(ids, f"{names[place]}:turn{turn}") for place, ids in zip(unfinished, rows, strict=True)]
+        completions = sampler.generate(requests, params, seed, greedy=greedy, mixture=mixture)
+        for place, completion in zip(unfinished, completions, strict=True):
+            rollouts[place] = _with_completion(rollouts[place], completion, text)
         turn += 1
     return rollouts
 
 
-def _first(prompt: Prompt, sample: int, drawn: Completion, text: ChatText, version: str) -> Rollout:
-    said = text.decode(drawn.ids)
-    turns = ({"role": "assistant", "content": said},)
-    return Rollout(prompt, sample, TokenRow(prompt.ids, drawn.ids), drawn.logps, said, drawn.finish, turns, version)
+def _first_turn(prompt: Prompt, sample: int, completion: Completion, text: ChatText, version: str) -> Rollout:
+    content = text.decode(completion.ids)
+    turns = ({"role": "assistant", "content": content},)
+    row = TokenRow(prompt.ids, completion.ids)
+    return Rollout(prompt, sample, row, completion.logps, content, completion.finish, turns, version)
 
 
-def _answer(
+def _reply_all(
     rollouts: list[Rollout], places: Sequence[int], text: ChatText, turn: int, max_tokens: int, context: int | None
 ) -> list[int]:
-    """Append what the tasks answer as tokens that are not trained; the places of the episodes that continue.
+    """Append the tasks' replies as tokens that are not trained; returns the places of the episodes that continue.
 
     An episode whose next completion might not fit the model's context ends as one that was cut off.
     """
-    going = []
+    unfinished = []
     for place in places:
         one = rollouts[place]
         if one.truncated or turn >= load_task(one.prompt.task).turns:
@@ -208,19 +210,19 @@ def _answer(
             continue
         row = replace(one.row, rest=[*one.row.rest, *ids], mask=[*_mask(one.row), *(False for _ in ids)])
         rollouts[place] = replace(one, row=row, turns=(*one.turns, *reply))
-        going.append(place)
-    return going
+        unfinished.append(place)
+    return unfinished
 
 
 def _reply(rollout: Rollout) -> list[Message]:
-    """What the task answers, as turns that a chat template can take."""
+    """The task's reply as turns for the chat template; empty: the episode ends."""
     name = rollout.prompt.task
     try:
         reply = list(load_task(name).reply(rollout) or [])
         odd = [
             one
             for one in reply
-            if set(one) != {"role", "content"} or one["role"] not in REPLIERS or not isinstance(one["content"], str)
+            if set(one) != {"role", "content"} or one["role"] not in REPLY_ROLES or not isinstance(one["content"], str)
         ]
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
         what = f"its reply raised {type(error).__name__}: {error}{place_in_workspace(error)}"
@@ -232,15 +234,16 @@ def _reply(rollout: Rollout) -> list[Message]:
     return reply
 
 
-def _continued(rollout: Rollout, drawn: Completion, text: ChatText) -> Rollout:
-    said, row = text.decode(drawn.ids), rollout.row
+def _with_completion(rollout: Rollout, completion: Completion, text: ChatText) -> Rollout:
+    """The episode with one more turn of the policy."""
+    content, row = text.decode(completion.ids), rollout.row
     return replace(
         rollout,
-        row=replace(row, rest=[*row.rest, *drawn.ids], mask=[*_mask(row), *(True for _ in drawn.ids)]),
-        logps=[*rollout.logps, *drawn.logps],
-        text=said,
-        finish=drawn.finish,
-        turns=(*rollout.turns, {"role": "assistant", "content": said}),
+        row=replace(row, rest=[*row.rest, *completion.ids], mask=[*_mask(row), *(True for _ in completion.ids)]),
+        logps=[*rollout.logps, *completion.logps],
+        text=content,
+        finish=completion.finish,
+        turns=(*rollout.turns, {"role": "assistant", "content": content}),
     )
 
 

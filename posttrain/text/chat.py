@@ -1,7 +1,7 @@
 """Conversations as rows of token ids.
 
-Prompts and completions are encoded apart, as the sampler sees them, so that training and sampling agree token by
-token. Text that looks like a special token stays text: it cannot forge a turn or an end.
+Prompts and completions are encoded separately, as in sampling, so that training and sampling use the same tokens. Text
+that looks like a special token stays text: it cannot forge a turn or an end.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pydantic import BeforeValidator
 
 from posttrain.errors import DataError
 from posttrain.rollout import TokenRow
-from posttrain.text.chat_template import ChatTemplate, Conversation, Message, Tools, Written
+from posttrain.text.chat_template import ChatTemplate, Conversation, Message, RenderedConversation, Tools
 from posttrain.text.stops import Stops
-from posttrain.text.templates import PROCESS, Asked, Template
+from posttrain.text.templates import PROCESS, RenderRequest, Template
 
 Trained = Literal["all", "last"]
 DATE = "2024-07-26"
 """What a template that asks for today's date gets: the same ids every day."""
 _PLACEHOLDER = "\ue002\ue003\ue002"
-"""Stands for what a policy wrote, whose tokens are known."""
+"""Replaces the policy's turn, whose tokens are known."""
 _ANSWER: Message = {"role": "assistant", "content": "?"}
 
 
@@ -45,12 +45,12 @@ class ChatText:
         self,
         tokenizer: Any,
         where: str = "tokenizer",
-        ends: Sequence[int] = (),
+        stop_tokens: Sequence[int] = (),
         today: str = DATE,
         *,
         context: int | None = None,
     ) -> None:
-        """`ends`: tokens that end a completion, in addition to the tokenizer's own (models/store.py: `load_ends`).
+        """`stop_tokens`: more tokens that end a completion (models/store.py: `load_stop_tokens`).
 
         `context`: the most tokens of a row; None: not limited.
         """
@@ -72,41 +72,41 @@ class ChatText:
         self._template = ChatTemplate(template, self._specials, where)
         self._ahead: dict[str, list[int]] = {}
         self.stop: int = tokenizer.eos_token_id
-        self.stops = Stops((self.stop, *(end for end in ends if end != self.stop)), self._text)
-        PROCESS.start()  # while the model is loaded
+        self.stops = Stops((self.stop, *(one for one in stop_tokens if one != self.stop)), self._text)
+        PROCESS.start()  # in the background, while the model loads
 
     def prompts(
         self, conversations: Sequence[Sequence[Message]], tools: Sequence[Tools] | None = None
     ) -> list[list[int]]:
-        """The ids that the model is asked to continue, of each conversation."""
-        given = [None] * len(conversations) if tools is None else tools
-        asked = [Asked(messages, True, some) for messages, some in zip(conversations, given, strict=True)]
-        rendered = self._template.write(asked)
-        for one in asked:
+        """The token ids of each conversation up to the start of the next answer, for the model to continue."""
+        tools = [None] * len(conversations) if tools is None else tools
+        requests = [RenderRequest(messages, True, some) for messages, some in zip(conversations, tools, strict=True)]
+        rendered = self._template.write(requests)
+        for one in requests:
             self._template.check(Conversation([*one.messages, _ANSWER], one.tools))
-        return [self._pieces(one) for one in rendered]
+        return [self._encode_part(one) for one in rendered]
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """The same for one conversation."""
         return self.prompts([messages])[0]
 
-    def conversations(self, talks: Sequence[Conversation], turns: Trained) -> list[TokenRow]:
-        """Conversations that end with the assistant; trained are all its turns or the last, each with its end token.
+    def conversations(self, conversations: Sequence[Conversation], turns: Trained) -> list[TokenRow]:
+        """Rows of conversations that end with the assistant; trained are all its turns or the last, with end tokens.
 
-        What the template writes for a turn must not change when turns follow it, unless `{% generation %}` marks it.
+        The template must render a turn the same when turns follow it, unless `{% generation %}` marks it.
         """
-        trained = [_assistant(one.messages) if turns == "all" else [len(one.messages) - 1] for one in talks]
-        asked = [(one, nth) for one, some in zip(talks, trained, strict=True) for nth in some]
-        opened = self._template.write([Asked(one.messages[:nth], True, one.tools) for one, nth in asked])
-        closed = self._template.write([Asked(one.messages[: nth + 1], False, one.tools) for one, nth in asked])
-        written = iter(list(zip(opened, closed, strict=True)))
-        found = [(one, [next(written) for _ in some]) for one, some in zip(talks, trained, strict=True)]
-        heads = [places[0][0].text for _, places in found]
-        self._encode_ahead(heads + [whole.text[len(head.text) :] for _, places in found for head, whole in places])
+        trained = [_assistant(one.messages) if turns == "all" else [len(one.messages) - 1] for one in conversations]
+        pairs = [(one, nth) for one, some in zip(conversations, trained, strict=True) for nth in some]
+        opened = self._template.write([RenderRequest(one.messages[:nth], True, one.tools) for one, nth in pairs])
+        closed = self._template.write([RenderRequest(one.messages[: nth + 1], False, one.tools) for one, nth in pairs])
+        rendered = iter(list(zip(opened, closed, strict=True)))
+        turns_of = [(one, [next(rendered) for _ in some]) for one, some in zip(conversations, trained, strict=True)]
+        heads = [some[0][0].text for _, some in turns_of]
+        self._encode_ahead(heads + [whole.text[len(head.text) :] for _, some in turns_of for head, whole in some])
         rows = []
-        for one, places in found:
+        for one, some in turns_of:
             self._template.check(one)
-            rows.append(self._row(one, places))
+            rows.append(self._row(one, some))
         return rows
 
     def exchanges(self, pairs: Sequence[tuple[Sequence[Message], Sequence[Message]]]) -> list[TokenRow]:
@@ -118,24 +118,24 @@ class ChatText:
         return self.exchanges([(prompt, answer)])[0]
 
     def whole(self, conversations: Sequence[Sequence[Message]]) -> list[list[int]]:
-        """The ids of all that the template writes of each conversation, as transformers' own templates encode it."""
-        written = self._template.write([Asked(messages, False) for messages in conversations])
+        """The ids of each whole conversation, as transformers' `apply_chat_template` encodes it."""
+        rendered = self._template.write([RenderRequest(messages, False) for messages in conversations])
         for messages in conversations:
             self._template.check_written(Conversation(messages))
-        return [self._pieces(one) for one in written]
+        return [self._encode_part(one) for one in rendered]
 
     def ending(self, messages: Sequence[Message]) -> str | None:
         """The special token that the template writes after the last turn, if it writes one."""
-        (found,) = self._template.write([Asked(messages, False)])
-        after = found.text.rpartition(messages[-1]["content"])[2].lstrip()
+        (rendered,) = self._template.write([RenderRequest(messages, False)])
+        after = rendered.text.rpartition(messages[-1]["content"])[2].lstrip()
         return next((one for one in self._specials if after.startswith(one)), None)
 
     def same_as(self, other: ChatText) -> bool:
-        """Whether both write every conversation as the same tokens."""
-        return self._decisive == other._decisive
+        """Whether both turn every conversation into the same tokens."""
+        return self._identity == other._identity
 
     @property
-    def _decisive(self) -> tuple[Any, ...]:
+    def _identity(self) -> tuple[Any, ...]:
         tokenizer = self.tokenizer
         vocabulary = tokenizer.backend_tokenizer.to_str()
         return vocabulary, tokenizer.get_chat_template(), tokenizer.special_tokens_map, self.today
@@ -146,9 +146,9 @@ class ChatText:
         They begin with the end of that turn where `last` is no stop token, as after a stop string.
         """
         turns = [*messages[:-1], {**messages[-1], "content": _PLACEHOLDER}, *reply]
-        (found,) = self._template.write([Asked(turns, True)])
+        (rendered,) = self._template.write([RenderRequest(turns, True)])
         self._template.check(Conversation([*turns, _ANSWER]))
-        ids = self._pieces(found, found.text.rfind(_PLACEHOLDER) + len(_PLACEHOLDER))
+        ids = self._encode_part(rendered, rendered.text.rfind(_PLACEHOLDER) + len(_PLACEHOLDER))
         end = next((i + 1 for i, token in enumerate(ids) if token in self.stops.tokens), None)
         if end is None:
             fix = f"End the assistant's turn with {self.tokenizer.eos_token} in the template"
@@ -157,7 +157,7 @@ class ChatText:
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
         """Documents of plain text as ids, markup in them included as text."""
-        ids: list[list[int]] = self._encoded(list(texts), split_special_tokens=True)
+        ids: list[list[int]] = self._tokenize(list(texts), split_special_tokens=True)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -168,51 +168,62 @@ class ChatText:
         text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
-    def _row(self, talk: Conversation, turns: Sequence[tuple[Written, Written]]) -> TokenRow:
-        """The row of a conversation, from its text up to each trained turn, and up to that turn's end."""
+    def _row(
+        self, conversation: Conversation, turns: Sequence[tuple[RenderedConversation, RenderedConversation]]
+    ) -> TokenRow:
+        """The row of a conversation; `turns`: of each trained turn, the text up to its start and up to its end."""
         whole = turns[-1][1]
         if len(turns) > 1 and whole.blocks:
-            return self._marked_row(talk, whole, len(turns))
+            return self._marked_row(conversation, whole, len(turns))
         for head, closed in turns:
             if not closed.text.startswith(head.text):
                 fix = "Use a template that only adds text at the end"
-                raise self._template.refusal("changes earlier text when a turn is added to", talk.messages, fix)
+                raise self._template.refusal("changes earlier text when a turn is added to", conversation.messages, fix)
         starts = [len(head.text) for head, _ in turns]
-        trained = [self._until_stop(self._pieces(one, start)) for (_, one), start in zip(turns, starts, strict=True)]
-        prompt = self._pieces(turns[0][0])
+        trained = [
+            self._until_stop(self._encode_part(one, start)) for (_, one), start in zip(turns, starts, strict=True)
+        ]
+        prompt = self._encode_part(turns[0][0])
         if len(turns) == 1:
             return TokenRow(prompt, trained[0])
         if not all(whole.text.startswith(head.text) for head, _ in turns):
-            raise self._ambiguous(talk)
-        return self._joined(talk, prompt, whole, starts, trained)
+            raise self._ambiguous(conversation)
+        return self._joined(conversation, prompt, whole, starts, trained)
 
-    def _marked_row(self, talk: Conversation, whole: Written, turns: int) -> TokenRow:
+    def _marked_row(self, conversation: Conversation, whole: RenderedConversation, turns: int) -> TokenRow:
         """The row of a conversation whose trained turns the template marks."""
         if len(whole.blocks) != turns:
             what = f"marks {len(whole.blocks)} turns with {{% generation %}}, not the {turns} of the assistant, in"
-            raise self._template.refusal(what, talk.messages, "Mark each turn of the assistant once", name=talk.name)
+            raise self._template.refusal(
+                what, conversation.messages, "Mark each turn of the assistant once", name=conversation.name
+            )
         starts = [start for start, _ in whole.blocks]
-        trained = [self._until_stop(self._pieces(whole, *block)) for block in whole.blocks]
-        return self._joined(talk, self._pieces(whole, 0, starts[0]), whole, starts, trained)
+        trained = [self._until_stop(self._encode_part(whole, *block)) for block in whole.blocks]
+        return self._joined(conversation, self._encode_part(whole, 0, starts[0]), whole, starts, trained)
 
     def _joined(
-        self, talk: Conversation, prompt: list[int], whole: Written, starts: Sequence[int], trained: Sequence[list[int]]
+        self,
+        conversation: Conversation,
+        prompt: list[int],
+        whole: RenderedConversation,
+        starts: Sequence[int],
+        trained: Sequence[list[int]],
     ) -> TokenRow:
         """The whole conversation with a mask: each trained turn, and what lies between it and the next."""
         rest: list[int] = []
         mask: list[bool] = []
         for start, end, ids in zip(starts, [*starts[1:], None], trained, strict=True):
-            found = self._pieces(whole, start, end) if end else ids
-            if found[: len(ids)] != ids:
-                raise self._ambiguous(talk)
-            rest += found
-            mask += [place < len(ids) for place in range(len(found))]
+            part = self._encode_part(whole, start, end) if end else ids
+            if part[: len(ids)] != ids:
+                raise self._ambiguous(conversation)
+            rest += part
+            mask += [place < len(ids) for place in range(len(part))]
         return TokenRow(prompt, rest, mask)
 
-    def _ambiguous(self, talk: Conversation) -> DataError:
-        what = "writes an earlier turn of the assistant otherwise once turns follow it, so what to train is unclear, in"
-        fix = "Set turns: last, or use a template that marks what is trained with {% generation %}"
-        return self._template.refusal(what, talk.messages, fix, name=talk.name)
+    def _ambiguous(self, conversation: Conversation) -> DataError:
+        what = "changes an earlier turn of the assistant when turns follow it, so what to train is unclear, in"
+        fix = "Set turns: last, or use a template that marks trained turns with {% generation %}"
+        return self._template.refusal(what, conversation.messages, fix, name=conversation.name)
 
     def _until_stop(self, ids: list[int]) -> list[int]:
         end = next((place for place, token in enumerate(ids) if token in self.stops.tokens), None)
@@ -224,28 +235,28 @@ class ChatText:
             )
         return ids[: end + 1]
 
-    def _pieces(self, whole: Written, skip: int = 0, end: int | None = None) -> list[int]:
-        """The ids of a part of the rendered text; what only looks like a special token is encoded apart, as text."""
+    def _encode_part(self, whole: RenderedConversation, skip: int = 0, end: int | None = None) -> list[int]:
+        """The ids of a part of the rendered text; text that looks like a special token is encoded as text."""
         text = whole.text[:end]
         ids: list[int] = []
         at = skip
         for first, last in whole.spans:
             if last <= skip or first >= len(text):
                 continue
-            ids += self._markup(text[at : max(first, at)])
+            ids += self._encode_markup(text[at : max(first, at)])
             ids += self.plain([text[max(first, at) : last]])[0]
             at = last
-        return ids + self._markup(text[at:])
+        return ids + self._encode_markup(text[at:])
 
-    def _markup(self, text: str) -> list[int]:
-        ids: list[int] = self._ahead.get(text) or self._encoded(text)
+    def _encode_markup(self, text: str) -> list[int]:
+        ids: list[int] = self._ahead.get(text) or self._tokenize(text)
         return ids
 
     def _encode_ahead(self, texts: list[str]) -> None:
-        """Encode texts that are asked for soon, together: the tokenizer uses several cores for many texts."""
-        self._ahead = dict(zip(texts, self._encoded(texts), strict=True)) if texts else {}
+        """Encode many texts in one call: the tokenizer then uses several cores."""
+        self._ahead = dict(zip(texts, self._tokenize(texts), strict=True)) if texts else {}
 
-    def _encoded(self, text: str | list[str], **how: bool) -> Any:
+    def _tokenize(self, text: str | list[str], **how: bool) -> Any:
         try:
             return self.tokenizer(text, add_special_tokens=False, return_attention_mask=False, **how)["input_ids"]
         except BaseException as error:  # a panic of tokenizers is no Exception, and its class cannot be imported

@@ -1,4 +1,4 @@
-"""A chat template at work: what it writes of a conversation, and whether it writes all of it."""
+"""Render conversations with a chat template, and check that it keeps all turns and tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from posttrain.errors import DataError
 from posttrain.measure.record import note
-from posttrain.text.templates import Asked, Rendered, RenderError, Template
+from posttrain.text.templates import Rendered, RenderError, RenderRequest, Template
 
 Message = Mapping[str, Any]
 """`role` and `content`, and in conversations with tools what templates know beside them, e.g. `tool_calls`."""
@@ -19,7 +19,7 @@ Tools = Sequence[Mapping[str, Any]] | None
 _MARK = "\ue000{}\ue001"
 """A placeholder from Unicode's private use area that stands for content while the template is rendered."""
 _SPECIAL = "\ue005{}\ue001"
-_HIDDEN = re.compile("\ue005([0-9]{1,9})\ue001")
+_ESCAPED = re.compile("\ue005([0-9]{1,9})\ue001")
 """The same for a special token that a content holds, by its number."""
 _NAME = "\ue004{}\ue001"
 """The same for the name of a tool."""
@@ -35,7 +35,7 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Written:
+class RenderedConversation:
     """A rendered conversation, what in its contents looks like a special token, and its `{% generation %}` blocks."""
 
     text: str
@@ -44,88 +44,90 @@ class Written:
 
 
 class ChatTemplate:
-    """A chat template and the special tokens that it writes, which no content may pass for."""
+    """A chat template and its special tokens, which no content can forge."""
 
     def __init__(self, template: Template, specials: Sequence[str], where: str) -> None:
         self._template, self._specials, self._where = template, specials, where
-        self._hidden_texts = [*specials, _SPECIAL[0]]
-        self._pattern = re.compile("|".join(map(re.escape, self._hidden_texts)))
+        self._escaped_texts = [*specials, _SPECIAL[0]]
+        self._pattern = re.compile("|".join(map(re.escape, self._escaped_texts)))
         self._checked: set[Any] = set()
 
-    def write(self, asked: Sequence[Asked]) -> list[Written]:
+    def write(self, requests: Sequence[RenderRequest]) -> list[RenderedConversation]:
         """The template's text of each conversation, and where contents hold what looks like a special token."""
-        hidden = [one._replace(messages=[self._hidden(turn) for turn in one.messages]) for one in asked]
-        return [self._filled(found) for found in self._render(hidden, asked)]
+        escaped = [one._replace(messages=[self._escaped(turn) for turn in one.messages]) for one in requests]
+        return [self._unescaped(rendered) for rendered in self._render(escaped, requests)]
 
-    def _hidden(self, turn: Message) -> Message:
+    def _escaped(self, turn: Message) -> Message:
         """The turn with a placeholder for each special token in its content, so that the template treats it as text."""
         content = turn["content"]
-        if not any(special in content for special in self._hidden_texts):
+        if not any(special in content for special in self._escaped_texts):
             return turn
         return {**turn, "content": self._pattern.sub(self._placeholder, content)}
 
     def _placeholder(self, found: re.Match[str]) -> str:
-        return _SPECIAL.format(self._hidden_texts.index(found[0]))
+        return _SPECIAL.format(self._escaped_texts.index(found[0]))
 
-    def _filled(self, found: Rendered) -> Written:
-        """The rendered text with the hidden tokens as text again, and their places."""
-        held = [one for one in _HIDDEN.finditer(found.text) if int(one[1]) < len(self._hidden_texts)]
-        if not held:
-            return Written(found.text, blocks=found.blocks)
+    def _unescaped(self, rendered: Rendered) -> RenderedConversation:
+        """The rendered text with the escaped tokens as text again, and their places."""
+        placeholders = [one for one in _ESCAPED.finditer(rendered.text) if int(one[1]) < len(self._escaped_texts)]
+        if not placeholders:
+            return RenderedConversation(rendered.text, blocks=rendered.blocks)
         text, spans, at = "", [], 0
-        edges = [edge for block in found.blocks for edge in block]
+        edges = [edge for block in rendered.blocks for edge in block]
         moved = list(edges)
-        for one in held:
-            special = self._hidden_texts[int(one[1])]
-            text += found.text[at : one.start()]
+        for one in placeholders:
+            special = self._escaped_texts[int(one[1])]
+            text += rendered.text[at : one.start()]
             spans.append((len(text), len(text) + len(special)))
             text += special
             at = one.end()
             longer = len(special) - len(one[0])
             moved = [new + longer * (old > one.start()) for new, old in zip(moved, edges, strict=True)]
-        return Written(text + found.text[at:], spans, blocks=list(zip(moved[::2], moved[1::2], strict=True)))
+        return RenderedConversation(
+            text + rendered.text[at:], spans, blocks=list(zip(moved[::2], moved[1::2], strict=True))
+        )
 
-    def _render(self, asked: Sequence[Asked], shown: Sequence[Asked]) -> list[Rendered]:
+    def _render(self, requests: Sequence[RenderRequest], shown: Sequence[RenderRequest]) -> list[Rendered]:
         """The conversations by the template; an error shows the one in the same place of `shown`."""
-        found: list[Rendered] = []
+        rendered: list[Rendered] = []
         try:
-            for one in self._template.render(asked):
-                found.append(one)
+            for one in self._template.render(requests):
+                rendered.append(one)
                 if one.dated:
                     note(date=self._template.date)
         except RenderError as error:
             fix = "Change the conversation, or the template"
-            raise self.refusal("fails on", shown[len(found)].messages, fix, f": {error}") from error
-        return found
+            raise self.refusal("fails on", shown[len(rendered)].messages, fix, f": {error}") from error
+        return rendered
 
-    def check(self, talk: Conversation) -> None:
-        """Refuse a template that loses or moves turns or tools, or opens no answer; once for each form of talk."""
-        self._check_tool_use(talk)
-        messages, form = talk.messages, ("opened", *_form(talk))
+    def check(self, conversation: Conversation) -> None:
+        """Refuse a template that drops or reorders turns or tools, or opens no answer; checked once per form."""
+        self._check_tool_use(conversation)
+        messages, form = conversation.messages, ("opened", *_form(conversation))
         if form in self._checked:
             return
-        marked, tools = _named(_marked(messages)), _named_tools(talk.tools)
-        frame, places = self._frame(talk, marked, tools)
+        marked, tools = _named(_marked(messages)), _named_tools(conversation.tools)
+        frame, places = self._frame(conversation, marked, tools)
         if len(messages) > 1:
-            before = Asked(marked[:-1], False, tools), Asked(marked[:-1], True, tools)
-            closed, opened = (one.text for one in self._render(before, [Asked(messages, False)] * 2))
+            before = RenderRequest(marked[:-1], False, tools), RenderRequest(marked[:-1], True, tools)
+            closed, opened = (one.text for one in self._render(before, [RenderRequest(messages, False)] * 2))
             header = frame[len(closed) : places[len(messages) - 1]]
             if closed == opened and frame.startswith(closed) and header.strip():
                 fix = f"Let it write {header!r} after the last turn where add_generation_prompt is true"
                 raise self.refusal("ignores add_generation_prompt and so opens no answer to", messages[:-1], fix)
         self._checked.add(form)
 
-    def check_written(self, talk: Conversation) -> None:
-        """The same for a conversation that is only read: no answer has to be opened."""
-        self._check_tool_use(talk)
-        if _form(talk) not in self._checked:
-            self._frame(talk, _named(_marked(talk.messages)), _named_tools(talk.tools))
-            self._checked.add(_form(talk))
+    def check_written(self, conversation: Conversation) -> None:
+        """The same for a conversation without an answer to generate."""
+        self._check_tool_use(conversation)
+        if _form(conversation) not in self._checked:
+            self._frame(conversation, _named(_marked(conversation.messages)), _named_tools(conversation.tools))
+            self._checked.add(_form(conversation))
 
-    def _frame(self, talk: Conversation, marked: Sequence[Message], tools: Tools) -> tuple[str, dict[int, int]]:
+    def _frame(self, conversation: Conversation, marked: Sequence[Message], tools: Tools) -> tuple[str, dict[int, int]]:
         """The text with marks in place of contents and names, and where those of each turn begin."""
-        messages = talk.messages
-        frame = self._render([Asked(marked, False, tools)], [Asked(messages, False)])[0].text
+        messages = conversation.messages
+        frame = self._render([RenderRequest(marked, False, tools)], [RenderRequest(messages, False)])[0].text
         places = dict(self._places(frame, messages))
         fix = "Use a template that writes them, or remove them from the data"
         for nth, name in _names(marked):
@@ -136,29 +138,29 @@ class ChatTemplate:
             raise self.refusal("leaves out the tools of", messages, fix)
         return frame, places
 
-    def _check_tool_use(self, talk: Conversation) -> None:
+    def _check_tool_use(self, conversation: Conversation) -> None:
         """Refuse markup in tool use, which the template mixes with markup of its own."""
-        used = [{**turn, "content": ""} for turn in talk.messages if len(turn) > 2]
-        if not used and not talk.tools:
+        used = [{**turn, "content": ""} for turn in conversation.messages if len(turn) > 2]
+        if not used and not conversation.tools:
             return
-        text = json.dumps([used, talk.tools], ensure_ascii=False)
+        text = json.dumps([used, conversation.tools], ensure_ascii=False)
         forged = next((special for special in self._specials if special in text), None)
         if forged is not None:
             what = f"the tool use of a conversation holds {forged!r}, which ends or opens turns"
-            where = ", ".join(filter(None, (self._where, talk.name)))
+            where = ", ".join(filter(None, (self._where, conversation.name)))
             raise DataError(what=what, where=where, fix="Remove it from the tools and the fields of the turns")
 
     def _places(self, frame: str, messages: Sequence[Message]) -> list[tuple[int, int]]:
-        """The number of each turn that says something, and where its mark lies in what the template wrote."""
-        said = [i for i, turn in enumerate(messages) if _says(turn)]
-        places = [frame.find(_MARK.format(i)) for i in said]
+        """(turn, position of its mark in the rendered text) of each turn with content."""
+        nonempty = [i for i, turn in enumerate(messages) if _has_content(turn)]
+        places = [frame.find(_MARK.format(i)) for i in nonempty]
         fix = "Use a template that takes these turns, or change the conversation"
         if -1 in places:
-            lost = said[places.index(-1)]
+            lost = nonempty[places.index(-1)]
             raise self.refusal(f"leaves out turn {lost + 1} ({messages[lost]['role']}) of", messages, fix)
         if places != sorted(places):
             raise self.refusal("changes the order of", messages, fix)
-        return list(zip(said, places, strict=True))
+        return list(zip(nonempty, places, strict=True))
 
     def refusal(self, what: str, messages: Sequence[Message], fix: str, why: str = "", name: str = "") -> DataError:
         """The error for what the template does to a conversation, which is shown by its roles and its beginning."""
@@ -170,20 +172,20 @@ class ChatTemplate:
         )
 
 
-def _form(talk: Conversation) -> tuple[Any, ...]:
+def _form(conversation: Conversation) -> tuple[Any, ...]:
     """What decides how a template treats a conversation."""
-    turns = ((turn["role"], "tool_calls" in turn, bool(turn["content"])) for turn in talk.messages)
-    return (*turns, bool(talk.tools))
+    turns = ((turn["role"], "tool_calls" in turn, bool(turn["content"])) for turn in conversation.messages)
+    return (*turns, bool(conversation.tools))
 
 
-def _says(turn: Message) -> bool:
+def _has_content(turn: Message) -> bool:
     """Whether a turn has content that the template must write: one that only calls tools has none."""
     return bool(turn["content"]) or not turn.get("tool_calls")
 
 
 def _marked(messages: Sequence[Message]) -> list[Message]:
     """The turns with a mark each in place of the content."""
-    return [{**turn, "content": _MARK.format(i)} if _says(turn) else turn for i, turn in enumerate(messages)]
+    return [{**turn, "content": _MARK.format(i)} if _has_content(turn) else turn for i, turn in enumerate(messages)]
 
 
 def _named(messages: Sequence[Message]) -> list[Message]:

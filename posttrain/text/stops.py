@@ -1,4 +1,4 @@
-"""What ends a completion: tokens, and strings in its text."""
+"""Stop tokens and stop strings."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 Decode = Callable[[Sequence[int]], str]
 
 MARGIN = 8
-"""Tokens before the longest match: a cut character, or tokens without text of their own."""
+"""More tokens to decode than a match needs: cut characters, tokens without text."""
 
 
 @dataclass(frozen=True)
 class Stops:
-    """The tokens that end a completion, and how tokens become the text that stop strings are looked for in."""
+    """The tokens that end a completion, and the decoding that stop strings are searched in."""
 
     tokens: tuple[int, ...]
     decode: Decode
 
 
 class StopStrings:
-    """Looks for strings at the end of a growing text, in as few tokens as can hold one."""
+    """Searches a growing completion for stop strings, decoding only its last tokens."""
 
     def __init__(self, strings: Sequence[str], decode: Decode) -> None:
         self._strings, self._decode = tuple(strings), decode
         self._tail = MARGIN + max((len(one.encode()) for one in strings), default=0)
 
     def end(self, ids: Sequence[int], new: int) -> int | None:
-        """How many ids there are once a string is complete; all but the last `new` have been looked at."""
+        """The number of ids at which a stop string is complete; only the last `new` ids are searched."""
         if not self._strings or not self._within(ids, len(ids) - new, len(ids)):
             return None
         known = len(ids) - new

@@ -1,4 +1,4 @@
-"""Chat templates rendered in a child process: one that loops or fills the memory ends that process and not the run."""
+"""Chat templates, rendered in a child process: a template that loops or fills the memory ends only that process."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from typing import Any, NamedTuple
 from posttrain.text import template_worker
 
 
-class Asked(NamedTuple):
-    """A conversation for the template to write."""
+class RenderRequest(NamedTuple):
+    """A conversation to render."""
 
     messages: Sequence[Mapping[str, Any]]
     opened: bool
-    """Whether it is to open an answer (add_generation_prompt)."""
+    """add_generation_prompt: whether to end with the start of an answer."""
     tools: Sequence[Any] | None = None
 
 
-TOGETHER = 256
-"""Conversations in one request at most: a request costs more than to render one."""
-CHARACTERS = 1_000_000
-"""Characters in one request, so that long conversations fit the child's memory."""
+BATCH = 256
+"""Most conversations sent to the child at a time."""
+BATCH_CHARACTERS = 1_000_000
+"""Most characters sent at a time, so that long conversations fit the child's memory."""
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A conversation as the template writes it."""
+    """A conversation as the template renders it."""
 
     text: str
     dated: bool
@@ -74,10 +74,10 @@ class TemplateProcess:
                 answer = ""
             finally:
                 whole = answer.endswith("\n")
-                if not whole:  # it died, or we were interrupted: the next question needs a new child
+                if not whole:  # it died, or we were interrupted: the next request needs a new child
                     self.stop()
-            found: list[dict[str, Any]] = json.loads(answer) if whole else [{"error": _death(child.returncode)}]
-            return found
+            answers: list[dict[str, Any]] = json.loads(answer) if whole else [{"error": _exit_reason(child.returncode)}]
+            return answers
 
     def stop(self) -> None:
         """End the child."""
@@ -97,22 +97,22 @@ atexit.register(PROCESS.stop)
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template, with the names of special tokens and the date that it can ask for."""
+    """A chat template, with its special tokens and the date that `strftime_now` returns."""
 
     source: str
     specials: Mapping[str, Any]
     date: str
 
-    def render(self, asked: Sequence[Asked]) -> Iterator[Rendered]:
+    def render(self, requests: Sequence[RenderRequest]) -> Iterator[Rendered]:
         """The conversations in their order; an error says what the template does wrong with the next one."""
-        for part in _parts(asked):
+        for part in _batches(requests):
             conversations = [
                 {"messages": list(one.messages), "add_generation_prompt": one.opened, "tools": one.tools}
                 for one in part
             ]
             shared = {"template": self.source, "specials": dict(self.specials), "date": self.date}
             answers = PROCESS.ask({**shared, "conversations": conversations})
-            if len(answers) < len(part):  # one of them ended the child: which one shows when they go one by one
+            if len(answers) < len(part):  # one of them ended the child: find it by rendering one at a time
                 answers = [PROCESS.ask({**shared, "conversations": [one]})[0] for one in conversations]
             for answer in answers:
                 if "error" in answer:
@@ -124,19 +124,19 @@ class RenderError(Exception):
     """A template failed or broke a limit."""
 
 
-def _death(code: int) -> str:
+def _exit_reason(code: int) -> str:
     if code == -signal.SIGPROF:
         return f"it takes longer than {template_worker.SECONDS:.0f} s for one conversation"
     return f"it ended the process that renders it (exit status {code})"
 
 
-def _parts(asked: Sequence[Asked]) -> Iterator[list[Asked]]:
-    part: list[Asked] = []
+def _batches(requests: Sequence[RenderRequest]) -> Iterator[list[RenderRequest]]:
+    part: list[RenderRequest] = []
     size = 0
-    for one in asked:
+    for one in requests:
         part.append(one)
         size += sum(len(turn["content"]) for turn in one.messages)
-        if len(part) == TOGETHER or size >= CHARACTERS:
+        if len(part) == BATCH or size >= BATCH_CHARACTERS:
             yield part
             part, size = [], 0
     if part:

@@ -1,6 +1,6 @@
-"""Checkpoints: whole or absent, checksummed, in a folder named by the run's parameters and inputs.
+"""Checkpoints: complete or absent, checksummed, in a folder named by the run's parameters and inputs.
 
-Each names what made it: code, packages, the CPU's instructions. Resuming with others needs a person's consent.
+Each records the code, packages and CPU instructions that made it. Resuming with others needs a person's consent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,25 +51,25 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What a checkpoint holds: named tensors and plain data."""
+class CheckpointData:
+    """The contents of a checkpoint: named tensors and plain data."""
 
     step: int
     tensors: dict[str, Tensor]
     plain: dict[str, Any]
 
     def under(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose names begin so, without the prefix."""
+        """The tensors whose names have the prefix, without it."""
         return {name[len(prefix) :]: part for name, part in self.tensors.items() if name.startswith(prefix)}
 
 
 @phase("load")
-def run_key(stage: str, settings: Mapping[str, Any], inputs: list[Path]) -> dict[str, Any]:
-    """What a run's checkpoints are known by: the stage, its parameters and the digests of what it reads."""
+def run_key(stage: str, settings: Mapping[str, Any], inputs: Sequence[Path]) -> dict[str, Any]:
+    """What identifies a run's checkpoints: the stage, its parameters and the digests of its inputs."""
     digests = Digests()
     key = {"stage": stage, "settings": settings, "inputs": {path.as_posix(): digests.of(str(path)) for path in inputs}}
-    found: dict[str, Any] = json.loads(json.dumps(key, sort_keys=True, default=str))
-    return found
+    plain: dict[str, Any] = json.loads(json.dumps(key, sort_keys=True, default=str))
+    return plain
 
 
 def fingerprint(key: Mapping[str, Any]) -> str:
@@ -84,25 +84,25 @@ class Checkpoints:
     Those of unfinished runs with other parameters or inputs stay until a person removes them.
     """
 
-    def __init__(self, stage: str, settings: Mapping[str, Any], inputs: list[Path]) -> None:
+    def __init__(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[Path]) -> None:
         key = run_key(stage, settings, inputs)
         self._name, self._stage, self._mark = stage, checkpoint_path(stage), fingerprint(key)
         self._folder = self._stage / self._mark
         self._maker, self._edits = maker(stage), list[str]()
         hold(self._folder / HELD, f"a run of {stage} with the same inputs")
-        for left in self._folder.glob(".step-*"):  # by a process that was killed while it saved
+        for left in self._folder.glob(".step-*"):  # of a process that was killed while it saved
             shutil.rmtree(left, ignore_errors=True)
         write_json(self._folder / RUN, {"format": CHECKPOINTS, **key})
-        if others := self._unfinished_others():
+        if others := self._other_unfinished_runs():
             size = said_size(sum(file.stat().st_size for one in others for file in one.rglob("*") if file.is_file()))
             what = f"{len(others)} unfinished runs with other parameters or inputs keep {size} of checkpoints"
             print(f"{stage}: {what}; `python -m posttrain checkpoints` lists them")
 
     @phase("write")
-    def save(self, saved: Saved) -> None:
-        """Write one checkpoint, if the inputs are still the same; it appears under its name only when it is whole."""
+    def save(self, saved: CheckpointData) -> None:
+        """Write one checkpoint, if the inputs are unchanged; it appears under its name only when it is complete."""
         confirm()
-        self._drop_useless()
+        self._remove_finished()
         target = self._folder / _name(saved.step)
         fresh = self._folder / f".{target.name}"
         try:
@@ -121,32 +121,32 @@ class Checkpoints:
             _sync(self._folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(fresh, ignore_errors=True)
-            fix = f"Free some disk space or fix the folder's rights, and run it again: it goes on from {self._kept()}"
+            fix = f"Free some disk space or fix the folder's rights, and run it again: it resumes from {self._newest()}"
             raise CheckpointError(what=f"cannot be written ({error})", where=str(target), fix=fix) from error
-        kept = [one for one in self._all() if one <= target][-KEPT:]  # later ones were passed over
+        kept = [one for one in self._all() if one <= target][-KEPT:]  # later ones were skipped
         for one in set(self._all()) - set(kept):
             shutil.rmtree(one, ignore_errors=True)
 
     @phase("load")
-    def resume(self, take: Callable[[Saved], T]) -> T | None:
-        """What `take` makes of the newest good checkpoint; those that are not are named on stderr and passed over.
+    def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:
+        """The result of `restore` on the newest good checkpoint; others are named on stderr and skipped.
 
-        `take` raises a CheckpointError before it changes anything when the checkpoint does not fit. A checkpoint of
+        `restore` raises a CheckpointError before it changes anything when the checkpoint does not fit. A checkpoint of
         another maker ends the stage, unless a person has accepted the present one.
         """
         for folder in reversed(self._all()):
             try:
                 saved = self._read(folder)
                 edits = self._edits_since(saved, folder)
-                taken = take(saved)
+                restored = restore(saved)
             except CheckpointError as error:
-                print(f"checkpoint passed over: {error}", file=sys.stderr)
+                print(f"checkpoint skipped: {error}", file=sys.stderr)
                 continue
             (self._folder / ASKED).unlink(missing_ok=True)
             self._edits = edits
             if edits:
                 note(resumed_after_edits="; ".join(edits))
-            return taken
+            return restored
         return None
 
     def finish(self, plot: Path) -> None:
@@ -165,50 +165,48 @@ class Checkpoints:
             fix += "checkpoints/ a link to a larger one"
             raise CheckpointError(what=what, where=str(self._stage), fix=fix)
 
-    def _kept(self) -> str:
+    def _newest(self) -> str:
         kept = self._all()
         return f"the checkpoint {kept[-1].name}" if kept else "the start"
 
     def _all(self) -> list[Path]:
         return sorted(self._folder.glob("step-*"))
 
-    def _others(self) -> list[Path]:
+    def _other_runs(self) -> list[Path]:
         return [one for one in self._stage.iterdir() if one != self._folder and (one / HELD).is_file()]
 
-    def _unfinished_others(self) -> list[Path]:
+    def _other_unfinished_runs(self) -> list[Path]:
         return [
             one
-            for one in self._others()
+            for one in self._other_runs()
             if any(one.glob("step-*")) and not (one / DONE).is_file() and not is_held(one / HELD)
         ]
 
-    def _drop_useless(self) -> None:
-        """Remove what other runs of the stage have left that are finished, or that never saved a checkpoint."""
-        for folder in self._others():
+    def _remove_finished(self) -> None:
+        """Remove the folders of the stage's other runs that are finished or never saved a checkpoint."""
+        for folder in self._other_runs():
             if (folder / DONE).is_file() or not any(folder.glob("step-*")):
                 drop_unheld(folder)
 
-    def _edits_since(self, saved: Saved, folder: Path) -> list[str]:
-        """What was edited in the course of the run, this time included; raise if nobody has accepted that."""
+    def _edits_since(self, saved: CheckpointData, folder: Path) -> list[str]:
+        """What was edited since the run began, now included; raise if nobody has accepted it."""
         made, edits = saved.plain["maker"], list(saved.plain["edits"])
-        found = differences(made, self._maker)
-        if not found:
+        changed = differences(made, self._maker)
+        if not changed:
             return edits
         accepted = read_maker(self._folder / ACCEPTED)
         if accepted is None or differences(accepted, self._maker):
             write_json(self._folder / ASKED, self._maker)
             stage = os.environ.get("DVC_STAGE", self._name).rpartition(":")[2]
             age = said_age(time.time() - folder.stat().st_mtime)
-            named = ", ".join([*found[:10], *(["and more"] if len(found) > 10 else [])])
+            named = ", ".join([*changed[:10], *(["and more"] if len(changed) > 10 else [])])
             what = f"step {saved.step}, saved {age} ago, was made with other code or packages: {named}"
             command = "python -m posttrain checkpoints"
-            fix = (
-                f"Resume it all the same with `{command} resume {stage}`, or start from step 0 with `{command} restart"
-            )
+            fix = f"Resume it anyway with `{command} resume {stage}`, or start from step 0 with `{command} restart"
             raise PipelineError(what=what, where=str(self._folder), fix=f"{fix} {stage}`")
-        return [*edits, f"step {saved.step}: {', '.join(found)}"]
+        return [*edits, f"step {saved.step}: {', '.join(changed)}"]
 
-    def _read(self, folder: Path) -> Saved:
+    def _read(self, folder: Path) -> CheckpointData:
         try:
             sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
             for name in (TENSORS, STATE):
@@ -225,7 +223,7 @@ class Checkpoints:
             tensors = load_file(str(folder / TENSORS))
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise CheckpointError(what=f"cannot be read ({error})", where=str(folder), fix=DELETE) from error
-        return Saved(int(plain.pop("step")), tensors, plain)
+        return CheckpointData(int(plain.pop("step")), tensors, plain)
 
 
 DELETE = "Delete it"

@@ -12,12 +12,12 @@ from pydantic import Field
 from posttrain.errors import DataError
 from posttrain.params import Params
 from posttrain.rollout import TokenRow
-from posttrain.train.epochs import Example
+from posttrain.train.batch_sources import Example
 from posttrain.train.mapped_rows import Array, Rows
 
 
 class RowLimit(Params):
-    """The longest row that is trained, and what becomes of longer ones."""
+    """The longest row that is trained, and what happens to longer ones."""
 
     max_tokens: int = Field(256, ge=8, description="the most tokens of a row, its prompt and template included")
     long_rows: Literal["drop", "cut"] = Field(
@@ -34,7 +34,7 @@ class Examples(Sequence[Example]):
     starts: Array
     columns: dict[str, Array] = field(default_factory=dict)
     longest: int | None = None
-    """Rows are cut to so many tokens."""
+    """Rows are cut to this many tokens."""
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -46,19 +46,19 @@ class Examples(Sequence[Example]):
     def __getitem__(self, index: int | slice) -> Example | Examples:
         """One example, or some of them."""
         if isinstance(index, slice):
-            return self.part(np.arange(len(self))[index])
+            return self.select(np.arange(len(self))[index])
         nth = range(len(self))[index]
         span = slice(int(self.starts[nth]), int(self.starts[nth + 1]))
         rows = [shortened(self.rows.row(int(place)), self.longest) for place in self.places[span]]
         return Example(rows, {name: values[span].tolist() for name, values in self.columns.items()})
 
-    def part(self, chosen: Array) -> Examples:
-        """The examples of these numbers, in this order."""
+    def select(self, chosen: Array) -> Examples:
+        """The examples with these indices, in this order."""
         sizes = np.diff(self.starts)[chosen]
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        taken = np.arange(starts[-1]) + np.repeat(self.starts[chosen] - starts[:-1], sizes)
-        columns = {name: values[taken] for name, values in self.columns.items()}
-        return replace(self, places=self.places[taken], starts=starts, columns=columns)
+        rows = np.arange(starts[-1]) + np.repeat(self.starts[chosen] - starts[:-1], sizes)
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return replace(self, places=self.places[rows], starts=starts, columns=columns)
 
     @property
     def tokens(self) -> Array:
@@ -67,19 +67,19 @@ class Examples(Sequence[Example]):
         return total
 
     @property
-    def learned(self) -> int:
-        """The tokens that are trained: those of the mask, or all behind the prompt."""
+    def trained_tokens(self) -> int:
+        """The number of trained tokens: those of the mask, or all after the prompt."""
         rows = (row for example in self for row in example.rows)
         return sum(len(row.rest) if row.mask is None else sum(row.mask) for row in rows)
 
     @property
-    def longest_mixed(self) -> int:
-        """The most tokens of any prompt with any answer."""
+    def longest_mismatched(self) -> int:
+        """The most tokens of any prompt followed by any answer (KTO)."""
         prompts = self.rows.prompt_sizes[self.places]
         return int(prompts.max() + (self._sizes - prompts).max())
 
     def limited(self, limit: RowLimit, where: str, context: int | None = None) -> Examples:
-        """The examples whose rows fit max_tokens and the model's context; a line counts those cut or left out."""
+        """The examples whose rows fit max_tokens and the model's context; prints how many were cut or left out."""
         if not len(self):
             raise DataError(what="a split has no rows to train on", where=where, fix="Give it rows")
         most, named = limit.max_tokens, f"max_tokens = {limit.max_tokens}"
@@ -95,15 +95,15 @@ class Examples(Sequence[Example]):
             fix = "Raise max_tokens or shorten the data" if most == limit.max_tokens else "Shorten the data"
             raise DataError(what=f"all {len(self):,} rows are longer than {named}", where=where, fix=fix)
         shown = f"{most} tokens" if most == limit.max_tokens else named
-        found = f"{int(long.sum()):,} of {len(self):,} rows are longer than {shown}"
+        longer = f"{int(long.sum()):,} of {len(self):,} rows are longer than {shown}"
         left = int((~fitting).sum())
         if limit.long_rows == "drop":
-            print(f"{where}: {found}: left out")
+            print(f"{where}: {longer}: left out")
         else:
             print(
-                f"{where}: {found}: {int(long.sum()) - left:,} cut, {left:,} left out because no answer would be left"
+                f"{where}: {longer}: {int(long.sum()) - left:,} cut, {left:,} left out because no answer would be left"
             )
-        return cut.part(np.flatnonzero(fitting))
+        return cut.select(np.flatnonzero(fitting))
 
     def _trained_after_cut(self, long: Array) -> Array:
         """Whether every row of an example still has a token that is trained."""
@@ -117,14 +117,14 @@ class Examples(Sequence[Example]):
 
 
 def shortened(row: TokenRow, longest: int | None) -> TokenRow:
-    """A row cut at its end to so many tokens; its prompt stays whole."""
+    """A row cut at its end to this many tokens; its prompt is never cut."""
     if longest is None or len(row) <= longest:
         return row
-    kept = max(longest - len(row.prompt), 0)
-    return TokenRow(row.prompt, row.rest[:kept], None if row.mask is None else row.mask[:kept])
+    rest = max(longest - len(row.prompt), 0)
+    return TokenRow(row.prompt, row.rest[:rest], None if row.mask is None else row.mask[:rest])
 
 
-def examples(rows: Rows, each: int = 1, columns: dict[str, Any] | None = None) -> Examples:
+def make_examples(rows: Rows, each: int = 1, columns: dict[str, Any] | None = None) -> Examples:
     """Examples of `each` rows, in the order of the rows."""
     count = len(rows.rest_sizes)
     return Examples(rows, np.arange(count), np.arange(0, count + 1, each), columns or {})

@@ -1,4 +1,4 @@
-"""Where an unknown algorithm may belong: of use to an error alone, so that it is no part of a run's code."""
+"""The hint for an unknown algorithm: a module of its own, since only an error imports it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from posttrain.params import did_you_mean
 
 
 def hint(name: str, algorithms: Collection[str]) -> str:
-    """The section that knows the algorithm, or the nearest name."""
+    """The section that has the algorithm, or the nearest name."""
     families: dict[str, Mapping[str, Any]] = {
         "preference": PREFERENCE_ROWS,
         "online": {**POLICY_ROWS, **SAMPLED_ROWS},

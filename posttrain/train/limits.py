@@ -1,20 +1,19 @@
-"""When training has gone wrong: what is watched at every step, and the error that ends the run with its cause."""
+"""Limits on each step's metrics, and the error that ends a run beyond them, with its cause and a fix."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from pydantic import Field
 
 from posttrain.errors import TrainingError
 from posttrain.params import Params
+from posttrain.train.metrics import StepMetrics
 
-BEFORE = 100
-"""Steps that tell what a usual gradient is; a fifth of them must be there before any gradient is judged."""
-
-Row = Mapping[str, float]
+GRADIENT_WINDOW = 100
+"""Steps whose median gradient norm counts as usual; a fifth of them must exist before the limit applies."""
 
 
 class LimitParams(Params):
@@ -31,8 +30,8 @@ class LimitParams(Params):
     )
 
 
-def within(limits: LimitParams, rows: Sequence[Row], name: str) -> bool:
-    """Whether the newest step is within all limits; too many in a row beyond one of them end the run."""
+def check_limits(limits: LimitParams, rows: Sequence[StepMetrics], name: str) -> bool:
+    """Whether the newest step is within all limits; raise after too many steps in a row beyond one of them."""
     newest = rows[-1]
     bad = [key for key in ("loss", "grad_norm") if not math.isfinite(newest.get(key, 0.0))]
     if bad:
@@ -48,14 +47,14 @@ def within(limits: LimitParams, rows: Sequence[Row], name: str) -> bool:
         ]
         for key, what, fix in beyond:
             if all(key in keys for keys in earlier):
-                told = f"{what}, and has been for {limits.steps} steps, at step {newest['step']}"
-                kept = f"The last checkpoint before it is kept; limits.{key}: null (params.yaml) continues regardless"
-                raise TrainingError(what=told, where=name, fix=f"{fix}. {kept}")
+                reason = f"{what}, and has been for {limits.steps} steps, at step {newest['step']}"
+                note = f"The last checkpoint before it is kept; limits.{key}: null (params.yaml) continues regardless"
+                raise TrainingError(what=reason, where=name, fix=f"{fix}. {note}")
     return not beyond
 
 
-def _beyond(limits: LimitParams, rows: Sequence[Row], at: int) -> Iterator[tuple[str, str, str]]:
-    """(limit, what happened, how to fix it) for each limit that the row is beyond."""
+def _beyond(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> Iterator[tuple[str, str, str]]:
+    """(limit, what happened, how to fix it) of each limit that a step exceeds."""
     row = rows[at]
     norm, usual = row.get("grad_norm", 0.0), _usual_gradient(limits, rows, at)
     if limits.gradient is not None and usual and norm > limits.gradient * usual:
@@ -65,14 +64,14 @@ def _beyond(limits: LimitParams, rows: Sequence[Row], at: int) -> Iterator[tuple
     if limits.entropy is not None and entropy is not None and not entropy >= limits.entropy:
         what = f"the entropy has collapsed: {entropy:.3g} nats per token, the limit is {limits.entropy:.3g}"
         yield "entropy", what, "Raise the entropy bonus (entropy) or kl.beta, or lower optimizer.lr"
-    moved = row.get("kl_k3")
-    if limits.kl is not None and moved is not None and not moved <= limits.kl:
-        what = f"the policy runs away from its reference: KL {moved:.3g} nats per token, the limit is {limits.kl:.3g}"
+    kl = row.get("kl_k3")
+    if limits.kl is not None and kl is not None and not kl <= limits.kl:
+        what = f"the policy runs away from its reference: KL {kl:.3g} nats per token, the limit is {limits.kl:.3g}"
         yield "kl", what, "Raise kl.beta or lower optimizer.lr"
 
 
-def _usual_gradient(limits: LimitParams, rows: Sequence[Row], at: int) -> float | None:
-    """The median norm of the steps before those in question; steps without a gradient do not count."""
+def _usual_gradient(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> float | None:
+    """The median gradient norm of earlier steps; steps without a gradient do not count."""
     last = max(at - limits.steps, 0)
-    norms = [row["grad_norm"] for row in rows[max(last - BEFORE, 0) : last] if row.get("grad_norm")]
-    return statistics.median(norms) if len(norms) >= BEFORE // 5 else None
+    norms = [row["grad_norm"] for row in rows[max(last - GRADIENT_WINDOW, 0) : last] if row.get("grad_norm")]
+    return statistics.median(norms) if len(norms) >= GRADIENT_WINDOW // 5 else None

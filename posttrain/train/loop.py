@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Objective, State
 from posttrain.errors import CheckpointError, TrainingError
+from posttrain.measure import timings
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
-from posttrain.measure.timings import kept, resumed
 from posttrain.models.device import DeviceParams
 from posttrain.models.rounding import SaveDtype
 from posttrain.models.store import save_model
@@ -23,12 +23,12 @@ from posttrain.params import Params
 from posttrain.progress import Progress
 from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
-from posttrain.train.checkpoint import Checkpoints, Saved
-from posttrain.train.epochs import EpochSource, Source
-from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory, most_tokens
+from posttrain.train.batch_sources import BatchSource
+from posttrain.train.checkpoint import CheckpointData, Checkpoints
+from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
 from posttrain.train.examples import Examples
 from posttrain.train.heldout import mean_loss
-from posttrain.train.limits import LimitParams, within
+from posttrain.train.limits import LimitParams, check_limits
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure, Update
@@ -52,160 +52,137 @@ class TrainingParams(Params):
 
 
 RUNS_ON = "runs_on"
-"""The type of the device, among the settings that a checkpoint is known by."""
+"""The key of the device type in the settings that name a run's checkpoints."""
 
 
-def decisive(params: TrainingParams) -> dict[str, Any]:
-    """The settings that change the training, as plain data: those that a checkpoint is known by."""
+def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
+    """The settings that change the training, as plain data: they name the folder of the run's checkpoints."""
     return params.model_dump(mode="json", exclude={"limits", "checkpoint_every", "save_dtype"})
 
 
 def adamw(trained: Mapping[str, nn.Module], params: TrainingParams, steps: int) -> AdamW:
-    """The ordinary update rule over trained models, by name."""
+    """AdamW over the trained models, each with its own learning rate."""
     rates = {"policy": params.optimizer.lr, "critic": params.optimizer.critic_lr or params.optimizer.lr}
     return AdamW([(model, rates[name]) for name, model in trained.items()], params.optimizer, steps)
 
 
-def run_training(
-    name: str,
-    params: TrainingParams,
-    inputs: list[Path],
-    objective: Objective,
-    source: Source,
-    models: ModelSet,
-    update: Update,
-    watch: tuple[str, ...],
-    *,
-    step_tokens: int,
-) -> MetricsLog:
-    """Train under the stage's own checkpoints, which stay until DVC has recorded the results.
+@dataclass(frozen=True)
+class TrainingRun:
+    """Everything that one training run consists of."""
 
-    `step_tokens`: the most tokens that an optimizer step can hold, for the estimate of memory.
-    """
-    checkpoints = Checkpoints(name, {**decisive(params), RUNS_ON: models.runtime.torch.type}, inputs)
-    plot = plot_path(name)
-    check_memory(models, step_tokens, params.limits.memory, name)
-    checkpoints.check_space(checkpoint_bytes(models))
-    run = Run(name, objective, source, models, update, checkpoints, plot, params.checkpoint_every, watch, params.limits)
-    randomness.seed(params.seed)
-    note(seed=params.seed)
-    with explained_out_of_memory(models, step_tokens, name):
-        log = train(run)
+    name: str
+    """The run's name, e.g. `online@grpo`."""
+    params: TrainingParams
+    inputs: Sequence[Path]
+    """The files and folders that it reads: with the settings they name its checkpoints."""
+    objective: Objective
+    source: BatchSource
+    models: ModelSet
+    update: Update
+    step_tokens: int
+    """The most tokens of an optimizer step, for the estimate of memory."""
+    progress_metrics: tuple[str, ...] = ("loss",)
+    """Metrics shown in the progress line."""
+
+
+def run_training(run: TrainingRun) -> MetricsLog:
+    """Train, or resume from the run's newest checkpoint; checkpoints stay until DVC has recorded the results."""
+    settings = {**checkpoint_settings(run.params), RUNS_ON: run.models.runtime.device.type}
+    checkpoints, plot = Checkpoints(run.name, settings, run.inputs), plot_path(run.name)
+    check_memory(run.models, run.step_tokens, run.params.limits.memory, run.name)
+    checkpoints.check_space(checkpoint_bytes(run.models))
+    randomness.seed(run.params.seed)
+    note(seed=run.params.seed)
+    with explained_out_of_memory(run.models, run.step_tokens, run.name):
+        log = train(run, checkpoints, plot)
     checkpoints.finish(plot)
     return log
 
 
-def train_likelihood(
-    name: str,
-    params: TrainingParams,
-    inputs: list[Path],
-    objective: Objective,
-    source: EpochSource,
-    models: ModelSet,
-    examples: Examples,
-    heldout: Examples,
-    *,
-    start: Path,
-) -> None:
-    """Learn given rows; writes the model, with the tokenizer of `start`, and its metrics."""
-    update = adamw(models.trained, params, source.steps)
-    tokens = most_tokens(examples.tokens, source.batch_size)
-    log = run_training(name, params, inputs, objective, source, models, update, ("loss",), step_tokens=tokens)
-
-    save_model(models.policy, model_path(name), start, params.save_dtype)
-    losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}
-    counts = {"steps": source.steps, "rows": len(examples), "tokens": examples.learned}
-    write_json(metrics_path(name), {**counts, **rounded(losses)})
-    print(f"{name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(name)}")
-
-
-@dataclass(frozen=True)
-class Run:
-    """Everything that one training run is made of."""
-
-    name: str
-    objective: Objective
-    source: Source
-    models: ModelSet
-    update: Update
-    checkpoints: Checkpoints
-    log_path: Path
-    checkpoint_every: int
-    watch: tuple[str, ...] = ("loss",)
-    limits: LimitParams = field(default_factory=LimitParams)
-
-
-def train(run: Run) -> MetricsLog:
-    """Run every step that is not done yet and give back the log of all of them."""
-    first, state, rows = run.checkpoints.resume(lambda saved: _restore(run, saved)) or (0, None, None)
-    state = run.objective.initial_state() if state is None else state
-    log = MetricsLog(run.log_path, rows)
-    progress = Progress(run.name, run.source.steps, done=first)
-    for step in range(first, run.source.steps):
-        batch = run.models.add_scored_columns(run.source.batch(step), run.objective.needs)
+def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path) -> MetricsLog:
+    """The training loop: every step that no checkpoint has; returns the metrics of all steps."""
+    objective, models, source = run.objective, run.models, run.source
+    first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
+    log = MetricsLog(log_path, rows)
+    progress = Progress(run.name, source.steps, done=first)
+    for step in range(first, source.steps):
+        batch = models.add_scored_columns(source.batch(step), objective.needs)
         with phase("train"):
-            prepared = run.objective.prepare(batch.columns, state)
-            for model in run.models.trained.values():
+            prepared = objective.prepare(batch.columns, state)
+            for model in models.trained.values():
                 model.train()
-            closure = StepClosure(run.objective, run.models, batch.with_prepared(prepared.step))
-            metrics = run.update.step(closure, step / run.source.steps)
+            closure = StepClosure(objective, models, batch.with_prepared(prepared.step))
+            metrics = run.update.step(closure, step / source.steps)
             state = prepared.state
-        log.add({"step": step, **metrics, **prepared.metrics, **run.source.metrics()})
-        well = within(run.limits, log.rows, run.name)
-        progress.advance(1, {name: log.rows[-1][name] for name in run.watch if name in log.rows[-1]})
-        if well and ((step + 1) % run.checkpoint_every == 0 or step + 1 == run.source.steps):
-            run.checkpoints.save(_saved(run, step + 1, state, log))
-    progress.close({name: log.rows[-1][name] for name in run.watch if log.rows and name in log.rows[-1]})
-    for model in run.models.trained.values():
+        log.add({"step": step, **metrics, **prepared.metrics, **source.metrics()})
+        healthy = check_limits(run.params.limits, log.rows, run.name)
+        progress.advance(1, log.last(run.progress_metrics))
+        if healthy and ((step + 1) % run.params.checkpoint_every == 0 or step + 1 == source.steps):
+            checkpoints.save(_checkpoint(run, step + 1, state, log))
+    progress.close(log.last(run.progress_metrics))
+    for model in models.trained.values():
         model.eval()
     return log
 
 
-def _saved(run: Run, step: int, state: State, log: MetricsLog) -> Saved:
+def train_likelihood(run: TrainingRun, examples: Examples, heldout: Examples, tokenizer: Path) -> None:
+    """Train on the likelihood of examples; writes the model, with the tokenizer of a folder, and its metrics."""
+    log = run_training(run)
+
+    save_model(run.models.policy, model_path(run.name), tokenizer, run.params.save_dtype)
+    losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(run.models, heldout)}
+    counts = {"steps": run.source.steps, "rows": len(examples), "tokens": examples.trained_tokens}
+    write_json(metrics_path(run.name), {**counts, **rounded(losses)})
+    print(f"{run.name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(run.name)}")
+
+
+def _checkpoint(run: TrainingRun, step: int, state: State, log: MetricsLog) -> CheckpointData:
     tensors = {f"update.{name}": part for name, part in run.update.state_dict().items()}
     tensors |= {f"source.{name}": part for name, part in run.source.state_dict().items()}
     tensors |= run.models.trained_parameters()
-    tensors |= {f"random.{name}": part for name, part in randomness.states(run.models.runtime.torch).items()}
-    return Saved(step, tensors, {"objective": state, "rows": log.rows, "time": kept()})
+    tensors |= {f"random.{name}": part for name, part in randomness.states(run.models.runtime.device).items()}
+    return CheckpointData(step, tensors, {"objective": state, "rows": log.rows, "time": timings.kept()})
 
 
-def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]]:
-    """Put every part of the run back where the checkpoint left it, or nothing of it if a part does not fit."""
+def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[dict[str, float]]]:
+    """Restore the run from a checkpoint that fits it; one that does not changes nothing."""
     trained = run.models.trained_parameters()
     _check_fit(trained, run.objective.initial_state(), saved)
     try:
         state, rows = dict(saved.plain["objective"]), list(saved.plain["rows"])
         run.update.load_state_dict(saved.under("update."))
         run.source.load_state_dict(saved.under("source."))
-        randomness.restore(saved.under("random."), run.models.runtime.torch)
+        randomness.restore(saved.under("random."), run.models.runtime.device)
     except (LookupError, ValueError, RuntimeError, TypeError) as error:
-        # checksum, fingerprint and weights are right, so this is no accident, and the run is half loaded
+        # checksum, fingerprint and weights are right, so an older checkpoint would fail too, and the run is half loaded
         what = f"step {saved.step} was made by another version of the run ({error!r})"
         raise TrainingError(what=what, where=f"the checkpoints of {run.name}", fix="Delete them") from error
     with torch.no_grad():
         for name, parameter in trained.items():
             parameter.copy_(saved.tensors[name])
-    resumed(saved.plain.get("time"))
-    print(f"{run.name}: goes on from the checkpoint at step {saved.step} of {run.source.steps}")
+    timings.resumed(saved.plain.get("time"))
+    print(f"{run.name}: resumes from the checkpoint at step {saved.step} of {run.source.steps}")
     return saved.step, state, rows
 
 
-def _numbers(value: Any) -> TypeGuard[dict[str, float]]:
-    """Whether it is names with a number each."""
+def _is_metrics(value: Any) -> TypeGuard[dict[str, float]]:
+    """Whether it maps names to numbers."""
     return isinstance(value, dict) and all(type(one) in (int, float) for one in value.values())
 
 
-def _check_fit(trained: Mapping[str, Tensor], start: State, saved: Saved) -> None:
-    """Every weight is there, finite and of its shape, there are no others, and each step has its row of metrics."""
+def _check_fit(trained: Mapping[str, Tensor], start: State, saved: CheckpointData) -> None:
+    """Refuse a checkpoint whose weights, state or metrics are incomplete, foreign or not finite."""
     rows, state = saved.plain.get("rows"), saved.plain.get("objective")
-    listed = isinstance(rows, list) and all(_numbers(row) for row in rows) and len(rows) == saved.step
-    if not listed or not _numbers(state) or state.keys() != start.keys():
+    complete = isinstance(rows, list) and all(_is_metrics(row) for row in rows) and len(rows) == saved.step
+    if not complete or not _is_metrics(state) or state.keys() != start.keys():
         raise CheckpointError(
-            what="its metrics or its state are not whole", where=f"step {saved.step}", fix="Delete it"
+            what="its metrics or its state are incomplete", where=f"step {saved.step}", fix="Delete it"
         )
-    kinds = tuple({f"{name.split('.')[0]}." for name in trained})
+    prefixes = tuple({f"{name.split('.')[0]}." for name in trained})
     faults = [f"it lacks {name}" for name in trained if name not in saved.tensors]
-    faults += [f"it has a foreign {name}" for name in saved.tensors if name.startswith(kinds) and name not in trained]
+    faults += [
+        f"it has a foreign {name}" for name in saved.tensors if name.startswith(prefixes) and name not in trained
+    ]
     for name in trained.keys() & saved.tensors.keys():
         mine, theirs = trained[name], saved.tensors[name]
         if mine.shape != theirs.shape:

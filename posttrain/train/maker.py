@@ -1,4 +1,4 @@
-"""What made a checkpoint: code, packages and the CPU's instructions; and how it differs from what would resume it."""
+"""The maker of a checkpoint: code, packages and CPU instructions; and how two makers differ."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ _OUTLINES: Final = Outlines()
 
 
 def maker(name: str) -> Maker:
-    """What a run would make a checkpoint with now; `name` is that of its model, `online@grpo`."""
+    """The maker of a checkpoint that the run would save now; `name`: e.g. `online@grpo`."""
     settings = code.read_params() if Path(PARAMS_FILE).is_file() else {}
     stage = stage_of(settings, name.replace("@", "/")).replace("/", "@", 1)
     library = code.Library(_OUTLINES)
-    found = library.code(stage, settings)
+    used = library.code(stage, settings)
     library.outlines.keep()
-    return {**found, "cpu": {"cpu_isa": cpu_isa()}}
+    return {**used, "cpu": {"cpu_isa": cpu_isa()}}
 
 
-def is_maker(found: Any) -> TypeGuard[Maker]:
-    """Whether it has the form of a maker."""
+def is_maker(value: Any) -> TypeGuard[Maker]:
+    """Whether a value of a JSON file is a maker."""
     return (
-        isinstance(found, dict)
-        and found.keys() == {"files", "packages", "cpu"}
+        isinstance(value, dict)
+        and value.keys() == {"files", "packages", "cpu"}
         and all(
             isinstance(part, dict) and all(isinstance(one, str) for pair in part.items() for one in pair)
-            for part in found.values()
+            for part in value.values()
         )
     )
 
 
 def read_maker(file: Path, key: str | None = None) -> Maker | None:
-    """The maker that a JSON file holds, as a whole or under a key; None where it holds none."""
+    """The maker in a JSON file, or under a key of it; None if there is none."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        found = found if key is None else found[key]
+        value = json.loads(file.read_text(encoding="utf-8"))
+        value = value if key is None else value[key]
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return found if is_maker(found) else None
+    return value if is_maker(value) else None
 
 
 def differences(old: Maker, new: Maker) -> list[str]:
-    """What differs, in words: files, packages with both versions, instructions."""
+    """The differences, as text: files, packages with both versions, CPU instructions."""
     was, now = old["cpu"]["cpu_isa"], new["cpu"]["cpu_isa"]
     return [*code.differences(old, new), *([f"cpu_isa {was} -> {now}"] if was != now else [])]

@@ -1,7 +1,7 @@
-"""Rows of token ids in a memory-mapped Arrow file, kept by their content, so that a table is tokenized once.
+"""Token rows in a memory-mapped Arrow file, cached by content, so that a table is tokenized once.
 
-The file of some rows is named by a digest of the table's rows, of the tokenizer and of the code that tokenizes. Beside
-it lies the digest of its bytes: a damaged file is made again, and so is one whose first rows are not those of now.
+The file is named by a digest of the table's rows, the tokenizer and the tokenizing code. Next to it is the digest of
+its bytes: a damaged file is written again, and so is one whose first row is not the one expected.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Encode = Callable[[list[dict[str, Any]]], Sequence[TokenRow]]
 CHUNK: Final = 4096
 """Table rows that are tokenized at a time: only so many are lists of numbers at once."""
 PARALLEL: Final = "TOKENIZERS_PARALLELISM"
-KEPT_BYTES: Final = 10_000_000_000
-"""The least recently used files beyond so many bytes are removed."""
+CACHE_BYTES: Final = 10_000_000_000
+"""The size of the cache; the least recently used files beyond it are removed."""
 _IDS: Final = pa.list_(pa.int32())
 _SCHEMA: Final = pa.schema({"prompt": _IDS, "rest": _IDS, "mask": pa.list_(pa.uint8())})
 
@@ -53,7 +53,7 @@ class Rows(Protocol):
 
 
 class MappedRows:
-    """The rows of an Arrow file; a row becomes lists when it is asked for."""
+    """The rows of an Arrow file, read one at a time."""
 
     def __init__(self, file: Path) -> None:
         reader = pa.ipc.open_file(pa.memory_map(str(file)))
@@ -77,8 +77,8 @@ class MappedRows:
         """The ids of a prompt, as a key."""
         part = int(np.searchsorted(self._starts, place, side="right")) - 1
         (at, values), nth = self._parts[part][0], place - int(self._starts[part])
-        found: bytes = values[at[nth] : at[nth + 1]].tobytes()
-        return found
+        key: bytes = values[at[nth] : at[nth + 1]].tobytes()
+        return key
 
     def stream(self) -> Array:
         """The ids of all rows without their prompts, one after the other."""
@@ -86,29 +86,29 @@ class MappedRows:
 
 
 def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -> MappedRows:
-    """The rows of a table as tokens, from the file of an earlier run where there is one; `how` names the encoding."""
+    """The tokenized rows of a table, from the cache if it has them; `how` names the encoding."""
     first = encode(frame.head(1).to_dicts())
     folder = Path(os.environ.get("DVC_ROOT") or ".", ".dvc/tmp")
-    if not folder.is_dir():  # not a workspace of DVC: nothing is kept, and the mapped file needs no name
+    if not folder.is_dir():  # not a DVC workspace: nothing is cached, and the mapped file needs no name
         with tempfile.TemporaryDirectory() as scratch:
             return MappedRows(_write(Path(scratch, "rows.arrow"), frame, encode))
     digest = hashlib.sha256(json.dumps([_frame_digest(frame), _text_digest(text), how]).encode()).hexdigest()
     file = folder / "tokens" / f"{digest[:32]}.arrow"
-    kept = _kept(file)
-    if kept is not None and [kept.row(nth) for nth in range(len(first))] == list(first):
+    cached = _cached(file)
+    if cached is not None and [cached.row(nth) for nth in range(len(first))] == list(first):
         os.utime(file)
-        return kept
+        return cached
     _write(file, frame, encode)
     write_text(file.with_suffix(".md5"), file_digest(file))
     _remove_oldest(file)
     return MappedRows(file)
 
 
-def _kept(file: Path) -> MappedRows | None:
-    """The rows of a file that is as it was written."""
+def _cached(file: Path) -> MappedRows | None:
+    """The rows of a cached file whose digest is right."""
     try:
-        whole = file.with_suffix(".md5").read_text(encoding="utf-8") == file_digest(file)
-        return MappedRows(file) if whole else None
+        intact = file.with_suffix(".md5").read_text(encoding="utf-8") == file_digest(file)
+        return MappedRows(file) if intact else None
     except OSError:
         return None
 
@@ -129,7 +129,7 @@ def _write(file: Path, frame: pl.DataFrame, encode: Encode) -> Path:
 
 @contextlib.contextmanager
 def _several_cores() -> Iterator[None]:
-    """Let tokenizers use all cores: the ids are the same. Elsewhere it would warn where a process forks."""
+    """Let tokenizers use all cores, which does not change the ids; outside it would warn after a fork."""
     before = os.environ.get(PARALLEL)
     os.environ[PARALLEL] = "true"
     try:
@@ -144,9 +144,9 @@ def _batch(rows: Sequence[TokenRow]) -> pa.RecordBatch:
     masks = [row.mask for row in rows]
     columns = [_lists([row.prompt for row in rows], np.int32), _lists([row.rest for row in rows], np.int32)]
     unmasked = np.packbits([mask is None for mask in masks], bitorder="little")
-    given = _lists([mask or () for mask in masks], np.uint8)
+    flags = _lists([mask or () for mask in masks], np.uint8)
     missing = pa.Array.from_buffers(pa.bool_(), len(masks), [None, pa.py_buffer(unmasked)])
-    values = pa.ListArray.from_arrays(given.offsets, given.values, mask=missing)
+    values = pa.ListArray.from_arrays(flags.offsets, flags.values, mask=missing)
     return pa.RecordBatch.from_arrays([*columns, values], schema=_SCHEMA)
 
 
@@ -158,7 +158,7 @@ def _lists(values: Sequence[Iterable[int]], dtype: Any) -> pa.ListArray:
 
 
 def _array(values: Array) -> pa.Array:
-    """The same numbers for Arrow; `pa.array` would import pandas, which takes a third of a second."""
+    """A numpy array for Arrow; `pa.array` would import pandas, which takes 0.3 s."""
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
@@ -167,7 +167,7 @@ def _flat(column: pa.ListArray) -> tuple[Array, Array]:
 
 
 def _numbers(values: pa.Array) -> Array:
-    """The numbers of an array without nulls, where they lie; `to_numpy` would import pandas too."""
+    """An array without nulls as numpy, not copied; `to_numpy` would import pandas too."""
     size = values.type.bit_width // 8
     kind = np.dtype(f"{'u' if values.type == pa.uint8() else 'i'}{size}")
     buffer = values.buffers()[1]
@@ -184,7 +184,7 @@ def _frame_digest(frame: pl.DataFrame) -> str:
 
 
 class _Hashing:
-    """A file that only updates a hash with what is written to it."""
+    """A file object that hashes what is written to it."""
 
     closed = False
 
@@ -197,15 +197,15 @@ class _Hashing:
 
 
 def _text_digest(text: ChatText) -> str:
-    """A digest of what decides a tokenizer's ids, its template's text, and the code that makes rows of them."""
+    """A digest of the tokenizer, the chat template and the code that makes rows."""
     folder = tempfile.mkdtemp()
     try:
         text.tokenizer.save_pretrained(folder)
         saved = {file.relative_to(folder).as_posix(): file_digest(file) for file in _files(Path(folder))}
     finally:
         shutil.rmtree(folder)
-    decisive = [sorted(saved.items()), text.stop, text.stops.tokens, text.today, _code_digest()]
-    return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
+    parts = [sorted(saved.items()), text.stop, text.stops.tokens, text.today, _code_digest()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 @cache
@@ -221,9 +221,9 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _remove_oldest(new: Path) -> None:
-    """Remove the least recently used files beyond the limit; a process that has one mapped keeps it."""
+    """Remove the least recently used files beyond the cache's size; processes that mapped one can still read it."""
     files = sorted(new.parent.glob("*.arrow"), key=lambda one: one.stat().st_mtime, reverse=True)
-    left = KEPT_BYTES
+    left = CACHE_BYTES
     for file in files:
         left -= file.stat().st_size
         if left < 0 and file != new:

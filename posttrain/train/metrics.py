@@ -1,29 +1,30 @@
-"""The metrics of a run: one CSV row per optimizer step, which `dvc plots` draws and a checkpoint brings back."""
+"""The metrics of a run: a CSV row per optimizer step, which `dvc plots` draws and checkpoints contain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from posttrain.measure.phases import phase
 
-Row = Mapping[str, float]
+StepMetrics = Mapping[str, float]
+"""Metric -> value, of one optimizer step."""
 
 
 class MetricsLog:
-    """Rows in memory and on disk; the file is whole after every step."""
+    """Rows in memory and on disk; the file is complete after every step."""
 
-    def __init__(self, path: Path, rows: list[dict[str, float]] | None = None) -> None:
+    def __init__(self, path: Path, rows: Sequence[StepMetrics] = ()) -> None:
         self._path = path
         self.rows: list[dict[str, float]] = []
         self._columns: list[str] = []
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        for row in rows or []:
+        for row in rows:
             self.add(row)
 
-    def add(self, row: Row) -> None:
-        """Append a row; a column not seen before rewrites the file."""
+    def add(self, row: StepMetrics) -> None:
+        """Append a row; a new column rewrites the file."""
         self.rows.append(dict(row))
         new = [name for name in row if name not in self._columns]
         if new:
@@ -32,12 +33,16 @@ class MetricsLog:
         else:
             self._write([self._line(row)], mode="a")
 
+    def last(self, names: Sequence[str]) -> dict[str, float]:
+        """Those of these metrics that the newest row has."""
+        return {name: self.rows[-1][name] for name in names if self.rows and name in self.rows[-1]}
+
     def tail(self, name: str, count: int) -> float:
         """The mean of a column's last values."""
         values = [row[name] for row in self.rows[-count:] if name in row]
         return sum(values) / len(values) if values else float("nan")
 
-    def _line(self, row: Row) -> str:
+    def _line(self, row: StepMetrics) -> str:
         return ",".join(_text(row[name]) if name in row else "" for name in self._columns)
 
     @phase("write")

@@ -1,4 +1,4 @@
-"""The models of a run, and the columns that they give to a batch."""
+"""The models of a run, and the columns that they add to a batch."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.logp import AnyHead, exact_kl, head_of, module_head_of
 from posttrain.models.store import load_policy, load_scorer
-from posttrain.text.layout import Layout, micro_batches, pack, sent
+from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 
 if TYPE_CHECKING:
     from posttrain.train.step import Batch
 
-FIXED = ("ref_logp", "anchor", "old_value", "recomputed_logp")
+SCORED_COLUMNS = ("ref_logp", "step_start_logp", "old_value", "recomputed_logp")
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen model whose distribution is learned, and how far from it the policy is."""
+    """A frozen model, and the divergence of its distribution from the policy's."""
 
     model: Any
     divergence: Divergence
     prompts: Mapping[tuple[int, ...], Sequence[int]] | None = None
-    """What the teacher sees in place of each prompt (context distillation); None: the same."""
+    """The prompt that the teacher gets for each prompt (context distillation); None: the same."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class ModelSet:
         temperature: float = 1.0,
         teacher: Teacher | None = None,
     ) -> ModelSet:
-        """The models that an objective's needs call for, no others; all start from the folder's weights."""
+        """The models that the objective needs; all start from the folder's weights."""
 
         def loaded(load: Callable[[Path], Any]) -> Any:
-            return load(folder).to(runtime.torch)
+            return load(folder).to(runtime.device)
 
         return cls(
             loaded(load_scorer if "score" in needs else load_policy),
@@ -100,27 +100,27 @@ class ModelSet:
         """The batch in parts that fit in memory, items kept whole."""
         sizes = [len(row) for row in batch.rows]
         for rows in micro_batches(sizes, batch.columns.items.tolist(), self.micro_tokens):
-            yield batch.part(rows) if len(rows) < len(batch) else batch
+            yield batch.select(rows) if len(rows) < len(batch) else batch
 
     def head(self, model: Any) -> AnyHead:
-        """The model's head: its matrix itself where gradients may be fused, else the module that holds it."""
+        """The model's head: its matrix where fused gradients are allowed, else its module."""
         return head_of(model) if self.runtime.fused else module_head_of(model)
 
-    def with_gradient(self, micro: Batch, needs: frozenset[str]) -> Ragged:
-        """The columns that the trained models give, with gradient."""
-        layout = pack(micro.rows).to(self.runtime.torch)
-        columns = on_device(micro.columns, self.runtime.torch)
+    def forward(self, micro: Batch, needs: frozenset[str]) -> Ragged:
+        """The forward pass: the micro-batch's columns and those of the trained models, with gradient."""
+        packed = pack(micro.rows).to(self.runtime.device)
+        columns = on_device(micro.columns, self.runtime.device)
         with self.runtime.autocast():
             if "score" in needs:
-                return columns.with_rows(score=score_rows(self.policy, layout))
-            logp, entropy = score_tokens(self.policy, layout, self.temperature, self.head(self.policy))
+                return columns.with_rows(score=score_rows(self.policy, packed))
+            logp, entropy = score_tokens(self.policy, packed, self.temperature, self.head(self.policy))
             columns = columns.with_tokens(logp=logp, entropy=entropy)
             if "value" in needs:
-                columns = columns.with_tokens(value=value_tokens(self.critic, layout))
+                columns = columns.with_tokens(value=value_tokens(self.critic, packed))
             if "kl_old" in needs:
-                columns = columns.with_tokens(kl_old=self._kl_old(layout))
+                columns = columns.with_tokens(kl_old=self._kl_old(packed))
             if self.teacher is not None:
-                columns = columns.with_tokens(teacher_kl=self._teacher_divergence(self.teacher, layout, micro))
+                columns = columns.with_tokens(teacher_kl=self._teacher_divergence(self.teacher, packed, micro))
         return columns
 
     @torch.no_grad()
@@ -129,42 +129,43 @@ class ModelSet:
         for mine, theirs in zip(model.parameters(), self.policy.parameters(), strict=True):
             mine.copy_(theirs)
 
-    def _kl_old(self, layout: Layout) -> Tensor:
+    def _kl_old(self, packed: PackedRows) -> Tensor:
         """KL(old || policy) over the vocabulary at each token."""
         with torch.no_grad():
-            before = packed_states(self.old, layout)[layout.source_M]
-        now = packed_states(self.policy, layout)[layout.source_M]
+            before = packed_states(self.old, packed)[packed.source_M]
+        now = packed_states(self.policy, packed)[packed.source_M]
         return exact_kl(before, self.head(self.old), now, self.head(self.policy), self.temperature)
 
-    def _teacher_divergence(self, teacher: Teacher, layout: Layout, micro: Batch) -> Tensor:
+    def _teacher_divergence(self, teacher: Teacher, packed: PackedRows, micro: Batch) -> Tensor:
         """The divergence from the teacher over the vocabulary at each token."""
-        seen = layout
+        teacher_packed = packed
         if teacher.prompts is not None:
-            asked = [replace(row, prompt=teacher.prompts[tuple(row.prompt)]) for row in micro.rows]
-            seen = pack(asked).to(self.runtime.torch)
+            rows = [replace(row, prompt=teacher.prompts[tuple(row.prompt)]) for row in micro.rows]
+            teacher_packed = pack(rows).to(self.runtime.device)
         with torch.no_grad():
-            theirs = packed_states(teacher.model, seen)[seen.source_M]
-        mine = packed_states(self.policy, layout)[layout.source_M]
-        return tiled(teacher.divergence, mine, self.head(self.policy).logits, theirs, self.head(teacher.model).logits)
+            teacher_MD = packed_states(teacher.model, teacher_packed)[teacher_packed.source_M]
+        student_MD = packed_states(self.policy, packed)[packed.source_M]
+        student, frozen = self.head(self.policy).logits, self.head(teacher.model).logits
+        return tiled(teacher.divergence, student_MD, student, teacher_MD, frozen)
 
     @phase("score")
     @torch.no_grad()
     def add_scored_columns(self, batch: Batch, needs: frozenset[str]) -> Batch:
-        """The batch with every column that is made before `prepare` and is not there yet."""
-        wanted = [name for name in FIXED if name in needs or (name == "old_value" and "value" in needs)]
-        for name in wanted:
+        """The batch with the needed columns of frozen models and of the policy as it is now, before `prepare`."""
+        needed = [name for name in SCORED_COLUMNS if name in needs or (name == "old_value" and "value" in needs)]
+        for name in needed:
             if name not in batch.columns.tokens:
                 column = torch.cat([self._score(name, micro) for micro in self.micro_batches(batch)]).cpu()
                 batch = batch.with_columns(batch.columns.with_tokens(**{name: column}))
         return batch
 
     def _score(self, name: str, micro: Batch) -> Tensor:
-        layout = pack(micro.rows).to(self.runtime.torch)
+        packed = pack(micro.rows).to(self.runtime.device)
         with self.runtime.autocast():
             if name == "old_value":
-                return value_tokens(self.critic, layout)
+                return value_tokens(self.critic, packed)
             model = self.reference if name == "ref_logp" else self.policy
-            return score_tokens(model, layout, self.temperature, self.head(model))[0]
+            return score_tokens(model, packed, self.temperature, self.head(model))[0]
 
 
 def on_device(columns: Ragged, device: torch.device) -> Ragged:

@@ -1,4 +1,4 @@
-"""The settings of a named run of params.yaml: a row of an algorithm table with some of its settings replaced."""
+"""The settings of a named run in params.yaml: those of its algorithm, with some replaced."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.algorithms.objective import Row
+from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.errors import ParamsError
 from posttrain.params import PARAMS_FILE, Params, at, check, read
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A row that a run may name, and what types such a run."""
+    """A row that a run may name, and the model that types such a run."""
 
-    row: Row
+    row: AlgorithmRow
     model: type[Params]
 
 
 def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
-    """The run's own settings laid on those of its algorithm's row, typed and checked."""
+    """The settings of the run's algorithm with its own in their place, typed and checked."""
     own = at(read(), section)
     if not isinstance(own, dict) or not isinstance(own.get("algorithm"), str):
         fix = f"Give it an algorithm, one of: {', '.join(algorithms)}"
@@ -32,4 +32,4 @@ def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
         what = f"{section}.algorithm = '{own['algorithm'][:80]}' is unknown"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
     algorithm = algorithms[own["algorithm"]]
-    return check(algorithm.model, algorithm.row.laid(own), where=section)
+    return check(algorithm.model, algorithm.row.merged(own), where=section)

@@ -1,4 +1,4 @@
-"""One optimizer step: its rows and columns, the gradient of its loss, and the ordinary update rule, AdamW."""
+"""One optimizer step: its batch, the gradient of its loss, and the update by AdamW."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from posttrain.models.forward import add_embedding_gradient, embedded_leaf, pack
 from posttrain.models.logp import head_of, loss_tiles
 from posttrain.params import Params
 from posttrain.rollout import TokenRow
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from posttrain.train.model_set import ModelSet, on_device
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of tokens and their columns; `columns.rows['row']` numbers them."""
+    """Rows of tokens and their columns; the column `row` numbers the rows."""
 
     rows: Sequence[TokenRow]
     columns: Ragged
@@ -32,16 +32,16 @@ class Batch:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def part(self, rows: Sequence[int]) -> Batch:
-        """Some rows, in the order given, renumbered."""
+    def select(self, rows: Sequence[int]) -> Batch:
+        """Some rows, in this order, renumbered."""
         columns = self.columns.select(torch.tensor(rows, dtype=torch.long))
         columns = columns.with_rows(row=torch.arange(len(rows)))
         return Batch([self.rows[i] for i in rows], columns)
 
     def with_prepared(self, step: Ragged) -> Batch:
-        """The rows that `prepare` has left, in its order, with the columns that it made."""
-        kept = step.rows["row"].tolist()
-        return Batch([self.rows[i] for i in kept], step.with_rows(row=torch.arange(len(kept))))
+        """The rows that `prepare` kept, in its order, with the columns that it added."""
+        rows = step.rows["row"].tolist()
+        return Batch([self.rows[i] for i in rows], step.with_rows(row=torch.arange(len(rows))))
 
     def with_columns(self, columns: Ragged) -> Batch:
         """The same rows with other columns."""
@@ -63,7 +63,7 @@ class Batch:
 
     @staticmethod
     def from_tensors(saved: dict[str, Tensor]) -> Batch:
-        """The batch that `tensors` saved."""
+        """The batch that `tensors` returned."""
         prompts, rests = (
             [part.tolist() for part in torch.split(saved[f"{name}.ids"], saved[f"{name}.lengths"].tolist())]
             for name in ("prompt", "rest")
@@ -87,14 +87,14 @@ def make_batch(
     token_columns: dict[str, Tensor] | None = None,
     items: Tensor | None = None,
 ) -> Batch:
-    """A batch from rows and known columns."""
+    """A batch of rows with these columns."""
     lengths = torch.tensor([len(row.trained) for row in rows], dtype=torch.long)
     numbered = {**(row_columns or {}), "row": torch.arange(len(rows))}
     return Batch(rows, Ragged(lengths, numbered, token_columns or {}, items))
 
 
-def joined(parts: Sequence[Batch]) -> Batch:
-    """Batches of the same columns as one; rows that belong together must lie in one part."""
+def concatenate(parts: Sequence[Batch]) -> Batch:
+    """Batches of the same columns as one; the rows of an item must be in the same part."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0].columns
@@ -107,79 +107,79 @@ def joined(parts: Sequence[Batch]) -> Batch:
 
 @dataclass(frozen=True)
 class StepClosure:
-    """The prepared rows of a step. A call adds the gradient of their loss to the trained weights."""
+    """The loss of a prepared optimizer step; a call adds its gradient to the `.grad` of the trained weights."""
 
     objective: Objective
     models: ModelSet
     batch: Batch
 
     def __call__(self) -> dict[str, float]:
-        """Add up the gradients and metrics of all micro-batches; one transfer from the device at the end."""
-        totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.models.runtime.torch))
+        """Accumulate the gradients and metrics of all micro-batches; one transfer from the device at the end."""
+        totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.models.runtime.device))
         for micro in self.micro_batches():
-            for name, share in self._backward(micro).items():
-                totals[name] = totals[name] + share
+            for name, value in self._backward(micro).items():
+                totals[name] = totals[name] + value
         values: list[float] = torch.stack([part.double() for part in totals.values()]).tolist()
         return dict(zip(totals, values, strict=True))
 
     @torch.no_grad()
     def loss(self) -> float:
         """The loss at the current weights."""
-        columns = (self.models.with_gradient(micro, self.objective.needs) for micro in self.micro_batches())
+        columns = (self.models.forward(micro, self.objective.needs) for micro in self.micro_batches())
         return sum(float(self.objective.loss(one).total) for one in columns)
 
     def micro_batches(self) -> Iterator[Batch]:
-        """This process's parts of the rows."""
-        return self.models.runtime.share(self.models.micro_batches(self.batch))
+        """This process's micro-batches."""
+        return self.models.runtime.shard(self.models.micro_batches(self.batch))
 
     def _backward(self, micro: Batch) -> dict[str, Tensor]:
-        """Add one micro-batch's gradient; its loss and metrics."""
+        """Add one micro-batch's gradient; returns its loss and metrics."""
         if self.objective.by_token and self.models.runtime.fused and len(micro):
             return self._fused_backward(micro)
-        loss = self.objective.loss(self.models.with_gradient(micro, self.objective.needs))
+        loss = self.objective.loss(self.models.forward(micro, self.objective.needs))
         loss.total.backward()  # type: ignore[no-untyped-call]
         return _detached(loss)
 
     def _fused_backward(self, micro: Batch) -> dict[str, Tensor]:
         """The same for a loss that is a sum over tokens, without autograd through the head.
 
-        The loss is formed tile by tile while the head's distributions are at hand, so that they are made once.
+        The loss is computed tile by tile while the head's distributions are in memory, so that they are computed once.
         """
         models = self.models
-        layout = pack(micro.rows).to(models.runtime.torch)
-        columns = on_device(micro.columns, models.runtime.torch)
+        packed = pack(micro.rows).to(models.runtime.device)
+        columns = on_device(micro.columns, models.runtime.device)
         totals: dict[str, Tensor] = {}
         with models.runtime.autocast():
-            embedded_ND = embedded_leaf(models.policy, layout)
-            states_ND = packed_states(models.policy, layout, embedded_ND)
-            hidden_MD = states_ND.detach().index_select(0, layout.source_M)
+            embedded_ND = embedded_leaf(models.policy, packed)
+            states_ND = packed_states(models.policy, packed, embedded_ND)
+            hidden_MD = states_ND.detach().index_select(0, packed.source_M)
             grad_MD = torch.empty_like(hidden_MD)
-            for tile in loss_tiles(hidden_MD, head_of(models.policy), layout.target_M, models.temperature):
+            for tile in loss_tiles(hidden_MD, head_of(models.policy), packed.target_M, models.temperature):
                 part = columns.tokens_in(tile.part).with_tokens(logp=tile.logp, entropy=tile.entropy)
                 loss = self.objective.loss(part)
                 grad_MD[tile.part] = tile.backward(loss.total)
-                for name, share in _detached(loss).items():
-                    totals[name] = totals[name] + share if name in totals else share
-        states_ND.backward(torch.zeros_like(states_ND).index_add_(0, layout.source_M, grad_MD))  # type: ignore[no-untyped-call]
+                for name, value in _detached(loss).items():
+                    totals[name] = totals[name] + value if name in totals else value
+        states_ND.backward(torch.zeros_like(states_ND).index_add_(0, packed.source_M, grad_MD))  # type: ignore[no-untyped-call]
         if embedded_ND is not None:
-            add_embedding_gradient(models.policy, layout, embedded_ND)
+            add_embedding_gradient(models.policy, packed, embedded_ND)
         return totals
 
 
 def _detached(loss: Loss) -> dict[str, Tensor]:
-    return {"loss": loss.total.detach(), **{name: share.detach() for name, share in loss.metrics.items()}}
+    return {"loss": loss.total.detach(), **{name: value.detach() for name, value in loss.metrics.items()}}
 
 
 class OptimizerParams(Params):
-    """How a gradient becomes a step."""
+    """The optimizer and its learning rate schedule."""
 
     lr: float = Field(1e-4, gt=0, lt=1, description="peak learning rate")
     schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = Field(
-        "cosine", description="of the rate"
+        "cosine", description="schedule of the learning rate"
     )
-    warmup: float = Field(0.05, ge=0, lt=1, description="share of the steps over which the rate rises")
-    decay: float = Field(0.3, ge=0, le=1, description="warmup_stable_decay: share of the steps over which it falls")
-    betas: list[float] = Field([0.9, 0.95], min_length=2, max_length=2, description="AdamW's averages")
+    warmup: float = Field(0.05, ge=0, lt=1, description="fraction of the steps over which the learning rate rises")
+    decay: float = Field(0.3, ge=0, le=1, description="warmup_stable_decay: fraction of the steps over which it falls")
+    betas: list[float] = Field([0.9, 0.95], min_length=2, max_length=2, description="AdamW's betas")
     weight_decay: float = Field(0.0, ge=0, description="on matrices only")
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     critic_lr: float | None = Field(None, gt=0, lt=1, description="the critic's peak rate; null for the same")
@@ -202,8 +202,8 @@ class Update(Protocol):
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None: ...
 
 
-def rate(params: OptimizerParams, progress: float, steps: int) -> float:
-    """The share of the peak rate at `progress` (0 at the first step, 1 after the last)."""
+def lr_factor(params: OptimizerParams, progress: float, steps: int) -> float:
+    """The learning rate at `progress` (0 at the first step, 1 after the last) as a fraction of its peak."""
     warmup = max(params.warmup, 1.0 / max(steps, 1)) if params.warmup else 0.0
     if progress + 1.0 / max(steps, 1) <= warmup:
         return (progress + 1.0 / max(steps, 1)) / warmup
@@ -236,26 +236,26 @@ class AdamW:
         self._parameters = [p for group in groups for p in group["params"]]
 
     def step(self, closure: Callable[[], dict[str, float]], progress: float) -> dict[str, float]:
-        """One step at the schedule's rate."""
-        share = rate(self._params, progress, self._steps)
+        """One step at the scheduled learning rate."""
+        factor = lr_factor(self._params, progress, self._steps)
         for group in self._optimizer.param_groups:
-            group["lr"] = group["peak"] * share
+            group["lr"] = group["peak"] * factor
         metrics = closure()
         norm = nn.utils.clip_grad_norm_(self._parameters, self._params.clip)
         metrics["grad_norm"] = float(norm)
         if math.isfinite(metrics["grad_norm"]):
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        metrics["lr"] = self._params.lr * share
+        metrics["lr"] = self._params.lr * factor
         return metrics
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The averages and counters of every parameter."""
+        """AdamW's moments and step counts of every parameter."""
         state = self._optimizer.state_dict()["state"]
         return {f"{i}.{name}": part for i, parts in state.items() for name, part in parts.items()}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take up the averages and counters saved by `tensors`."""
+        """Restore what `state_dict` returned."""
         state = self._optimizer.state_dict()
         for name, part in tensors.items():
             index, kind = name.split(".", 1)
@@ -263,7 +263,7 @@ class AdamW:
         for index, parts in state["state"].items():
             shape = self._parameters[index].shape
             shapes = {"step": torch.Size(), "exp_avg": shape, "exp_avg_sq": shape}
-            sound = all(part.is_floating_point() and bool(part.isfinite().all()) for part in parts.values())
-            if {kind: part.shape for kind, part in parts.items()} != shapes or not sound:
-                raise ValueError(f"the averages of parameter {index} are not whole")
+            finite = all(part.is_floating_point() and bool(part.isfinite().all()) for part in parts.values())
+            if {kind: part.shape for kind, part in parts.items()} != shapes or not finite:
+                raise ValueError(f"the moments of parameter {index} are incomplete")
         self._optimizer.load_state_dict(state)

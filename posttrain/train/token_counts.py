@@ -1,4 +1,4 @@
-"""How long the rows of a table are in tokens, by part, as words to print and as data for `dvc plots show`."""
+"""The lengths of a table's rows in tokens, by part: text to print, and data for `dvc plots show`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from posttrain.errors import DataError
-from posttrain.models.store import load_ends, load_tokenizer
+from posttrain.models.store import load_stop_tokens, load_tokenizer
 from posttrain.params import did_you_mean
 from posttrain.rollout import TokenRow
 from posttrain.tables.columns import Kind
@@ -23,9 +23,9 @@ from posttrain.workspace import model_path, table_path, write_json
 
 BINS: Final = 16
 BAR: Final = 40
-SHARES: Final = (0.5, 0.9, 0.99)
+QUANTILES: Final = (0.5, 0.9, 0.99)
 LIMITS: Final = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
-"""Values of max_tokens that are usual."""
+"""Usual values of max_tokens."""
 _WHOLE: Final = RowLimit(max_tokens=10**9)
 
 
@@ -33,14 +33,14 @@ def token_counts(table: str, model: str, plot: str | None) -> str:
     """Lengths of a table's rows with a model's tokenizer: quantiles, rows beyond usual limits, a histogram."""
     parts = _lengths(table, model)
     first, *rest = parts.values()
-    total = first + np.max(rest, axis=0) if rest else first  # max_tokens holds for a prompt with each of its answers
+    total = first + np.max(rest, axis=0) if rest else first  # max_tokens limits a prompt with each of its answers
     tokens = sum(int(sizes.sum()) for sizes in parts.values())
     lines = [f"{table} with the tokenizer of {model}: {len(total):,} rows, {tokens:,} tokens"]
-    heads = ("mean", "min", *(f"{share:.0%}" for share in SHARES), "max")
+    heads = ("mean", "min", *(f"{quantile:.0%}" for quantile in QUANTILES), "max")
     lines.append(f"{'':<12}" + "".join(f"{head:>9}" for head in heads))
     whole = {"row": total} if len(parts) > 1 else {}
     for name, sizes in {**parts, **whole}.items():
-        numbers = [sizes.mean(), sizes.min(), *np.quantile(sizes, SHARES, method="higher"), sizes.max()]
+        numbers = [sizes.mean(), sizes.min(), *np.quantile(sizes, QUANTILES, method="higher"), sizes.max()]
         lines.append(f"{name:<12}" + "".join(f"{number:>9,.0f}" for number in numbers))
     beyond = [(limit, int((total > limit).sum())) for limit in LIMITS if total.min() <= limit < total.max()]
     lines += [f"{count:,} rows ({count / len(total):.1%}) have more than {limit:,} tokens" for limit, count in beyond]
@@ -58,7 +58,7 @@ def _lengths(table: str, model: str) -> dict[str, Array]:
         fix = did_you_mean(kind, list(_READERS))
         raise DataError(what=f"'{table}' is not a table such as mine/chat", where="tokens", fix=fix)
     folder = model_path(model) if model_path(model).is_dir() else Path(model)
-    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), load_stop_tokens(folder))
     known: Kind = kind  # type: ignore[assignment]
     return _READERS[kind](text, read_table(table_path(table), known), table)
 
@@ -69,11 +69,11 @@ def _chat(text: ChatText, frame: pl.DataFrame, where: str) -> dict[str, Array]:
 
 
 def _feedback(text: ChatText, frame: pl.DataFrame, where: str) -> dict[str, Array]:
-    return _sides(feedback(text, frame, _WHOLE, where))
+    return _sizes(feedback(text, frame, _WHOLE, where))
 
 
-def _sides(found: Examples) -> dict[str, Array]:
-    return {"prompt": found.rows.prompt_sizes, "completion": found.rows.rest_sizes}
+def _sizes(examples: Examples) -> dict[str, Array]:
+    return {"prompt": examples.rows.prompt_sizes, "completion": examples.rows.rest_sizes}
 
 
 def _pairs(text: ChatText, frame: pl.DataFrame, where: str) -> dict[str, Array]:
@@ -99,7 +99,7 @@ def _edges(total: Array) -> Array:
 
 
 def _bars(counts: Array, edges: Array) -> list[str]:
-    """A histogram in text; the last bins that are empty are left out."""
+    """A histogram in text, without the last empty bins."""
     last = int(np.flatnonzero(counts)[-1]) + 1
     lines = []
     for count, low, high in zip(counts[:last], edges[:last], edges[1:], strict=False):

@@ -15,13 +15,13 @@ from posttrain.measure.phases import phase
 from posttrain.rollout import TokenRow
 from posttrain.text.chat import ChatText, Trained
 from posttrain.text.chat_template import Conversation
-from posttrain.train.examples import Examples, RowLimit, examples
+from posttrain.train.examples import Examples, RowLimit, make_examples
 from posttrain.train.mapped_rows import Array, MappedRows, mapped_rows
 
-Record = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 
 
-def conversation(row: Record, where: str) -> Conversation:
+def conversation(row: TableRow, where: str) -> Conversation:
     """A row of a chat table with its tool use."""
     messages = row["messages"]
     if row.get("fields"):
@@ -34,51 +34,55 @@ def conversation(row: Record, where: str) -> Conversation:
 def demonstrations(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str, turns: Trained) -> Examples:
     """Chat rows, trained on all turns of the assistant or the last."""
 
-    def encode(rows: Sequence[Record]) -> list[TokenRow]:
+    def encode(rows: Sequence[TableRow]) -> list[TokenRow]:
         return text.conversations([conversation(row, where) for row in rows], turns)
 
-    return examples(_rows(text, frame, encode, f"demonstrations, {turns}", where)).limited(limit, where, text.context)
+    return make_examples(_rows(text, frame, encode, f"demonstrations, {turns}", where)).limited(
+        limit, where, text.context
+    )
 
 
 @phase("load")
 def comparisons(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
     """Pair rows: the chosen answer, then the rejected one, each after the same prompt."""
 
-    def encode(rows: Sequence[Record]) -> list[TokenRow]:
-        found = text.exchanges([(row["prompt"], row[side]) for row in rows for side in ("chosen", "rejected")])
+    def encode(rows: Sequence[TableRow]) -> list[TokenRow]:
+        encoded = text.exchanges([(row["prompt"], row[side]) for row in rows for side in ("chosen", "rejected")])
         return [
             one
-            for row, other in zip(found[::2], found[1::2], strict=True)
+            for row, other in zip(encoded[::2], encoded[1::2], strict=True)
             for one in (row, replace(other, prompt=row.prompt))
         ]
 
     columns = {"side": np.tile([1.0, -1.0], frame.height), "margin": frame["margin"].to_numpy().repeat(2)}
-    return examples(_rows(text, frame, encode, "comparisons", where), 2, columns).limited(limit, where, text.context)
+    return make_examples(_rows(text, frame, encode, "comparisons", where), 2, columns).limited(
+        limit, where, text.context
+    )
 
 
 @phase("load")
 def feedback(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
     """Unpaired rows: an answer and whether it was liked."""
     labels = np.where(frame["label"].to_numpy(), 1.0, -1.0)
-    return examples(_judged(text, frame, where), 1, {"label": labels}).limited(limit, where, text.context)
+    return make_examples(_completions(text, frame, where), 1, {"label": labels}).limited(limit, where, text.context)
 
 
 @phase("load")
 def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
-    """Judged answers, prompt by prompt: the liked ones rank 0, the others 1; prompts of one kind only are left out."""
-    rows = _judged(text, frame, where)
+    """The answers of each prompt, liked ones with rank 0, others 1; prompts with one label only are left out."""
+    rows = _completions(text, frame, where)
     liked = frame["label"].to_numpy()
     answers: dict[bytes, list[int]] = {}
     for place in range(frame.height):
         answers.setdefault(rows.prompt_bytes(place), []).append(place)
-    told = [mine for mine in answers.values() if len({bool(liked[place]) for place in mine}) == 2]
-    if len(told) < len(answers):
-        few = f"{len(answers) - len(told):,} of {len(answers):,} prompts"
+    compared = [mine for mine in answers.values() if len({bool(liked[place]) for place in mine}) == 2]
+    if len(compared) < len(answers):
+        few = f"{len(answers) - len(compared):,} of {len(answers):,} prompts"
         print(f"{where}: {few} have answers of one label only: left out")
-    places = np.array([place for mine in told for place in mine], dtype=np.int64)
-    starts = np.cumsum([0, *map(len, told)])
-    found = Examples(rows, places, starts, {"rank": np.where(liked[places], 0.0, 1.0)})
-    return found.limited(limit, where, text.context)
+    places = np.array([place for mine in compared for place in mine], dtype=np.int64)
+    starts = np.cumsum([0, *map(len, compared)])
+    ranked = Examples(rows, places, starts, {"rank": np.where(liked[places], 0.0, 1.0)})
+    return ranked.limited(limit, where, text.context)
 
 
 @phase("load")
@@ -93,13 +97,13 @@ def windows(text: ChatText, frame: pl.DataFrame, width: int, where: str) -> Exam
         raise DataError(what=what, where=where, fix="Give more text, or lower the run's `window`")
     if left := (len(stream) - 1) % width:
         print(f"{where}: the last {left:,} of {len(stream):,} tokens do not fill a window: left out")
-    return examples(_Windows(stream, width))
+    return make_examples(_Windows(stream, width))
 
 
 def documents(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
     """Corpus rows, each ended by the stop token."""
 
-    def encode(rows: Sequence[Record]) -> list[TokenRow]:
+    def encode(rows: Sequence[TableRow]) -> list[TokenRow]:
         return [TokenRow([], [*ids, text.stop]) for ids in text.plain([row["text"] for row in rows])]
 
     return _rows(text, frame, encode, "documents", where)
@@ -119,8 +123,8 @@ class _Windows:
         return TokenRow([], self._stream[start : start + self._width + 1].tolist())
 
 
-def _judged(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
-    def encode(rows: Sequence[Record]) -> list[TokenRow]:
+def _completions(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
+    def encode(rows: Sequence[TableRow]) -> list[TokenRow]:
         return text.exchanges([(row["prompt"], row["completion"]) for row in rows])
 
     return _rows(text, frame, encode, "judged", where)

@@ -59,7 +59,7 @@ def one_damaged(bench: Bench, seed: int) -> bool:
     rng, workspace = random.Random(seed), bench.copy()
     newest = checkpoints_of(workspace)[-1]
     damage(str(newest / rng.choice(FILES)), rng.choice(HOWS), seed)
-    return bench.recovers(workspace, naming=f"checkpoint passed over: {newest}") and len(checkpoints_of(workspace)) <= 2
+    return bench.recovers(workspace, naming=f"checkpoint skipped: {newest}") and len(checkpoints_of(workspace)) <= 2
 
 
 def all_damaged(bench: Bench, seed: int) -> bool:
@@ -69,7 +69,7 @@ def all_damaged(bench: Bench, seed: int) -> bool:
     rng, workspace = random.Random(seed), bench.copy()
     for folder in checkpoints_of(workspace):
         damage(str(folder / rng.choice(FILES)), rng.choice(HOWS), seed)
-    return bench.recovers(workspace, naming="checkpoint passed over")
+    return bench.recovers(workspace, naming="checkpoint skipped")
 
 
 def foreign(bench: Bench, seed: int) -> bool:

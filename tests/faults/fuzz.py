@@ -90,8 +90,8 @@ class Fuzz:
             return Verdict(case, "wrong" if fault else "refused", fault or _line(ended))
         if case.stage.endswith("resumed"):
             same = all(after.get(name) == digest for name, digest in self._trained.items())
-            if same and "checkpoint passed over: " in ended.output:
-                return Verdict(case, "accepted", "named and passed over; the weights are the same")
+            if same and "checkpoint skipped: " in ended.output:
+                return Verdict(case, "accepted", "named and skipped; the weights are the same")
             return Verdict(case, "wrong", f"same weights: {same}, but nothing was named: {ended.output[-300:]}")
         if case.stage == "report" and f" is left out: {case.names}" in ended.output:
             return Verdict(case, "accepted", "the report names the policy and why it is left out")

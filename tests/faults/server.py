@@ -32,7 +32,7 @@ def load() -> None:
 
     for part in ("Qwen3ForCausalLM", "Qwen3ForSequenceClassification", "PreTrainedTokenizerFast"):
         getattr(transformers, part)
-    importlib.import_module("posttrain.models.given")
+    importlib.import_module("posttrain.models.import_model")
     importlib.import_module("posttrain.rewards.learned")
     importlib.import_module("pandera.polars")
     importlib.import_module("posttrain.code").PRELOADED.update(sys.modules)

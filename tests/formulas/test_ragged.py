@@ -24,7 +24,7 @@ def step() -> Ragged:
 def test_sums_means_and_spreading() -> None:
     assert_close(ragged.sum_rows(VALUES, LENGTHS), t(3, 0, 12))
     assert_close(ragged.mean_rows(VALUES, LENGTHS), t(1.5, 0, 4))
-    assert_close(ragged.spread(t(7, 8, 9), LENGTHS), t(7, 7, 9, 9, 9))
+    assert_close(ragged.repeat_to_tokens(t(7, 8, 9), LENGTHS), t(7, 7, 9, 9, 9))
     assert_close(ragged.sum_rows(t(), torch.tensor([0, 0])), t(0, 0))
 
 

@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from posttrain.formulas.policy import (
-    beyond,
     cispo,
     clipped_value,
     forward_k3,
@@ -15,6 +14,7 @@ from posttrain.formulas.policy import (
     k2,
     k3,
     outside,
+    outside_either_edge,
     ppo_clip,
     sequence_log_ratio,
     token_log_ratio,
@@ -52,8 +52,8 @@ def test_cispos_weight_by_hand() -> None:
     assert_close(surrogate, t(-0.5, -1.8, -3.6, 2, 6))
     surrogate.sum().backward()
     assert_close(logp.grad, t(0.5, 0.9, 1.2, -0.5, -1.2))
-    assert beyond(RATIO, 0.2, 0.2).tolist() == [True, False, True, True, True]
-    assert beyond(RATIO, None, 0.2).tolist() == [False, False, True, False, True]
+    assert outside_either_edge(RATIO, 0.2, 0.2).tolist() == [True, False, True, True, True]
+    assert outside_either_edge(RATIO, None, 0.2).tolist() == [False, False, True, False, True]
 
 
 def test_ratios_by_hand() -> None:

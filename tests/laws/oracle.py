@@ -92,11 +92,11 @@ def _price(knobs: Any, rows: Rows, sampled: str, state: dict[str, float]) -> flo
     """What moving costs in this step; only a fresh batch after a reused one changes it."""
     if knobs.penalty.type == "none":
         return 0.0
-    if any(row["age"] > 0 for row in rows) or knobs.penalty.target is None or state["moved"] == 0:
+    if any(row["age"] > 0 for row in rows) or knobs.penalty.target is None or state["last_kl_old"] == 0:
         return state["penalty"]
-    if state["moved"] < knobs.penalty.target / 1.5:
+    if state["last_kl_old"] < knobs.penalty.target / 1.5:
         return state["penalty"] / 2
-    return state["penalty"] * (2 if state["moved"] > knobs.penalty.target * 1.5 else 1)
+    return state["penalty"] * (2 if state["last_kl_old"] > knobs.penalty.target * 1.5 else 1)
 
 
 def _correction(knobs: Any, row: dict[str, Any], t: int) -> float:
@@ -207,14 +207,17 @@ def marked(knobs: Any, rows: Rows, advantages: list[list[float]], counted: list[
     if name not in ("clip_cov", "kl_cov"):
         return set()
     places = [(i, t) for i, row in enumerate(rows) if counted[i] for t in range(len(row["logp"]))]
-    middle_a, middle_l = mean([advantages[i][t] for i, t in places]), mean([rows[i]["anchor"][t] for i, t in places])
-    cov = {(i, t): (advantages[i][t] - middle_a) * (rows[i]["anchor"][t] - middle_l) for i, t in places}
+    middle_a, middle_l = (
+        mean([advantages[i][t] for i, t in places]),
+        mean([rows[i]["step_start_logp"][t] for i, t in places]),
+    )
+    cov = {(i, t): (advantages[i][t] - middle_a) * (rows[i]["step_start_logp"][t] - middle_l) for i, t in places}
     most = max(1, math.floor(o.share * len(places)))
     if name == "kl_cov":
         return set(sorted(places, key=lambda at: (-cov[at], rows[at[0]]["sample_key"], at[1]))[:most])
 
     def whole(i: int, t: int) -> bool:
-        ratio = math.exp(rows[i]["anchor"][t] - rows[i]["old_logp"][t])
+        ratio = math.exp(rows[i]["step_start_logp"][t] - rows[i]["old_logp"][t])
         return not (ratio > 1 + o.high and advantages[i][t] > 0) and not (ratio < 1 - o.low and advantages[i][t] < 0)
 
     band = [at for at in places if o.cov_low <= cov[at] <= o.cov_high and whole(*at)]
@@ -387,10 +390,10 @@ def _pair(options: Any, h: float, l: float) -> float:  # noqa: E741
 
 def _unpaired(knobs: Any, rows: Rows, state: dict[str, float]) -> float:
     if knobs.loss.type == "kto":
-        elsewhere = [_relative(knobs, row, "anchor") for row in rows if row["label"] == 0]
+        elsewhere = [_relative(knobs, row, "step_start_logp") for row in rows if row["label"] == 0]
         shift = max(0.0, mean(elsewhere)) if elsewhere else 0.0
     else:
-        now = mean([_relative(knobs, row, "anchor") for row in rows if row["label"] != 0])
+        now = mean([_relative(knobs, row, "step_start_logp") for row in rows if row["label"] != 0])
         shift = (state["shift"] * state["steps"] + now) / (state["steps"] + 1)
     kept = [row for row in rows if row["label"] != 0]
     total = 0.0

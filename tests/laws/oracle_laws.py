@@ -96,11 +96,11 @@ def _stirred(case: Case) -> Case:
     for name, number in (
         ("beta", 0.07),
         ("penalty", 0.8),
-        ("moved", 0.05),
+        ("last_kl_old", 0.05),
         ("baseline", 0.3),
         ("baseline_weight", 0.4),
     ):
-        if later.get(name, 0.0) or (name in ("moved", "baseline", "baseline_weight") and name in later):
+        if later.get(name, 0.0) or (name in ("last_kl_old", "baseline", "baseline_weight") and name in later):
             later[name] = number
     for name, number in (("shift", 0.2), ("steps", 3.0)):
         if name in later:

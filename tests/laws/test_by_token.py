@@ -1,4 +1,4 @@
-"""Which objectives take the fast path of training, on which the loss is formed tile by tile (law `tiles`)."""
+"""Which objectives take the fast path of training, on which the loss is computed tile by tile (law `tiles`)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def both(name: str, padded: bool) -> dict[str, object]:
         return column if padded else column[MASK]
 
     where = {"mask": MASK} if padded else {"lengths": MASK.sum(1)}
-    extra = {"value": VALUE, "old_value": VALUE, "anchor": LOGP}
+    extra = {"value": VALUE, "old_value": VALUE, "step_start_logp": LOGP}
     columns = {key: shape(column) for key, column in extra.items()} | {"age": torch.zeros(4)}
     columns["reward_parts"] = torch.stack([REWARD, REWARD.flip(0)], dim=1)
     columns["opponent"] = torch.tensor([False, True, False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from posttrain.algorithms import describe
-from posttrain.algorithms.objective import Row
+from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.policy_knobs import PolicyKnobs
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
@@ -13,7 +13,7 @@ from posttrain.laws.cases import Shape
 from tests.laws.oracle_laws import LAWS
 from tests.laws.subjects import subjects
 
-POLICY = Row(
+POLICY = AlgorithmRow(
     "rloo_clipped",
     "made up here",
     "-mean_tokens min(r A, clip(r) A) + beta k2, A = R - mean of the siblings' R",
@@ -26,12 +26,14 @@ POLICY = Row(
     PolicyKnobs,
 )
 LOSS = {"loss": {"type": "slic", "delta": 0.5}}
-PREFERENCE = Row("hinge_dpo", "made up here", "max(0, delta - (h - l))", LOSS, PreferenceKnobs)
+PREFERENCE = AlgorithmRow("hinge_dpo", "made up here", "max(0, delta - (h - l))", LOSS, PreferenceKnobs)
 
 
 @pytest.mark.parametrize("law", list(LAWS))
 @pytest.mark.parametrize("row", [POLICY, PREFERENCE], ids=lambda row: row.name)
-def test_a_row_added_here_is_held_against_the_laws(law: str, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_added_here_is_held_against_the_laws(
+    law: str, row: AlgorithmRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(POLICY_ROWS if row is POLICY else PREFERENCE_ROWS, row.name, row)
     for seed in range(3):
         error = LAWS[law].check(subjects()[row.name](), Shape(seed))

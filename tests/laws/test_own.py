@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from posttrain.errors import ParamsError
 from posttrain.laws.laws import LAWS
-from posttrain.laws.own import hold, subjects, worst
+from posttrain.laws.own import check_module, subjects, worst
 from posttrain.online.runs import ONLINE
 from posttrain.params import check
 from stages.preference import PREFERENCE
@@ -41,16 +41,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_example_of_the_docs_works_as_it_stands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,), (runs,) = blocks("python"), blocks("yaml")
     (place / "custom/my_losses.py").write_text(code)
-    text = hold("my_losses")
+    text = check_module("my_losses")
     assert "my_losses:soft" in text and "my_losses:hinge" in text
     assert "FAILS" not in text
     settings = YAML(typ="safe", pure=True).load(runs)
     soft = settings["online"]["runs"]["soft"]
-    online = check(ONLINE["grpo"].model, ONLINE["grpo"].row.laid(soft), where="online.runs.soft")
+    online = check(ONLINE["grpo"].model, ONLINE["grpo"].row.merged(soft), where="online.runs.soft")
     assert online.objective().surrogate.formula == "width tanh((r - 1) / width) A"
     assert online.surrogate.model_dump() == {"type": "my_losses:soft", "width": 0.3}
     hinge = settings["preference"]["runs"]["hinge"]
-    preference = check(PREFERENCE["dpo"].model, PREFERENCE["dpo"].row.laid(hinge), where="preference.runs.hinge")
+    preference = check(PREFERENCE["dpo"].model, PREFERENCE["dpo"].row.merged(hinge), where="preference.runs.hinge")
     assert preference.paired and preference.loss.model_dump() == {"type": "my_losses:hinge", "margin": 0.5}
 
 
@@ -120,7 +120,7 @@ def test_the_command_prints_the_table_and_exits_1(place: Path) -> None:
 def test_what_cannot_be_held_against_the_laws_says_why(code: str, words: str, place: Path) -> None:
     (place / "custom/broken.py").write_text(code)
     with pytest.raises(ParamsError, match=re.escape(words)):
-        hold("broken")
+        check_module("broken")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,6 @@ def test_a_run_that_names_what_is_not_there(name: str, words: str, place: Path) 
         f"{HEAD}number = 1\nsoft = Surrogate(Options, lambda t, _: t.ratio, 'soft')\n"
     )
     with pytest.raises(ParamsError) as caught:
-        check(ONLINE["grpo"].model, ONLINE["grpo"].row.laid({"surrogate": name}), where="online.runs.a")
+        check(ONLINE["grpo"].model, ONLINE["grpo"].row.merged({"surrogate": name}), where="online.runs.a")
     assert "online.runs.a.surrogate: " in str(caught.value)
     assert words in str(caught.value)

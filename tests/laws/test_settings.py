@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from posttrain.algorithms.advantages import ADVANTAGES
-from posttrain.algorithms.objective import Row
+from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.policy_knobs import PolicyKnobs, group_refusal, replay_refusal, reuse_refusal
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
@@ -22,7 +22,7 @@ from posttrain.formulas import distill
 from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.params import check
 
-ROWS: dict[str, Row] = {**POLICY_ROWS, **PREFERENCE_ROWS, **SAMPLED_ROWS, **DISTILL_ROWS}
+ROWS: dict[str, AlgorithmRow] = {**POLICY_ROWS, **PREFERENCE_ROWS, **SAMPLED_ROWS, **DISTILL_ROWS}
 each_row = pytest.mark.parametrize("name", list(ROWS))
 WHERE = "online.runs.a"
 
@@ -30,7 +30,7 @@ WHERE = "online.runs.a"
 def said(name: str, over: dict[str, Any]) -> str:
     """What is said of a row with these settings."""
     with pytest.raises(ParamsError) as caught:
-        check(ROWS[name].model, ROWS[name].laid(over), where=WHERE)
+        check(ROWS[name].model, ROWS[name].merged(over), where=WHERE)
     return str(caught.value)
 
 
@@ -80,7 +80,7 @@ def test_the_same_type_merges_key_by_key_and_another_type_starts_from_its_defaul
 def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
     inputs = {"start": "sft/main", "data": "two_step/prompts", "corpus": "none", "reward_model": "none"}
     over = {"algorithm": "grpo", **inputs, "surrogate": {"high": 0.28}, "kl": {"beta": 0.01}, "rollout": {"rounds": 3}}
-    params = check(ONLINE["grpo"].model, ONLINE["grpo"].row.laid(over), where=WHERE)
+    params = check(ONLINE["grpo"].model, ONLINE["grpo"].row.merged(over), where=WHERE)
     assert params.kl.model_dump() == {"type": "loss", "beta": 0.01, "estimator": "k3", "target": None, "horizon": 10000}
     assert params.rollout.rounds == 3
     assert params.objective().knobs is params
@@ -95,7 +95,7 @@ def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
         ("grpo", {"surrogate": 3}, ".surrogate: expected one of ppo_clip, "),
         ("grpo", {"surrogate": {"type": 3}}, ".surrogate: unknown type 3"),
         ("grpo", {"surrogate": ["ppo_clip"]}, ".surrogate: expected one of ppo_clip, "),
-        ("dapo", {"kl": "loss"}, ".kl.beta: missing. Write the price of one nat"),
+        ("dapo", {"kl": "loss"}, ".kl.beta: missing. Write the coefficient of the KL"),
         ("dapo", {"kl": {"beta": 0.1}}, ".kl.beta: not an option of type none. It belongs to type loss, reward_token"),
         ("grpo", {"update": {"delta": 0.1}}, ".update.delta: not an option of type adamw. It belongs to type trpo"),
         ("cispo", {"surrogate": {"high": -0.2}}, "edge 1 + high at 0.8, so samples of the policy itself"),
@@ -187,7 +187,7 @@ def test_a_combination_that_means_nothing_is_refused_with_the_reason(
     ("name", "over", "because"),
     [
         ("online_dpo", {"loss": "kto"}, "takes single answers"),
-        ("online_dpo", {"parts": 2}, "cuts given data"),
+        ("online_dpo", {"parts": 2}, "is for a table of pairs"),
         ("ipo_md", {"reference": False}, "mixture samples with the reference"),
     ],
 )
@@ -221,7 +221,7 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
         inputs = {"start": "sft/main", "data": "two_step/prompts", "reward_model": "none"}
         inputs |= {"corpus": "none"} if algorithm in ONLINE else {}
         with pytest.raises(ParamsError, match=because):
-            check(named.model, named.row.laid({"algorithm": algorithm, **inputs, **over}), where=WHERE)
+            check(named.model, named.row.merged({"algorithm": algorithm, **inputs, **over}), where=WHERE)
 
 
 @pytest.mark.parametrize("name", list(SURROGATES))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from posttrain.algorithms.policy import PolicyObjective, doubled_or_halved, proportional
+from posttrain.algorithms.policy import PolicyObjective, doubling_factor, proportional_factor
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
@@ -13,12 +13,12 @@ from posttrain.formulas.ragged import Ragged
 
 
 def test_the_rules_that_move_beta() -> None:
-    assert proportional(12.0, 6.0, 100, 1000) == pytest.approx(1.02)
-    assert proportional(0.0, 6.0, 100, 1000) == pytest.approx(0.98)
-    assert proportional(6.3, 6.0, 100, 1000) == pytest.approx(1.005)
-    assert doubled_or_halved(0.016, 0.01) == 2
-    assert doubled_or_halved(0.006, 0.01) == 0.5
-    assert doubled_or_halved(0.01, 0.01) == 1
+    assert proportional_factor(12.0, 6.0, 100, 1000) == pytest.approx(1.02)
+    assert proportional_factor(0.0, 6.0, 100, 1000) == pytest.approx(0.98)
+    assert proportional_factor(6.3, 6.0, 100, 1000) == pytest.approx(1.005)
+    assert doubling_factor(0.016, 0.01) == 2
+    assert doubling_factor(0.006, 0.01) == 0.5
+    assert doubling_factor(0.01, 0.01) == 1
 
 
 def moved(age: float, by: float) -> Ragged:
@@ -28,7 +28,9 @@ def moved(age: float, by: float) -> Ragged:
         "truncated": torch.zeros(2, dtype=torch.bool),
         "age": torch.full((2,), age),
     }
-    return Ragged(torch.tensor([2, 2]), rows, {"old_logp": old, "anchor": old + by, "old_value": torch.zeros(4)})
+    return Ragged(
+        torch.tensor([2, 2]), rows, {"old_logp": old, "step_start_logp": old + by, "old_value": torch.zeros(4)}
+    )
 
 
 def test_the_penalty_follows_the_last_reused_step_once_per_batch() -> None:
@@ -63,7 +65,7 @@ def test_bcos_shift_is_the_mean_of_all_steps() -> None:
     objective = PreferenceObjective(PREFERENCE_ROWS["bco"].settings())
     state, shifts = objective.initial_state(), []
     for by in (1.0, 3.0):
-        columns = {"ref_logp": torch.zeros(2), "anchor": torch.full((2,), by)}
+        columns = {"ref_logp": torch.zeros(2), "step_start_logp": torch.full((2,), by)}
         prepared = objective.prepare(Ragged(torch.tensor([1, 1]), {"label": torch.tensor([1.0, -1.0])}, columns), state)
         state = prepared.state
         shifts.append(prepared.metrics["shift"])
@@ -72,12 +74,12 @@ def test_bcos_shift_is_the_mean_of_all_steps() -> None:
 
 def test_ktos_shift_is_never_negative_and_0_without_mismatched_rows() -> None:
     objective = PreferenceObjective(PREFERENCE_ROWS["kto"].settings())
-    for anchors, labels, expected in (
+    for start_logps, labels, expected in (
         ((1.0, 4.0), (1.0, 0.0), 4.0),
         ((1.0, -4.0), (1.0, 0.0), 0.0),
         ((1.0, 1.0), (1.0, -1.0), 0.0),
     ):
-        columns = {"ref_logp": torch.zeros(2), "anchor": torch.tensor(anchors)}
+        columns = {"ref_logp": torch.zeros(2), "step_start_logp": torch.tensor(start_logps)}
         prepared = objective.prepare(Ragged(torch.tensor([1, 1]), {"label": torch.tensor(labels)}, columns), {})
         assert prepared.metrics["z0"] == expected
         assert len(prepared.step) == sum(label != 0 for label in labels)

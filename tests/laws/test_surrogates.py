@@ -34,7 +34,7 @@ def term(name: str, ratio: Tensor, old: Tensor, advantage: Tensor, lengths: Tens
     """The surrogate of some tokens [N] by their ratio and the sampler's log-probs."""
     objective = PolicyObjective(PolicyKnobs.model_validate({"surrogate": {"type": name, **options}}), 9)
     step = Ragged(lengths, {}, {"old_logp": old, "advantage": advantage})
-    return objective._term(objective._tokens(step, old + ratio.log()))
+    return objective._surrogate_terms(objective._surrogate_inputs(step, old + ratio.log()))
 
 
 def test_everything_built_in_has_its_oracle() -> None:
@@ -99,7 +99,7 @@ def marked(case: Case, column: str) -> set[tuple[int, int]]:
     return {(key, i) for key, start, length in rows for i in range(length) if bool(step.tokens[column][start + i])}
 
 
-@pytest.mark.parametrize(("name", "column"), [("clip_cov", "dropped"), ("kl_cov", "charged")])
+@pytest.mark.parametrize(("name", "column"), [("clip_cov", "dropped"), ("kl_cov", "penalised")])
 def test_the_marked_tokens_belong_to_samples_and_not_to_their_order(name: str, column: str) -> None:
     case = build(subjects()[f"{name}, a large share"](), SHAPE)
     first = marked(case, column)
@@ -112,7 +112,7 @@ def test_the_marked_tokens_belong_to_samples_and_not_to_their_order(name: str, c
 def test_kl_cov_breaks_ties_by_the_sample_and_then_by_position() -> None:
     settings = POLICY_ROWS["kl_cov"].settings(surrogate={"share": 0.5})
     case = build(PolicyObjective(settings, 9), Shape(seed=1, groups=1, size=2))
-    tokens = {name: torch.full((4,), -1.0, dtype=torch.float64) for name in ("old_logp", "anchor")}
+    tokens = {name: torch.full((4,), -1.0, dtype=torch.float64) for name in ("old_logp", "step_start_logp")}
     rows = {
         "reward": t(1, 1),
         "group": torch.tensor([0, 0]),
@@ -120,16 +120,16 @@ def test_kl_cov_breaks_ties_by_the_sample_and_then_by_position() -> None:
         "sample_key": torch.tensor([5, -5]),
     }
     case = replace(case, step=Ragged(torch.tensor([2, 2]), rows, tokens))
-    assert marked(case, "charged") == {(-5, 0), (-5, 1)}
+    assert marked(case, "penalised") == {(-5, 0), (-5, 1)}
 
 
 def test_kl_cov_charges_nothing_on_its_own_samples() -> None:
     objective = subjects()["kl_cov, a large share"]()
     case = build(objective, SHAPE)
-    same = dict.fromkeys(("old_logp", "anchor"), case.leaves["logp"])
+    same = dict.fromkeys(("old_logp", "step_start_logp"), case.leaves["logp"])
     case = replace(case, step=case.step.with_tokens(**same))
     prepared = objective.prepare(case.step, dict(case.state)).step
-    assert bool(prepared.tokens["charged"].any())
+    assert bool(prepared.tokens["penalised"].any())
     expected = -prepared.tokens["weight"] * prepared.tokens["advantage"]
     assert_close(run(case).gradients["logp"], expected)
 

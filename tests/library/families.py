@@ -21,13 +21,13 @@ from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import runs_in_rows, score_rows
-from posttrain.models.given import fetch_model
+from posttrain.models.import_model import fetch_model
 from posttrain.models.loading import scorer_name
-from posttrain.models.store import load_ends, load_model, load_policy, load_scorer, load_tokenizer, save_model
+from posttrain.models.store import load_model, load_policy, load_scorer, load_stop_tokens, load_tokenizer, save_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import ChatText
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import StepClosure, make_batch
 from tests.library.models import sample
@@ -179,7 +179,7 @@ def examine(name: str, place: Path) -> Found:
         return Found(refused=error.what)
     assert tensors(base).keys() == tensors(given).keys(), "the layout is the Hub's"
     assert all(torch.equal(part, tensors(given)[key]) for key, part in tensors(base).items()), "taken as it is"
-    text = ChatText(load_tokenizer(base), str(base), load_ends(base))
+    text = ChatText(load_tokenizer(base), str(base), load_stop_tokens(base))
     asked = text.prompt([{"role": "user", "content": TEXTS[0]}])
     answer = text.exchange([{"role": "user", "content": TEXTS[0]}], [{"role": "assistant", "content": TEXTS[1]}])
     before = [part.detach().clone() for part in model.parameters()]

@@ -16,7 +16,7 @@ from posttrain.measure.record import record_path, write_record
 from posttrain.models.store import load_tokenizer
 from posttrain.params import Params, load
 from posttrain.text.chat import DATE, ChatText, TemplateDate
-from posttrain.text.templates import PROCESS, Asked, RenderError, Template
+from posttrain.text.templates import PROCESS, RenderError, RenderRequest, Template
 from posttrain.workspace import finite_json
 from tests.library.models import tiny_folder
 
@@ -124,7 +124,7 @@ def test_a_template_is_rendered_as_transformers_renders_it(text: ChatText, name:
         messages, chat_template=template, tokenize=False, add_generation_prompt=generation
     )
     one = Template(template, tokenizer.special_tokens_map, "2024-07-26")
-    assert [found.text for found in one.render([Asked(messages, generation)])] == [theirs]
+    assert [found.text for found in one.render([RenderRequest(messages, generation)])] == [theirs]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_template_that_breaks_a_limit_is_refused(text: ChatText, template: str
 
 def test_a_killed_template_process_is_started_again() -> None:
     def rendered(source: str) -> list[str]:
-        return [one.text for one in Template(source, {}, "2024-07-26").render([Asked([], True)])]
+        return [one.text for one in Template(source, {}, "2024-07-26").render([RenderRequest([], True)])]
 
     assert rendered("a") == ["a"]
     child = PROCESS.start()
@@ -164,7 +164,7 @@ def test_a_killed_template_process_is_started_again() -> None:
 
 
 def test_many_conversations_are_rendered_in_their_order_and_the_failing_one_is_named(text: ChatText) -> None:
-    asked = [Asked([turn("user", f"{n}" * (1 + n % 7 * 3000))], n % 2 == 0) for n in range(600)]
+    asked = [RenderRequest([turn("user", f"{n}" * (1 + n % 7 * 3000))], n % 2 == 0) for n in range(600)]
     some = Template(OPENED, {}, "2024-07-26").render(asked)
     assert [one.text for one in some] == [
         f"<|user|>{turns[0]['content']}<|end|>{'<|assistant|>' * opened}" for turns, opened, _ in asked

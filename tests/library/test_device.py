@@ -8,8 +8,19 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from posttrain.models.device import DeviceParams, Runtime, repeat_every_bit
+from posttrain.errors import ParamsError
+from posttrain.models.device import DeviceParams, Runtime, use_deterministic_kernels
+from posttrain.models.scratch import ScratchParams
+from posttrain.params import Params, check
 from tests.library.test_fast_paths import CPU, closure, models_of, objectives
+
+
+@pytest.mark.parametrize(
+    ("model", "old", "new"), [(DeviceParams, "replay", "cuda_graphs"), (ScratchParams, "spread", "init_std")]
+)
+def test_a_renamed_key_says_its_new_name(model: type[Params], old: str, new: str) -> None:
+    with pytest.raises(ParamsError, match=f"{old}: renamed to {new}"):
+        check(model, {old: 1}, where="sft.runs.main.device")
 
 
 @pytest.fixture
@@ -29,7 +40,7 @@ def test_the_bits_of_a_step_are_the_same_every_time_on_two_threads(name: str) ->
         warnings.simplefilter("error")  # torch warns of a kernel that it has no deterministic form of
         for turn in range(6):
             if turn == 3:
-                repeat_every_bit()
+                use_deterministic_kernels()
             models = models_of(name, Runtime(CPU), 64)
             torch.set_num_threads(2)
             closure(objectives()[name], models)()

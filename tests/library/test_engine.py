@@ -11,7 +11,7 @@ from posttrain.models.forward import packed_states, score_tokens
 from posttrain.models.logp import head_of
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import Mixture, SamplingParams
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from tests.library.models import Samples, greedy, random_rows, sample, tiny_model
 
@@ -109,11 +109,11 @@ def test_a_mixture_is_the_geometric_mean_of_two_models_made_to_sum_to_one() -> N
     )
     assert found.ids != drawn(n=2).ids
     prompts = [prompt for prompt in PROMPTS for _ in range(2)]
-    layout = pack(token_rows(prompts, found.ids))
+    packed = pack(token_rows(prompts, found.ids))
     with torch.no_grad():
-        ours, theirs = (head_of(one).logits(packed_states(one, layout)[layout.source_M]) for one in (model, other))
+        ours, theirs = (head_of(one).logits(packed_states(one, packed)[packed.source_M]) for one in (model, other))
     mixed = (0.7 * ours.log_softmax(-1) + 0.3 * theirs.log_softmax(-1)).log_softmax(-1)
-    expected = mixed.gather(1, layout.target_M[:, None]).squeeze(1)
+    expected = mixed.gather(1, packed.target_M[:, None]).squeeze(1)
     recorded = torch.tensor([value for row in found.logps for value in row])
     torch.testing.assert_close(recorded, expected, rtol=1e-4, atol=1e-4)
 

@@ -20,7 +20,7 @@ from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from posttrain.train.step import Batch, make_batch
 from tests.library.models import tiny_folder
 
@@ -203,9 +203,9 @@ def test_training_sees_each_turn_as_a_completion_of_what_came_before(policy: Any
 def gradient(
     policy: Any, rows: Sequence[TokenRow], rewards: torch.Tensor, old: torch.Tensor, lengths: torch.Tensor | None = None
 ) -> list[torch.Tensor]:
-    layout = pack(rows)
-    logp, _ = score_tokens(policy, layout, PARAMS.temperature)
-    counts = layout.lengths_B if lengths is None else lengths
+    packed = pack(rows)
+    logp, _ = score_tokens(policy, packed, PARAMS.temperature)
+    counts = packed.lengths_B if lengths is None else lengths
     loss = policy_loss("grpo", logp=logp, old_logp=old, ref_logp=old, rewards=rewards, lengths=counts,
                        groups=torch.zeros(len(rewards))).loss  # fmt: skip
     parameters = [one for one in policy.parameters() if one.requires_grad]

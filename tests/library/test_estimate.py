@@ -14,8 +14,8 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import packed_states
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
-from posttrain.text.layout import pack
-from posttrain.train.estimate import kept_bytes, most_tokens, training_bytes
+from posttrain.text.packing import pack
+from posttrain.train.estimate import activation_bytes, most_tokens, training_bytes
 from posttrain.train.model_set import ModelSet
 from tests.library.models import tiny_model
 from tests.workspace import ROOT
@@ -54,15 +54,15 @@ def test_what_a_pass_keeps_is_what_is_said(family: str, shape: dict[str, int], b
     assert shape["num_attention_heads"] * 32 != shape["hidden_size"]
     model = new_model(CONFIG_MAPPING[family](**sizes), 0)
     layers = sum(part.numel() for part in model.model.layers.parameters())
-    said = TOKENS * kept_bytes(model, bf16=bf16) + (2 * layers if bf16 else 0)
+    said = TOKENS * activation_bytes(model, bf16=bf16) + (2 * layers if bf16 else 0)
     assert kept(model, bf16=bf16) == pytest.approx(said, rel=0.1)
 
 
 def test_a_step_needs_memory_for_its_own_tokens_alone() -> None:
     models = ModelSet(tiny_model(), Runtime(DeviceParams(device="cpu")), micro_tokens=16_384)
     one, two, all_of_them = (training_bytes(models, tokens) for tokens in (100, 200, 10**9))
-    assert two - one == 100 * kept_bytes(models.policy, bf16=False)
-    assert all_of_them - one == (16_384 - 100) * kept_bytes(models.policy, bf16=False)
+    assert two - one == 100 * activation_bytes(models.policy, bf16=False)
+    assert all_of_them - one == (16_384 - 100) * activation_bytes(models.policy, bf16=False)
 
 
 def test_the_most_tokens_are_those_of_the_longest_items() -> None:

@@ -11,11 +11,11 @@ from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import score_tokens
-from posttrain.models.probe import check_runs
+from posttrain.models.self_check import verify_forward
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import StepClosure, make_batch
@@ -46,9 +46,9 @@ def family(name: str, **over: Any) -> Any:
 @pytest.mark.parametrize("own_code", [False, True], ids=["fast step", "own code"])
 def test_long_completions_slide_their_window(own_code: bool, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The window is shorter than some prompts and than the completions; memory doubles on the way to it."""
-    monkeypatch.setattr("posttrain.models.kv_cache.FIRST", 3)
+    monkeypatch.setattr("posttrain.models.kv_cache.FIRST_COLUMNS", 3)
     if own_code:
-        monkeypatch.setattr("posttrain.models.decode.fits", lambda _: False)
+        monkeypatch.setattr("posttrain.models.decode.supports_decoder_step", lambda _: False)
     model, params = family("mistral").double(), SamplingParams(max_tokens=30, rows=rows)
     found = sample(model, PROMPTS, NAMES, n=2, params=params, seed=1, stop=ENDS, device=DEVICE)
     assert max(len(ids) for ids in found.ids) == 30
@@ -70,7 +70,7 @@ def test_training_sees_the_window_that_the_sampler_saw() -> None:
 @pytest.mark.parametrize("name", [*FAMILIES, *IN_ROWS])
 def test_families_generate_what_the_plain_loop_does(name: str) -> None:
     model = family(name)
-    check_runs(model, name)
+    verify_forward(model, name)
     model = model if name in SINGLE else model.double()
     tolerance = 1e-4 if name in SINGLE else 1e-5
     params = SamplingParams(max_tokens=11, rows=3, temperature=0.8)
@@ -88,7 +88,7 @@ def test_families_learn_what_plain_autograd_does(name: str) -> None:
     gradients = []
     for fast in (True, False):
         model = family(name)
-        check_runs(model, name)
+        verify_forward(model, name)
         if fast:
             objective = LikelihoodObjective(LikelihoodKnobs())
             batch = make_batch(token_rows(prompts, completions), {}, {})
@@ -109,7 +109,7 @@ def test_a_head_that_does_more_is_refused() -> None:
     model = family("recurrent_gemma")
     model.config.final_logit_softcapping = 60.0  # not what its code does
     with pytest.raises(ModelError, match="more than its states times a matrix"):
-        check_runs(model, "recurrent_gemma")
+        verify_forward(model, "recurrent_gemma")
 
 
 PAGE_ROWS = PAGE.read_text(encoding="utf-8").partition(MARK)[2].strip().splitlines()

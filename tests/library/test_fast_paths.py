@@ -14,7 +14,7 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
 from posttrain.formulas.distill import reverse_kl
-from posttrain.models.decode import fits
+from posttrain.models.decode import supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.logp import loss_tiles, plain_token_logp
 from posttrain.models.store import new_model
@@ -194,9 +194,9 @@ def samples(model: Any) -> tuple[Samples, Samples]:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_decoding_step_is_that_of_the_models_own_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = family(name)
-    assert fits(model)
+    assert supports_decoder_step(model)
     fast = samples(model)
-    monkeypatch.setattr("posttrain.models.decode.fits", lambda *_: False)
+    monkeypatch.setattr("posttrain.models.decode.supports_decoder_step", lambda *_: False)
     for mine, theirs in zip(fast, samples(model), strict=True):
         assert mine.ids == theirs.ids
         for one, other in zip(mine.logps, theirs.logps, strict=True):
@@ -204,37 +204,37 @@ def test_a_decoding_step_is_that_of_the_models_own_code(name: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("rows", [3, 100], ids=["rows join late", "all at once"])
-def test_a_step_in_tensors_alone_is_the_step(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU replays: recorded anew whenever rows leave, join or need more memory, and else only told the token."""
-    monkeypatch.setattr("posttrain.models.kv_cache.FIRST", 3)
-    recorded = []
-    monkeypatch.setattr("posttrain.models.decode.replayed", lambda step, *_: recorded.append(step) or step)
+def test_a_static_step_gives_the_same_samples(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a CUDA graph captures: again whenever rows leave, join or need more memory."""
+    monkeypatch.setattr("posttrain.models.kv_cache.FIRST_COLUMNS", 3)
+    captured = []
+    monkeypatch.setattr("posttrain.models.decode.cuda_graph", lambda step, *_: captured.append(step) or step)
     model, found = family("qwen3").double(), []
     prompts, names, params = (
         random_rows(6, seed=1)[0],
         [str(i) for i in range(6)],
         SamplingParams(max_tokens=14, rows=rows),
     )
-    for replay in (True, False):
-        device = Runtime(DeviceParams(device="cpu", replay=replay, threads=1))
+    for cuda_graphs in (True, False):
+        device = Runtime(DeviceParams(device="cpu", cuda_graphs=cuda_graphs, threads=1))
         found.append(sample(model, prompts, names, n=3, params=params, seed=2, stop=ENDS, device=device))
     assert found[0].ids == found[1].ids
     for one, other in zip(found[0].logps, found[1].logps, strict=True):
         assert one == pytest.approx(other, abs=1e-9)
     steps = sum(len(ids) for ids in found[0].ids) / min(rows, 18)
-    assert 3 <= len(recorded) < steps, "recorded for a few steps each"
+    assert 3 <= len(captured) < steps, "captured for a few steps each"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_replays_the_step() -> None:
+def test_a_cuda_graph_gives_the_same_samples() -> None:
     model, found = family("qwen3").cuda(), []
     prompts, names, params = (
         random_rows(6, seed=1)[0],
         [str(i) for i in range(6)],
         SamplingParams(max_tokens=100, rows=7),
     )
-    for replay in (True, False):
-        device = Runtime(DeviceParams(device="cuda", precision="fp32", replay=replay))
+    for cuda_graphs in (True, False):
+        device = Runtime(DeviceParams(device="cuda", precision="fp32", cuda_graphs=cuda_graphs))
         found.append(sample(model, prompts, names, n=3, params=params, seed=2, stop=ENDS, device=device))
     same = [(one, other) for one, other in zip(found[0].logps, found[1].logps, strict=True) if len(one) == len(other)]
     assert len(same) >= 16, "rounding decides few tokens"
@@ -246,7 +246,7 @@ def test_a_bf16_step_is_near_that_of_the_models_own_code(monkeypatch: pytest.Mon
     model, device = family("qwen3"), Runtime(DeviceParams(device="cpu", precision="bf16", threads=1))
     found = []
     for fast in (True, False):
-        monkeypatch.setattr("posttrain.models.decode.fits", lambda *_, fast=fast: fast)
+        monkeypatch.setattr("posttrain.models.decode.supports_decoder_step", lambda *_, fast=fast: fast)
         prompts = random_rows(6, seed=1)[0]
         found.append(greedy(model, prompts, params=SamplingParams(max_tokens=2), stop=ENDS, device=device))
     pairs = zip(found[0].ids, found[1].ids, found[0].logps, found[1].logps, strict=True)
@@ -259,4 +259,4 @@ def test_a_bf16_step_is_near_that_of_the_models_own_code(monkeypatch: pytest.Mon
 def test_a_model_with_foreign_parts_is_decoded_by_its_own_code() -> None:
     model = tiny_model()
     model.base_model.layers[0].mlp.up_proj = torch.nn.Sequential(model.base_model.layers[0].mlp.up_proj)
-    assert not fits(model)
+    assert not supports_decoder_step(model)

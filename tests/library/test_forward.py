@@ -10,7 +10,7 @@ import torch
 from posttrain.models.forward import packed_states, score_tokens
 from posttrain.models.logp import Head, exact_kl, plain_token_logp, token_logp
 from posttrain.rollout import TokenRow, token_rows
-from posttrain.text.layout import micro_batches, pack
+from posttrain.text.packing import micro_batches, pack
 from tests.library.models import HEADS, plain_logps, random_head, random_rows, tiny_model
 
 
@@ -46,18 +46,18 @@ def test_a_row_does_not_feel_its_neighbours() -> None:
 
 def test_a_shared_prompt_is_stored_once() -> None:
     prompt, completions = [5, 6, 7, 8], [[1, 2], [3], [4, 5, 6]]
-    layout = pack(token_rows([prompt] * 3, completions))
-    assert layout.ids_N.numel() == len(prompt) + 6
-    assert layout.lengths_B.tolist() == [2, 1, 3]
-    assert layout.target_M.tolist() == [1, 2, 3, 4, 5, 6]
-    assert layout.ids_N[layout.last_B].tolist() == [2, 3, 6]
+    packed = pack(token_rows([prompt] * 3, completions))
+    assert packed.ids_N.numel() == len(prompt) + 6
+    assert packed.lengths_B.tolist() == [2, 1, 3]
+    assert packed.target_M.tolist() == [1, 2, 3, 4, 5, 6]
+    assert packed.ids_N[packed.last_B].tolist() == [2, 3, 6]
 
 
 def test_a_row_without_a_prompt_is_scored_from_its_second_token() -> None:
-    layout = pack(token_rows([[], []], [[9, 8, 7], [6]]))
-    assert layout.target_M.tolist() == [8, 7]
-    assert layout.lengths_B.tolist() == [2, 0]
-    assert layout.source_M.tolist() == [0, 1]
+    packed = pack(token_rows([[], []], [[9, 8, 7], [6]]))
+    assert packed.target_M.tolist() == [8, 7]
+    assert packed.lengths_B.tolist() == [2, 0]
+    assert packed.source_M.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -134,9 +134,9 @@ def test_positions_and_attention_survive_any_order_of_rows() -> None:
 
 def test_hidden_states_of_a_packed_layout_have_one_row_per_token() -> None:
     model = tiny_model()
-    layout = pack(token_rows(*random_rows(5)))
+    packed = pack(token_rows(*random_rows(5)))
     with torch.no_grad():
-        assert packed_states(model, layout).shape == (layout.ids_N.numel(), 32)
+        assert packed_states(model, packed).shape == (packed.ids_N.numel(), 32)
 
 
 def test_bf16_forward_and_gradient_stay_near_float32() -> None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from posttrain.models.decode import CachedDecoder
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.kv_cache import FIRST, KVBuffer
+from posttrain.models.kv_cache import FIRST_COLUMNS, KVBuffer
 from posttrain.sampling.local import sample_next, top_k_top_p_mask
 from posttrain.sampling.sampler import Mixture, SamplingParams
 from posttrain.text.stops import Stops, StopStrings
@@ -45,7 +45,7 @@ def test_the_number_of_slots_decides_nothing(rows: int, by_itself: Samples) -> N
 def test_the_number_of_slots_decides_nothing_for_the_models_own_code(
     rows: int, by_itself: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.models.decode.fits", lambda _: False)
+    monkeypatch.setattr("posttrain.models.decode.supports_decoder_step", lambda _: False)
     assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
 
 
@@ -53,7 +53,7 @@ def test_the_number_of_slots_decides_nothing_for_the_models_own_code(
 def test_how_many_numbers_are_made_ahead_decides_nothing(
     rows: int, by_itself: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.sampling.local.DRAWN_AHEAD", 3)
+    monkeypatch.setattr("posttrain.sampling.local.RANDOM_BLOCK", 3)
     assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
 
 
@@ -64,7 +64,7 @@ def test_how_often_ended_rows_are_looked_for_decides_nothing(
     """As on an accelerator, where several steps may have gone by since a row ended."""
     params = SamplingParams(max_tokens=17, rows=4, stop=strings)
     expected = drawn(tiny_model().double(), params)
-    monkeypatch.setattr("posttrain.sampling.local.steps_between_looks", lambda _: 4)
+    monkeypatch.setattr("posttrain.sampling.local.steps_between_checks", lambda _: 4)
     assert_same(drawn(tiny_model().double(), params), expected)
 
 
@@ -135,11 +135,11 @@ def test_progress_is_told_for_each_completion() -> None:
 def test_memory_follows_the_longest_row_not_the_limit() -> None:
     columns = KVBuffer(limit=4096)
     step = torch.zeros(3, 2, 1, 8)
-    for t in range(FIRST + 1):
+    for t in range(FIRST_COLUMNS + 1):
         keys, _ = columns.write(t, step + t, step)
         assert keys.shape == (6, t + 1, 8)
         assert keys[0, :, 0].tolist() == list(range(t + 1))
-    assert columns.size == 2 * FIRST
+    assert columns.size == 2 * FIRST_COLUMNS
 
 
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.7, None), (1.0, 3), (0.6, 5), (0.05, None), (1.0, 500)])

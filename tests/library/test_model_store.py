@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from posttrain.errors import ModelError
 from posttrain.models.forward import runs_in_rows
-from posttrain.models.given import fetch_model
-from posttrain.models.store import load_ends, load_model, load_scorer, load_tokenizer, new_model, save_model
+from posttrain.models.import_model import fetch_model
+from posttrain.models.store import load_model, load_scorer, load_stop_tokens, load_tokenizer, new_model, save_model
 from tests.library.models import tiny_folder, tiny_model
 
 
@@ -77,7 +77,7 @@ NORM = "model.norm.weight"
     ("damage", "words"),
     [
         (weights(lambda t: t.pop(NORM)), f"missing {NORM}"),
-        (weights(lambda t: t.update(extra=torch.zeros(2))), "foreign extra"),
+        (weights(lambda t: t.update(extra=torch.zeros(2))), "unexpected extra"),
         (weights(lambda t: t.update({NORM: torch.zeros(7)})), f"{NORM} has shape [7], expected [32]"),
         (weights(lambda t: t[NORM].fill_(float("nan"))), f"{NORM} is not finite"),
         (weights(lambda t: t.update({NORM: torch.ones(32, dtype=torch.int32)})), "is int32, expected floating point"),
@@ -156,11 +156,11 @@ def with_ends(folder: Path, content: str) -> Path:
 def test_the_ends_of_a_model_are_those_of_its_generation_config(
     folder: Path, tmp_path: Path, content: str, ends: tuple[int, ...]
 ) -> None:
-    assert load_ends(folder) == ()
+    assert load_stop_tokens(folder) == ()
     fetch_model(str(with_ends(folder, content)), None, tmp_path / "base")
-    assert load_ends(tmp_path / "base") == ends
+    assert load_stop_tokens(tmp_path / "base") == ends
     save_model(load_model(tmp_path / "base"), tmp_path / "trained", tmp_path / "base")
-    assert load_ends(tmp_path / "trained") == ends, "they go on from model to model"
+    assert load_stop_tokens(tmp_path / "trained") == ends, "they go on from model to model"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_the_ends_of_a_model_are_those_of_its_generation_config(
 )
 def test_ends_that_cannot_be_are_refused(folder: Path, content: str) -> None:
     with pytest.raises(ModelError, match=r"generation_config\.json"):
-        load_ends(with_ends(folder, content))
+        load_stop_tokens(with_ends(folder, content))
 
 
 def test_a_model_that_cannot_be_packed_says_at_load_that_it_is_slow(
@@ -198,7 +198,7 @@ def test_common_families_give_the_log_probs_of_their_own_forward(family: str) ->
     from posttrain.models.forward import score_tokens
     from posttrain.models.store import new_model
     from posttrain.rollout import token_rows
-    from posttrain.text.layout import pack
+    from posttrain.text.packing import pack
     from tests.library.models import plain_logps, random_rows
 
     shape = AutoConfig.for_model(

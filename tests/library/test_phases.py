@@ -10,9 +10,8 @@ import pytest
 from posttrain.errors import PipelineError
 from posttrain.measure import phases, timings
 from posttrain.measure.phases import Clock, phase
-from posttrain.train.loop import train
 from tests.library.models import tiny_folder
-from tests.library.test_training import CutError, CutSource, make_run
+from tests.library.test_training import CutError, CutSource, make_run, train
 
 
 class Hand:
@@ -103,13 +102,13 @@ def test_a_checkpoint_brings_the_seconds_of_the_life_before(
     cut = make_run(folder, "sft", tmp_path)
     object.__setattr__(cut, "source", CutSource(cut.source, 3))
     with pytest.raises(CutError):
-        train(cut)
+        train(cut, tmp_path)
 
     second = Clock(hand)  # as in the process that goes on
     monkeypatch.setattr(phases, "CLOCK", second)
     monkeypatch.setattr(timings, "CLOCK", second)
     second.begin()
-    train(make_run(folder, "sft", tmp_path))
+    train(make_run(folder, "sft", tmp_path), tmp_path)
     assert second.lives == 2
     assert second.seconds()["load"] == 7.0
 

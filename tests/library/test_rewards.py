@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.online.watch import Watch
+from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.params import Params, check
 from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number
@@ -237,11 +237,11 @@ def test_a_reward_of_the_users_own_by_import_path(tmp_path: Path, monkeypatch: p
 
 
 def test_a_run_that_cannot_learn_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = Watch("online.runs.grpo", terms(correct=1.0), compares=True)
+    watch = RewardMonitor("online.runs.grpo", terms(correct=1.0), compares=True)
     for number in range(6):
         watch.round([torch.zeros(4), torch.zeros(4)])
         assert ("in the last 5 rounds" in capsys.readouterr().err) == (number == 4), "once for each time it happens"
-    resumed = Watch("online.runs.grpo", terms(correct=1.0), compares=True)
+    resumed = RewardMonitor("online.runs.grpo", terms(correct=1.0), compares=True)
     resumed.load(watch.tensor())
     resumed.close()
     told = capsys.readouterr().err
@@ -251,13 +251,13 @@ def test_a_run_that_cannot_learn_says_so(capsys: pytest.CaptureFixture[str]) -> 
     for _ in range(12):
         resumed.round([torch.tensor([0.0, 1.0]), torch.ones(2)])
     resumed.close()
-    Watch("online.runs.reinforce", terms(correct=1.0), compares=False).close()
+    RewardMonitor("online.runs.reinforce", terms(correct=1.0), compares=False).close()
     assert capsys.readouterr().err == "", "groups that differ have a gradient"
 
 
 def test_the_first_completions_of_a_run_must_be_readable() -> None:
-    def watch() -> Watch:
-        return Watch("online.runs.grpo", terms(correct=1.0, format=0.2), compares=True)
+    def watch() -> RewardMonitor:
+        return RewardMonitor("online.runs.grpo", terms(correct=1.0, format=0.2), compares=True)
 
     given = terms(correct=1.0, format=0.2)
     patient, unread = watch(), scored(given, *["seven"] * 32)

@@ -17,8 +17,8 @@ from posttrain.tables.columns import from_rows
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train import mapped_rows as mapped
-from posttrain.train.epochs import EpochSource
-from posttrain.train.examples import Examples, RowLimit, examples
+from posttrain.train.batch_sources import EpochSource
+from posttrain.train.examples import Examples, RowLimit, make_examples
 from posttrain.train.mapped_rows import mapped_rows
 from posttrain.train.tokenize_tables import comparisons, demonstrations, feedback, rankings, windows
 from tests.library.models import TEXTS
@@ -76,7 +76,7 @@ def test_rows_are_those_of_the_tokenizer(text: ChatText, kept: bool, monkeypatch
     found = demonstrations(text, frame, LONG, "here", "all")
     assert [example.rows for example in found] == [[row] for row in expected]
     assert found.tokens.tolist() == [len(row) for row in expected]
-    assert found.learned == sum(len(row.rest) for row in expected)
+    assert found.trained_tokens == sum(len(row.rest) for row in expected)
     assert bool(files()) == kept
 
 
@@ -124,7 +124,7 @@ def test_masks_and_batches_are_kept(tmp_path: Path) -> None:
         return [rows[record["n"]] for record in records]
 
     file = mapped._write(tmp_path / "rows.arrow", frame, encode)
-    found = examples(mapped.MappedRows(file))
+    found = make_examples(mapped.MappedRows(file))
     file.unlink()
     assert [example.rows[0] for example in found] == rows
     sources = [EpochSource(one, 4, 2, seed=3) for one in (found, list(found))]
@@ -161,7 +161,7 @@ def test_a_table_is_tokenized_once(text: ChatText, tokenizer: Path, monkeypatch:
             file.write_bytes(data)
     assert again()
     assert not again()
-    monkeypatch.setattr(mapped, "KEPT_BYTES", kept.stat().st_size)
+    monkeypatch.setattr(mapped, "CACHE_BYTES", kept.stat().st_size)
     assert again(table=frame.tail(18))
     assert len(files()) == 2, "the least recently used files are removed"
 
@@ -179,7 +179,7 @@ def test_long_rows_are_left_out_or_cut_and_counted(text: ChatText, capsys: pytes
     expected = [TokenRow(row.prompt, row.rest[: most - len(row.prompt)]) for row in whole if len(row.prompt) < most]
     assert [example.rows[0] for example in cut] == expected
     assert cut.tokens.tolist() == [len(row) for row in expected]
-    assert cut.learned == sum(len(row.rest) for row in expected)
+    assert cut.trained_tokens == sum(len(row.rest) for row in expected)
     told = f"{long - len(full)} cut, {len(full)} left out because no answer would be left"
     assert capsys.readouterr().out == f"here: {long} of 40 rows are longer than {most} tokens: {told}\n"
     assert 0 < len(full) < long
@@ -196,6 +196,6 @@ def test_a_cut_row_keeps_a_trained_token() -> None:
         def row(self, place: int) -> TokenRow:
             return TokenRow([1] * 4, [2] * 6, [False] * 5 + [True] if place else [True] + [False] * 5)
 
-    cut = examples(Given()).limited(RowLimit(max_tokens=8, long_rows="cut"), "here")
+    cut = make_examples(Given()).limited(RowLimit(max_tokens=8, long_rows="cut"), "here")
     assert isinstance(cut, Examples)
     assert [example.rows[0] for example in cut] == [TokenRow([1] * 4, [2] * 4, [True] + [False] * 3)]

@@ -25,7 +25,7 @@ from posttrain.errors import TrainingError
 from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
-from posttrain.online.rollouts import RolloutParams, Rollouts, Shaping
+from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
 from posttrain.online.sources import MixedSource, PtxSource, pair_rule
 from posttrain.online.trpo import Trpo
@@ -36,10 +36,11 @@ from posttrain.tables.columns import with_ids
 from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText
 from posttrain.train import randomness
+from posttrain.train.batch_sources import BatchSource, EpochSource, Example
 from posttrain.train.checkpoint import Checkpoints, fingerprint, run_key
-from posttrain.train.epochs import EpochSource, Example, Source
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import Run, train
+from posttrain.train.loop import TrainingParams, TrainingRun
+from posttrain.train.loop import train as train_with
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.step import AdamW, Batch, OptimizerParams, StepClosure, Update
@@ -75,7 +76,7 @@ class CutError(Exception):
 class CutSource:
     """A source that ends the run when it is asked for one batch too many."""
 
-    def __init__(self, inner: Source, last: int) -> None:
+    def __init__(self, inner: BatchSource, last: int) -> None:
         self._inner, self._last = inner, last
 
     def __getattr__(self, name: str) -> Any:
@@ -107,13 +108,15 @@ def items(folder: Path, kind: str) -> list[Example]:
 
 
 def groups(
-    folder: Path, models: ModelSet, needs: frozenset[str], params: RolloutParams | None = None, shaping: Any = None
-) -> Rollouts:
+    folder: Path, models: ModelSet, needs: frozenset[str], params: RolloutParams | None = None, plan: Any = None
+) -> RolloutSource:
     text = ChatText(load_tokenizer(folder))
     prompts = [Prompt(f"p{i}", asked(i), text.prompt(asked(i)), "1") for i in range(5)]
     sampler, reward = LocalSampler(models.policy, text.stops, models.runtime), function_reward(few_numbers)
     params = params or RolloutParams.model_validate(ROLLOUT)
-    return Rollouts(prompts, sampler, reward, models, needs, params, text=text, seed=0, shaping=shaping or Shaping())
+    return RolloutSource(
+        prompts, sampler, reward, models, needs, params, text=text, seed=0, plan=plan or SamplingPlan()
+    )
 
 
 def asked(i: int) -> list[dict[str, str]]:
@@ -127,13 +130,13 @@ def settings_of(name: str) -> OnlineParams:
         inputs |= {"teacher": "base/other", "demonstrations": "none"}
         over = {"algorithm": name, **inputs, "own": 1.0, "rollout": ROLLOUT}
         over |= {"context": "Be brief."} if name == "context_distill" else {}
-        return check(DISTILL[name].model, DISTILL[name].row.laid(over), where=name)
+        return check(DISTILL[name].model, DISTILL[name].row.merged(over), where=name)
     row, over = VARIANTS.get(name, (name, {}))
     over = merge({"algorithm": row, **inputs, "corpus": "none", "rollout": ROLLOUT}, over)
-    return check(ONLINE[row].model, ONLINE[row].row.laid(over), where=name)
+    return check(ONLINE[row].model, ONLINE[row].row.merged(over), where=name)
 
 
-def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, Source]:
+def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, BatchSource]:
     """The objective, models and source of a run that samples, as the stage makes them."""
     params, policy = settings_of(name), load_model(folder)
     objective = params.objective()
@@ -151,7 +154,7 @@ def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, So
         if teacher is None
         else Teacher(teacher, params.formula(), told_apart if name == "context_distill" else None),
     )  # fmt: skip
-    samples = groups(folder, models, needs, params.rollout, params.shaping())
+    samples = groups(folder, models, needs, params.rollout, params.sampling_plan())
     if name == "ptx":
         windows = [Example([TokenRow([], list(range(9 + i, 20 + i)))]) for i in range(5)]
         return objective, models, PtxSource(samples, windows, 2, 0)
@@ -160,7 +163,7 @@ def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, So
     return objective, models, params.source(samples, text)
 
 
-def make_run(folder: Path, name: str, place: Path) -> Run:
+def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
     """One small run of each kind, everything made anew as a fresh process would."""
     objective: Any
     update: Update
@@ -179,10 +182,15 @@ def make_run(folder: Path, name: str, place: Path) -> Run:
     update = AdamW(trained, OPTIMIZER, source.steps)
     if name == "trpo":
         update = Trpo(models.policy, TrpoOptions(delta=0.02, iterations=4))
-    return Run(name, objective, source, models, update, Checkpoints(name, {}, []), place / f"{name}.csv", 1)
+    return TrainingRun(name, TrainingParams(checkpoint_every=1), [], objective, source, models, update, 0)
 
 
-def digest(run: Run) -> str:
+def train(run: TrainingRun, place: Path) -> MetricsLog:
+    """Train with checkpoints of its own and its metrics in `place`."""
+    return train_with(run, Checkpoints(run.name, {}, []), place / f"{run.name}.csv")
+
+
+def digest(run: TrainingRun) -> str:
     total = hashlib.sha256()
     for module in run.models.trained.values():
         for parameter in module.parameters():
@@ -221,7 +229,7 @@ def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(
     monkeypatch.setenv("DVC_ROOT", str(tmp_path / "whole"))
     whole = make_run(folder, name, tmp_path)
     start = digest(whole)
-    train(whole)
+    train(whole, tmp_path)
     expected, log = digest(whole), (tmp_path / f"{name}.csv").read_text()
     assert expected != start, "the run changed nothing, so the test would prove nothing"
 
@@ -230,9 +238,9 @@ def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(
         cut = make_run(folder, name, tmp_path)
         object.__setattr__(cut, "source", CutSource(cut.source, last))
         with pytest.raises(CutError):
-            train(cut)
+            train(cut, tmp_path)
     again = make_run(folder, name, tmp_path)
-    train(again)
+    train(again, tmp_path)
     assert digest(again) == expected
     assert (tmp_path / f"{name}.csv").read_text() == log
 
@@ -258,7 +266,7 @@ class Shaken:
 def test_a_cut_run_goes_on_with_the_same_random_numbers(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shaken() -> Run:
+    def shaken() -> TrainingRun:
         run = make_run(folder, "sft", tmp_path)
         object.__setattr__(run, "update", Shaken(run.update))
         return run
@@ -268,7 +276,7 @@ def test_a_cut_run_goes_on_with_the_same_random_numbers(
         monkeypatch.setenv("DVC_ROOT", str(tmp_path / place))
         randomness.seed(7)
         whole = shaken()
-        train(whole)
+        train(whole, tmp_path)
         expected.append(digest(whole))
     assert expected[0] == expected[1], "the seed does not decide the random numbers"
 
@@ -277,10 +285,10 @@ def test_a_cut_run_goes_on_with_the_same_random_numbers(
     cut = shaken()
     object.__setattr__(cut, "source", CutSource(cut.source, 3))
     with pytest.raises(CutError):
-        train(cut)
+        train(cut, tmp_path)
     randomness.seed(8)  # a new process is anywhere
     again = shaken()
-    train(again)
+    train(again, tmp_path)
     assert digest(again) == expected[0]
 
 
@@ -341,7 +349,7 @@ def test_text_beside_samples_is_learned_from_and_changes_no_advantage(folder: Pa
     prepared = objective.prepare(batch.columns, objective.initial_state()).step
     alone, _, plain = sampled_run(folder, "ppo", folder.parent)
     other = alone.prepare(models.add_scored_columns(plain.batch(0), alone.needs).columns, alone.initial_state()).step
-    acted_N = ~prepared.spread(text_B)
+    acted_N = ~prepared.repeat_to_tokens(text_B)
     torch.testing.assert_close(prepared.tokens["advantage"][acted_N], other.tokens["advantage"])
     assert float(prepared.tokens["ptx_weight"][~acted_N].sum()) == pytest.approx(1.0)
 
@@ -353,7 +361,7 @@ def test_a_teacher_with_a_context_is_asked_with_it(folder: Path, tmp_path: Path)
         AutoModelForCausalLM.from_pretrained(place, attn_implementation="eager")
         for place in (folder, tiny_folder(tmp_path / "same", seed=3))
     ]
-    seen = models.with_gradient(batch, objective.needs).tokens["teacher_kl"].detach()
+    seen = models.forward(batch, objective.needs).tokens["teacher_kl"].detach()
     expected = []
     for prompt, completion in ((row.prompt, row.rest) for row in batch.rows):
         theirs = models.teacher.prompts[tuple(prompt)]  # type: ignore[union-attr, index]
@@ -372,14 +380,14 @@ def test_opponents_come_from_the_mixture_and_are_not_learned_from(folder: Path) 
     opponent_B = batch.columns.rows["opponent"]
     assert opponent_B.tolist() == [False, False, True] * 2
     prepared = objective.prepare(batch.columns, objective.initial_state()).step
-    assert float(prepared.tokens["weight"][prepared.spread(opponent_B)].abs().max()) == 0.0
-    own = prepared.tokens["weight"][~prepared.spread(opponent_B)]
+    assert float(prepared.tokens["weight"][prepared.repeat_to_tokens(opponent_B)].abs().max()) == 0.0
+    own = prepared.tokens["weight"][~prepared.repeat_to_tokens(opponent_B)]
     torch.testing.assert_close(own, torch.full_like(own, 1 / 4))
 
 
 def test_trpo_never_leaves_its_region(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    log = train(make_run(folder, "trpo", tmp_path))
+    log = train(make_run(folder, "trpo", tmp_path), tmp_path)
     assert all(row["trust_kl"] <= 0.02 for row in log.rows)
     assert any(row["step_share"] > 0 for row in log.rows), "no step was ever taken"
 
@@ -405,10 +413,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
     cut = make_run(folder, "sft", tmp_path)
     object.__setattr__(cut, "source", CutSource(cut.source, 2))
     with pytest.raises(CutError):
-        train(cut)
+        train(cut, tmp_path)
     monkeypatch.setattr(LikelihoodObjective, "loss", _broken(LikelihoodObjective.loss))
     with pytest.raises(TrainingError, match="loss and grad_norm not finite at step 2"):
-        train(run)
+        train(run, tmp_path)
     kept = Checkpoints("sft", {}, []).resume(lambda saved: saved)
     assert kept is not None and kept.step == 2
 
@@ -425,7 +433,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    train(make_run(folder, "sft", tmp_path))
+    train(make_run(folder, "sft", tmp_path), tmp_path)
     checkpoints = Checkpoints("sft", {}, [])
     newest = checkpoints.resume(lambda saved: saved)
     assert newest is not None

@@ -96,7 +96,7 @@ def objective_of(name: str) -> Any:
 def models_of(folder: Path, needs: frozenset[str], micro_tokens: int) -> ModelSet:
     """Models on the device, as the needs call for."""
     device = Runtime(DeviceParams(device="cpu"))
-    device.torch = torch.device(DEVICE)
+    device.device = torch.device(DEVICE)
     return ModelSet(
         load_model(folder).to(DEVICE),
         device,
@@ -120,7 +120,7 @@ def problem(folder: Path, name: str, rows: int, micro_tokens: int) -> StepClosur
         "margin": torch.zeros(rows),
     }
     tokens = sum(len(ids) for ids in completions)
-    fixed = {kind: torch.full((tokens,), -1.0) for kind in ("old_logp", "ref_logp", "anchor", "old_value")}
+    fixed = {kind: torch.full((tokens,), -1.0) for kind in ("old_logp", "ref_logp", "step_start_logp", "old_value")}
     pairs = torch.arange(rows) // 2 if "side" in objective.needs else None
     batch = make_batch(token_rows(prompts, completions), columns, fixed, pairs)
     prepared = objective.prepare(batch.columns, objective.initial_state()).step
@@ -148,7 +148,7 @@ def test_scoring_a_batch_waits_once_for_each_column(folder: Path) -> None:
         models = models_of(folder, frozenset({"value"}), micro_tokens)
         batch = make_batch(token_rows(*random_rows(16)))
         with reads() as found:
-            filled = models.add_scored_columns(batch, frozenset({"ref_logp", "anchor", "value"}))
+            filled = models.add_scored_columns(batch, frozenset({"ref_logp", "step_start_logp", "value"}))
         assert found == ["cpu"] * 3
         assert {part.device.type for part in filled.columns.tokens.values()} == {"cpu"}
 

@@ -16,8 +16,8 @@ from posttrain.rollout import TokenRow
 from posttrain.tables.columns import from_rows
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
-from posttrain.text.layout import pack
-from posttrain.text.templates import Asked, Template
+from posttrain.text.packing import pack
+from posttrain.text.templates import RenderRequest, Template
 from posttrain.train.examples import RowLimit
 from posttrain.train.tokenize_tables import demonstrations
 from tests.library.models import tiny_folder
@@ -179,7 +179,7 @@ def test_blocks_lie_where_transformers_has_them(folder: Path) -> None:
     theirs = tokenizer.apply_chat_template(
         LONG, chat_template=MARKED, return_dict=True, return_assistant_tokens_mask=True
     )
-    (ours,) = Template(MARKED, {}, "2024-07-26").render([Asked(LONG, False)])
+    (ours,) = Template(MARKED, {}, "2024-07-26").render([RenderRequest(LONG, False)])
     marked = [token for token, own in zip(theirs["input_ids"], theirs["assistant_masks"], strict=True) if own]
     assert tokenizer.decode(marked) == "".join(ours.text[slice(*block)] for block in ours.blocks)
 

@@ -17,13 +17,13 @@ STOPPED = """
 import torch
 from pathlib import Path
 from posttrain.sections import load_settings
-from posttrain.train.checkpoint import Checkpoints, Saved
-from posttrain.train.loop import decisive, RUNS_ON
+from posttrain.train.checkpoint import CheckpointData, Checkpoints
+from posttrain.train.loop import checkpoint_settings, RUNS_ON
 for stage, group in (("base@tiny", "base.scratch"), ("sft@main", "sft.runs")):
-    settings = decisive(load_settings(group, stage.partition("@")[2]))
+    settings = checkpoint_settings(load_settings(group, stage.partition("@")[2]))
     kept = Checkpoints(stage, {**settings, RUNS_ON: "cpu"}, [Path("data/two_step/chat.parquet")])
     for step in (1, 2, 3):
-        kept.save(Saved(step, {"weight": torch.zeros(4)}, {}))
+        kept.save(CheckpointData(step, {"weight": torch.zeros(4)}, {}))
 """
 
 

@@ -249,7 +249,7 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
         ("online: {runs: {a: {surrogate: {hih: 1.0}}}}", "online.runs.a.surrogate.hih: unknown key. Did you mean"),
         (
             "online: {runs: {a: {rollout: {sampling: {top_p: 0.9}}}}}",
-            "rollout.sampling: top_p = 0.9 draws from another",
+            "rollout.sampling: top_p = 0.9 samples from another",
         ),
         (
             "online: {runs: {a: {rollout: {sampling: {top_k: 5}}}}}",

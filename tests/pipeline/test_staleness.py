@@ -45,8 +45,8 @@ EDITS = {
     "a surrogate that no run uses": ("algorithms/surrogates/sapo.py", "def ", "NEW = 1\n", set()),
     "a row that no run uses": (
         "algorithms/policy_rows.py",
-        'Row(\n            "rloo"',
-        'Row("new", "", "", {}), ',
+        'AlgorithmRow(\n            "rloo"',
+        'AlgorithmRow("new", "", "", {}), ',
         set(),
     ),
     "a reward that no run uses": ("rewards/learned.py", "class ", "NEW = 1\n", set()),

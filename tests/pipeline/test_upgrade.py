@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from ruamel.yaml import YAML
 
 from posttrain.errors import ModelError, ParamsError, TableError
 from posttrain.models.store import load_model
@@ -17,6 +18,7 @@ from posttrain.params import read, read_yaml
 from posttrain.sections import check_params, load_settings
 from posttrain.tables.store import read_table, write_table
 from posttrain.upgrade import upgrade
+from posttrain.upgrade_params import upgraded
 from tests.library.models import tiny_folder
 from tests.tables.samples import table_of
 from tests.workspace import ROOT, environment
@@ -241,3 +243,12 @@ def test_the_command_asks_for_yes(old: Path) -> None:
     env = environment() | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-m", "posttrain", "upgrade"], env=env, capture_output=True, text=True)
     assert done.returncode == 0 and "Nothing is changed yet." in done.stdout, done.stderr
+
+
+def test_renamed_keys_of_present_runs_move() -> None:
+    old = YAML().load(
+        "base: {scratch: {tiny: {shape: {spread: 0.02}}}}\nsft: {runs: {main: {device: {replay: true}}}}\n"
+    )
+    new, notes = upgraded(old)
+    assert new["base"]["scratch"]["tiny"]["shape"] == {"init_std": 0.02} and notes == []
+    assert new["sft"]["runs"]["main"]["device"] == {"cuda_graphs": True}

@@ -10,7 +10,7 @@ import pytest
 
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.packaged import FOLDER, MODELS
-from posttrain.models.store import load_ends, load_policy, load_tokenizer
+from posttrain.models.store import load_policy, load_stop_tokens, load_tokenizer
 from posttrain.params import read_yaml
 from posttrain.rollout import Prompt
 from posttrain.sampling.local import LocalSampler
@@ -70,7 +70,7 @@ def test_every_conversion_gives_the_same_bytes(workspace: Path) -> None:
 
 def test_it_answers_a_question(workspace: Path) -> None:
     folder = workspace / "models" / "base" / "smol"
-    text = ChatText(load_tokenizer(folder), str(folder), load_ends(folder))
+    text = ChatText(load_tokenizer(folder), str(folder), load_stop_tokens(folder))
     sampler = LocalSampler(load_policy(folder), text.stops, Runtime(DeviceParams(device="cpu")))
     asked = Prompt("p", [{"role": "user", "content": "What is the capital of France?"}], ())
     (one,) = generate_rollouts(

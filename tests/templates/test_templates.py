@@ -19,7 +19,7 @@ from posttrain.models.store import load_tokenizer
 from posttrain.rollout import TokenRow
 from posttrain.text.chat import ChatText, Trained
 from posttrain.text.chat_template import Conversation
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from tests.templates.packages import FOLDER, PACKAGES
 
 pytestmark = [

@@ -1,4 +1,4 @@
-"""The table of surrogates: each file here holds some, with their options; a run imports the file of its own."""
+"""The table of surrogates; a run imports only the file of its own."""
 
 from __future__ import annotations
 

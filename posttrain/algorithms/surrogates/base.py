@@ -1,4 +1,4 @@
-"""What a surrogate is: the term of each token that a policy objective maximises. The first of them are here."""
+"""The surrogate of a policy objective: the term of each token that it maximises; and the common ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from posttrain.choices import Options
 from posttrain.formulas.policy import (
-    beyond,
     cispo,
     importance,
     outside,
+    outside_either_edge,
     ppo_clip,
     reinforce,
     sequence_log_ratio,
@@ -27,12 +27,12 @@ __all__ = ["Options", "Surrogate", "Tokens"]
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a surrogate sees: flat columns [N] of some tokens, whole rows of them where it needs sequences."""
+    """The inputs of a surrogate: flat columns [N] of some tokens, whole rows of them where it needs sequences."""
 
     logp: Tensor
     """[N] under the trained policy, with gradient."""
     old_logp: Tensor
-    """[N] under the policy that sampled."""
+    """[N] under the sampling policy."""
     log_ratio: Tensor
     """[N] logp - old_logp by the surrogate's own `log_ratio`, bounded at 20 in size."""
     ratio: Tensor
@@ -42,7 +42,7 @@ class Tokens:
     lengths: Tensor
     """[B] tokens of each row; of use only to a surrogate that needs sequences."""
     columns: Mapping[str, Tensor]
-    """[N] all other token columns, those that `prepare` made among them."""
+    """[N] all other token columns, those of `prepare` included."""
 
 
 @dataclass(frozen=True)
@@ -53,25 +53,25 @@ class Surrogate:
     """
 
     options: type[Options]
-    item: Callable[[Tokens, Any], Tensor]
-    """(tokens, options) -> [N], to maximise. On the policy's own samples its gradient has to be the advantage."""
+    term: Callable[[Tokens, Any], Tensor]
+    """(tokens, options) -> [N], maximised. Where ratio is 1 its gradient by logp must be the advantage."""
     formula: str
     clipped: Callable[[Tokens, Any], Tensor] | None = None
     """Which tokens have lost their gradient, for the metric `clip_fraction`."""
     log_ratio: Callable[[Tensor, Tensor, Tensor], Tensor] = token_log_ratio
     """(logp, old_logp, lengths) -> [N]."""
     has_ratio: bool = True
-    """Whether it corrects for the policy that sampled; else samples serve one update and are never replayed."""
+    """Whether it corrects for the sampling policy; else samples are used for one update and never replayed."""
     needs_sequence: bool = False
-    """Whether a token's term depends on other tokens of its row; else the loss is formed tile by tile."""
+    """Whether a token's term depends on other tokens of its row; else the loss is computed tile by tile."""
     per_sequence: bool = False
     """Whether the term is one number per row, which needs one advantage per row and the mean over its tokens."""
     needs: frozenset[str] = field(default_factory=frozenset)
     """Columns beyond log-probs and advantages (objective.py)."""
     prepare: Callable[[Ragged, Any], dict[str, Tensor]] | None = None
-    """(step, options) -> token columns that look across the whole step; `dropped` marks tokens whose term is 0."""
+    """(step, options) -> token columns that depend on the whole step; `dropped` marks tokens whose term is 0."""
     charge: str | None = None
-    """The option that prices moving away from the sampler, if there is one: a gradient without an advantage."""
+    """The option that is the coefficient of a penalty for moving away from the sampling policy, if there is one."""
 
 
 class UpperEdge(Options):
@@ -91,7 +91,7 @@ class UpperEdge(Options):
 
 
 class ClipOptions(UpperEdge):
-    """Both edges: with one alone a ratio could fall freely where A < 0."""
+    """Both edges: with only one the ratio could fall without bound where A < 0."""
 
     low: float = Field(0.2, gt=0, le=1, description="lower edge of the ratio: 1 - low")
 
@@ -104,7 +104,7 @@ class CispoOptions(UpperEdge):
 
 
 class GspoOptions(ClipOptions):
-    """Edges of the ratio of a whole sequence, which hardly moves."""
+    """Edges of the ratio of a whole sequence, which stays close to 1."""
 
     low: float = Field(3e-4, gt=0, le=1, description="lower edge of the sequence's ratio: 1 - low")
     high: float = Field(4e-4, description="upper edge of the sequence's ratio: 1 + high")
@@ -122,7 +122,7 @@ SURROGATES = {
         CispoOptions,
         lambda tokens, o: cispo(tokens.ratio, tokens.logp, tokens.advantage, o.low, o.high),
         "sg(clip(r, 1 - low, 1 + high)) A logp",
-        clipped=lambda tokens, o: beyond(tokens.ratio, o.low, o.high),
+        clipped=lambda tokens, o: outside_either_edge(tokens.ratio, o.low, o.high),
     ),
     "reinforce": Surrogate(
         Options, lambda tokens, _: reinforce(tokens.logp, tokens.advantage), "A logp", has_ratio=False

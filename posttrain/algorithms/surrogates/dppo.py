@@ -1,4 +1,4 @@
-"""DPPO: tokens that move further away are masked by a divergence from the sampler, not by their ratio."""
+"""DPPO: tokens are masked by their divergence from the sampling policy, not by their ratio."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DppoOptions(Options):
 
 
 class DppoKlOptions(DppoOptions):
-    """The same, for a divergence of another scale."""
+    """The same with limits on the scale of the KL."""
 
     limit_pos: float = Field(0.05, gt=0, description="largest divergence of tokens with A > 0")
     limit_neg: float = Field(0.05, gt=0, description="largest divergence of tokens with A < 0")
@@ -46,18 +46,18 @@ def _log_rest(logp: Tensor) -> Tensor:
 
 def _dppo(divergence: Callable[[Tensor, Tensor], Tensor], options: type[DppoOptions], formula: str) -> Surrogate:
     def masked(tokens: Tokens, o: DppoOptions) -> Tensor:
-        """Whether the update moves a token further away that is too far away already (Qi 2026)."""
+        """Whether the update would move a token further that is beyond the limit already (Qi 2026)."""
         with torch.no_grad():
             far, moved = divergence(tokens.logp, tokens.old_logp), tokens.logp - tokens.old_logp
             up = (tokens.advantage > 0) & (moved > 0) & (far > o.limit_pos)
             return up | ((tokens.advantage < 0) & (moved < 0) & (far > o.limit_neg))
 
-    def item(tokens: Tokens, o: DppoOptions) -> Tensor:
+    def term(tokens: Tokens, o: DppoOptions) -> Tensor:
         """sg(min(r, cap) M) A logp, r against the sampler."""
         weight = tokens.ratio.detach().clamp(max=o.cap).masked_fill(masked(tokens, o), 0.0)
         return weight * tokens.advantage * tokens.logp
 
-    return Surrogate(options, item, formula, clipped=masked)
+    return Surrogate(options, term, formula, clipped=masked)
 
 
 SURROGATES = {

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
-from posttrain.formulas.ragged import mean_rows, spread
+from posttrain.formulas.ragged import mean_rows, repeat_to_tokens
 
 
 class GmpoOptions(Options):
@@ -18,15 +18,15 @@ class GmpoOptions(Options):
 
 def gmpo(tokens: Tokens, options: GmpoOptions) -> Tensor:
     """exp(mean_t min(log r, edge)) A, or exp(mean_t max(log r, -edge)) A where A < 0 (Zhao 2025)."""
-    held_N = torch.where(
+    clamped_N = torch.where(
         tokens.advantage < 0, tokens.log_ratio.clamp(min=-options.edge), tokens.log_ratio.clamp(max=options.edge)
     )
-    mean_B = mean_rows(held_N, tokens.lengths)
-    return spread(mean_B, tokens.lengths, held_N.numel()).exp() * tokens.advantage
+    mean_B = mean_rows(clamped_N, tokens.lengths)
+    return repeat_to_tokens(mean_B, tokens.lengths, clamped_N.numel()).exp() * tokens.advantage
 
 
-def held(tokens: Tokens, options: GmpoOptions) -> Tensor:
-    """Whether a token's log ratio stands at the edge, without gradient."""
+def clipped(tokens: Tokens, options: GmpoOptions) -> Tensor:
+    """Whether a token's log ratio is clamped, without gradient."""
     above, below = tokens.log_ratio > options.edge, tokens.log_ratio < -options.edge
     return (above & (tokens.advantage > 0)) | (below & (tokens.advantage < 0))
 
@@ -36,7 +36,7 @@ SURROGATES = {
         GmpoOptions,
         gmpo,
         "exp(mean_t min(log r, edge)) A; max(log r, -edge) where A < 0",
-        clipped=held,
+        clipped=clipped,
         needs_sequence=True,
         per_sequence=True,
     )

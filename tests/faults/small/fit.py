@@ -13,7 +13,7 @@ from posttrain.measure.phases import phase
 from posttrain.params import read_yaml
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import decode
-from posttrain.train.checkpoint import Checkpoints, Saved
+from posttrain.train.checkpoint import CheckpointData, Checkpoints
 from posttrain.workspace import metrics_path, model_path, write_json
 
 EVERY = 5
@@ -26,14 +26,14 @@ def main(run: str) -> None:
     with phase("load"):
         numbers = decode(table)["number"].to_list()
     checkpoints = Checkpoints(f"fit@{run}", params, [table])
-    saved = checkpoints.resume(lambda found: found) or Saved(0, {"weight": torch.zeros(64)}, {})
+    saved = checkpoints.resume(lambda found: found) or CheckpointData(0, {"weight": torch.zeros(64)}, {})
     print(f"fit begins at step {saved.step}", flush=True)
     weight = saved.tensors["weight"]
     for step in range(saved.step + 1, params["steps"] + 1):
         weight = weight * params["rate"] + SCALE * numbers[step % len(numbers)]
         time.sleep(PAUSE_S)
         if step % EVERY == 0:
-            checkpoints.save(Saved(step, {"weight": weight}, {}))
+            checkpoints.save(CheckpointData(step, {"weight": weight}, {}))
     name = f"fit@{run}"
     model_path(name).mkdir(parents=True, exist_ok=True)
     save_file({"weight": weight}, str(model_path(name) / "model.safetensors"))

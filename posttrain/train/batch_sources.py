@@ -1,4 +1,4 @@
-"""Where the batches of a run come from; those of given rows: every example once an epoch, in an order by the seed."""
+"""Batch sources: the batches of a run; those over examples use each once per epoch, in an order by the seed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch, make_batch
 
 
-class Source(Protocol):
-    """Where the batches of a run come from."""
+class BatchSource(Protocol):
+    """The batches of a run, one per optimizer step.
+
+    Example: `EpochSource([Example([TokenRow([5, 6], [7])])], batch_size=1, epochs=2, seed=0).batch(0)`
+    """
 
     @property
     def steps(self) -> int:
@@ -27,23 +30,23 @@ class Source(Protocol):
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Numbers about the last batch that are worth a column."""
+        """Metrics of the last batch."""
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What must be kept to resume from here; nothing where the step alone decides the batch."""
+        """What a checkpoint needs to resume; nothing where the step alone decides the batch."""
         return {}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Resume from what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         if tensors:
-            raise ValueError(f"this source keeps nothing, so {sorted(tensors)} are of another one")
+            raise ValueError(f"this source has no state, so {sorted(tensors)} belong to another one")
 
 
-class WrappedSource(Source):
-    """A source around another one, which keeps all there is to keep."""
+class WrappedSource(BatchSource):
+    """A source around another one, which holds all the state."""
 
-    def __init__(self, inner: Source) -> None:
+    def __init__(self, inner: BatchSource) -> None:
         self._inner = inner
 
     @property
@@ -56,27 +59,27 @@ class WrappedSource(Source):
         return self._inner.batch(step)
 
     def metrics(self) -> dict[str, float]:
-        """What the inner source has seen."""
+        """The metrics of the inner source."""
         return self._inner.metrics()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What the inner source keeps."""
+        """The state of the inner source."""
         return self._inner.state_dict()
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Resume from what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._inner.load_state_dict(tensors)
 
 
 @dataclass(frozen=True)
 class Example:
-    """Rows that belong together (one answer, or the answers of a comparison), with a value per row for each column."""
+    """Rows that stay together (an answer, or the answers of a comparison), with a value per row for each column."""
 
     rows: Sequence[TokenRow]
     columns: dict[str, Sequence[float]] = field(default_factory=dict)
 
 
-class EpochSource(Source):
+class EpochSource(BatchSource):
     """A source over a list of examples; the last batch of an epoch may be smaller."""
 
     def __init__(self, examples: Sequence[Example], batch_size: int, epochs: float, seed: int) -> None:
@@ -96,11 +99,11 @@ class EpochSource(Source):
             len(self.examples), generator=torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
         )
         chosen = order[place * self.batch_size : (place + 1) * self.batch_size].tolist()
-        return stack([self.examples[i] for i in chosen])
+        return collate([self.examples[i] for i in chosen])
 
 
 class StepSource(EpochSource):
-    """As many epochs as it takes to make exactly so many steps."""
+    """An epoch source of exactly this many steps."""
 
     def __init__(self, examples: Sequence[Example], batch_size: int, steps: int, seed: int) -> None:
         super().__init__(examples, batch_size, 1, seed)
@@ -108,7 +111,7 @@ class StepSource(EpochSource):
 
 
 class KtoSource(EpochSource):
-    """Feedback rows, each batch with its prompts answered by their neighbours' answers (label 0) to estimate KL."""
+    """Feedback rows, and in each batch its prompts with their neighbours' answers (label 0) to estimate the KL."""
 
     def batch(self, step: int) -> Batch:
         """The rows of one step and as many mismatched ones."""
@@ -119,8 +122,8 @@ class KtoSource(EpochSource):
         return make_batch([*batch.rows, *(others if count > 1 else [])], {"label": labels})
 
 
-class ChunkedSource(Source):
-    """The data in parts, one after the other; each part's reference is the policy before it (sDPO, Kim 2024)."""
+class ChunkedSource(BatchSource):
+    """The data in parts, one after the other; the reference of a part is the policy at its start (sDPO, Kim 2024)."""
 
     def __init__(
         self, examples: Sequence[Example], batch_size: int, epochs: float, seed: int, *, parts: int, models: ModelSet
@@ -128,7 +131,7 @@ class ChunkedSource(Source):
         if parts > len(examples):
             raise ValueError(f"{len(examples)} examples cannot be cut into {parts} parts")
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed)).tensor_split(parts)
-        self._parts = [EpochSource(_Some(examples, part.tolist()), batch_size, epochs, seed) for part in order]
+        self._parts = [EpochSource(_Subset(examples, part.tolist()), batch_size, epochs, seed) for part in order]
         self._models = models
 
     @property
@@ -137,7 +140,7 @@ class ChunkedSource(Source):
         return sum(part.steps for part in self._parts)
 
     def batch(self, step: int) -> Batch:
-        """The examples of one step; the first step of a part renews the reference."""
+        """The examples of one step; the first step of a part copies the policy to the reference."""
         place = step
         for part in self._parts:
             if place < part.steps:
@@ -148,12 +151,12 @@ class ChunkedSource(Source):
         raise IndexError(f"there is no step {step}")
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The reference of the part in hand."""
+        """The reference of the current part."""
         reference: Any = self._models.reference
         return dict(reference.named_parameters())
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Resume with the reference of the part in hand."""
+        """Restore the reference of the current part."""
         reference: Any = self._models.reference
         with torch.no_grad():
             for name, parameter in reference.named_parameters():
@@ -161,8 +164,8 @@ class ChunkedSource(Source):
 
 
 @dataclass(frozen=True)
-class _Some(Sequence[Example]):
-    """Some of the examples, which are not read before a batch needs them."""
+class _Subset(Sequence[Example]):
+    """Some of the examples, read only when a batch needs them."""
 
     examples: Sequence[Example]
     numbers: list[int]
@@ -174,8 +177,8 @@ class _Some(Sequence[Example]):
         return self.examples[self.numbers[index]]
 
 
-def stack(examples: Sequence[Example]) -> Batch:
-    """Items as one batch; their rows share an item number."""
+def collate(examples: Sequence[Example]) -> Batch:
+    """Examples as one batch; the rows of an example share an item number."""
     rows = [row for example in examples for row in example.rows]
     names = examples[0].columns if examples else {}
     columns = {name: torch.tensor([float(v) for example in examples for v in example.columns[name]]) for name in names}

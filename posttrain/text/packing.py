@@ -1,9 +1,8 @@
-"""Rows of token ids packed into one sequence without padding, each prompt once however many answers share it.
+"""Rows of token ids packed into one sequence without padding; a prompt shared by several rows is stored once.
 
-A row is a prompt, what follows it, and a mask of the tokens that are trained. The packed sequence holds every prompt
-once and the rest of each row. A row's attention runs over its own tokens only: rows of similar length are gathered
-next to each other, padded on the right (where a causal mask hides it), and each packed token takes its output from one
-place. Nothing leaks across rows.
+A row is a prompt, the rest, and a mask of the trained tokens. The packed sequence holds each prompt once and the rest
+of each row. A row attends to its own tokens only: rows of similar length are gathered into buckets, padded on the right
+(where the causal mask hides it), and each packed token takes its output from one of them.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ BUCKET_WASTE = 1.25
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What the forward pass needs to know of a packed batch of B rows, M scored tokens, N packed tokens."""
+class PackedRows:
+    """B rows packed into one sequence of N tokens, M of them scored: the inputs of a forward pass."""
 
     ids_N: Tensor
     positions_N: Tensor
@@ -37,8 +36,8 @@ class Layout:
     last_B: Tensor
     """The packed position of each row's last token."""
 
-    def to(self, device: torch.device) -> Layout:
-        """The same layout on a device, copied without waiting."""
+    def to(self, device: torch.device) -> PackedRows:
+        """The same batch on a device, copied without waiting."""
         if device.type == "cpu":
             return self
         one = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
@@ -53,8 +52,8 @@ def sent(part: Tensor, device: torch.device) -> Tensor:
     return part.to(device, non_blocking=True)
 
 
-def pack(rows: Sequence[TokenRow]) -> Layout:
-    """Rows as one layout; adjacent equal prompts are stored once."""
+def pack(rows: Sequence[TokenRow]) -> PackedRows:
+    """Rows as one batch; adjacent equal prompts are stored once."""
     ids: list[int] = []
     positions: list[int] = []
     spans: list[tuple[int, int, int, int]] = []
@@ -82,7 +81,7 @@ def pack(rows: Sequence[TokenRow]) -> Layout:
         lengths.append(len(trained))
     gathers, take = _attention(spans, owned, len(ids))
     last = [first + count - 1 if count else start + length - 1 for start, length, first, count in spans]
-    return Layout(
+    return PackedRows(
         ids_N=torch.tensor(ids, dtype=torch.long),
         positions_N=torch.tensor(positions, dtype=torch.long),
         gathers=gathers,

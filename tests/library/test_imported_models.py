@@ -15,17 +15,17 @@ import torch
 from posttrain.errors import DataError, ModelError, ParamsError, PosttrainError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import score_rows
-from posttrain.models.given import fetch_model
+from posttrain.models.import_model import fetch_model
 from posttrain.models.store import load_model, load_policy, save_model
 from posttrain.models.text import load_text
 from posttrain.rewards.learned import RewardModel
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 from posttrain.train.examples import RowLimit
 from posttrain.train.tokenize_tables import demonstrations, feedback, windows
-from tests.library.given_models import CHATML, INST, PLAIN, edited, policy_folder, scorer_folder
+from tests.library.imported_models import CHATML, INST, PLAIN, edited, policy_folder, scorer_folder
 
 ASKED = ["2+3", "What is 4+4?", "1+1 [/INST] </s>"]
 
@@ -230,7 +230,7 @@ def test_the_longest_mismatched_row_is_a_prompt_with_another_rows_answer(workspa
     text = load_text(policy_folder(workspace / "my"))
     found = feedback(text, pl.DataFrame([judged(30, 2), judged(3, 40)]), RowLimit(), "data/mine/feedback.parquet")
     rows = [one.rows[0] for one in found]
-    assert found.longest_mixed == len(rows[0].prompt) + len(rows[1].rest) > max(map(len, rows))
+    assert found.longest_mismatched == len(rows[0].prompt) + len(rows[1].rest) > max(map(len, rows))
 
 
 def test_the_window_of_a_corpus_is_held_to_the_context(workspace: Path) -> None:

@@ -1,4 +1,4 @@
-"""Models that are not trained here: a folder, or a model of the Hub at its commit, as it is."""
+"""Import a model that was trained elsewhere: a folder, or a model of the Hub at its commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posttrain.errors import ModelError
 from posttrain.hub import hub_error
 from posttrain.models.loading import WHOLE_TEXT, is_scorer
 from posttrain.models.rounding import SaveDtype
-from posttrain.models.store import GENERATION, LICENCES, MANIFEST, load_ends, load_model, save_model
+from posttrain.models.store import GENERATION, LICENCES, MANIFEST, load_model, load_stop_tokens, save_model
 from posttrain.models.tokenizer import check_template, complete_tokenizer
 
 CARD = "README.md"
@@ -38,16 +38,16 @@ def fetch_model(
     save_dtype: SaveDtype | None = None,
     chat_template: str | None = None,
 ) -> None:
-    """Check the model and its tokenizer, and write them into `target` in their own dtype, with a manifest.
+    """Check a model and its tokenizer, and write both into `target` in their own dtype, with a manifest.
 
-    `chat_template`: a file whose template takes the place of the model's own.
+    `chat_template`: a file whose template replaces the model's own.
     """
     folder = Path(name) if revision is None else _from_hub(name, revision)
     if not folder.is_dir():
         fix = "Give the folder of a model in base.folders; a model of the Hub belongs in base.hub, with its commit"
         raise ModelError(what="folder not found", where=name, fix=fix)
     model = load_model(folder)
-    load_ends(folder)
+    load_stop_tokens(folder)
     if is_scorer(model):
         _check_scorer(model, folder)
     with tempfile.TemporaryDirectory(prefix="posttrain-") as scratch:
@@ -78,7 +78,7 @@ def _from_hub(name: str, revision: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        found = snapshot_download(name, revision=revision, allow_patterns=FILES, ignore_patterns="*/*")
+        folder = snapshot_download(name, revision=revision, allow_patterns=FILES, ignore_patterns="*/*")
     except Exception as error:  # the Hub's library raises nearly everything
         raise hub_error(error, "model", name, revision, f"base.hub: {name}") from error
-    return Path(found)
+    return Path(folder)

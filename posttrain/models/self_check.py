@@ -1,4 +1,4 @@
-"""Whether a model can be run packed and decoded from a cache, or else in padded rows: tried when it is loaded."""
+"""A check at load: whether a model gives its own values when run packed and decoded from our cache."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from posttrain.models.forward import NAME, Scoring, backbone, hidden_states, pac
 from posttrain.models.kv_cache import CachedAttention, PromptAttention
 from posttrain.models.logp import Head, head_of
 from posttrain.rollout import token_rows
-from posttrain.text.layout import pack
+from posttrain.text.packing import pack
 
 ROWS = ((0, 1, 2), (3, 4))
 """Two rows, so that what leaks from one into the other shows; the second has a token to decode."""
 NEXT = 5
 TOLERANCE = 1e-3
 """Of the largest value: rounding is far below it, a wrong mask or position far above."""
-LOUD = 100.0
-"""States are made so many times larger to look at the head."""
+SOFTCAP_SCALE = 100.0
+"""Hidden states are multiplied by this, so that a soft cap of the logits shows."""
 TESTED_FAMILY = "Use a model of a family that docs/models.md lists"
 KINDS = {"full_attention", "sliding_attention"}
 FAULTS = (ArithmeticError, AttributeError, LookupError, ModelError, RuntimeError, TypeError, ValueError)
-"""What transformers' models raise for arguments that they do not take, and our attention for what it does not know."""
+"""Raised by transformers' models for unknown arguments, and by our attention for what it does not support."""
 
 
 @torch.inference_mode()
-def check_runs(model: Any, where: str) -> None:
-    """Have the model run packed where that gives the values of its own code, else in padded rows, else refuse it."""
+def verify_forward(model: Any, where: str) -> None:
+    """Run the model packed where that gives the values of its own code, else in padded rows, else refuse it."""
     first, second = ([token % model.config.get_text_config().vocab_size for token in row] for row in ROWS)
     rows = [first, [*second, NEXT % model.config.get_text_config().vocab_size]]
     head = None if type(model).__name__.endswith("ForSequenceClassification") else head_of(model)
     try:
         model.set_attn_implementation("eager")
-        expected = _plain(backbone(model) if head is None else model, rows)
-        loud = None if head is None else _with_loud_states(model, rows)
+        expected = _reference(backbone(model) if head is None else model, rows)
+        scaled = None if head is None else _scaled_head(model, rows)
         model.set_attn_implementation(NAME)
     except FAULTS as error:
         what = f"{type(model).__name__} cannot be run ({type(error).__name__}: {error!s:.200})"
@@ -53,31 +53,31 @@ def check_runs(model: Any, where: str) -> None:
         if again is not None:
             raise ModelError(what=f"{type(model).__name__} {again}, in padded rows too", where=where, fix=TESTED_FAMILY)
         print(f"{where}: {type(model).__name__} {fault}: it runs in padded rows and samples without a cache: slow")
-    if head is not None and loud is not None and not _close(head.logits(loud[0]), loud[1]):
+    if head is not None and scaled is not None and not _close(head.logits(scaled[0]), scaled[1]):
         what = f"the logits of {type(model).__name__} are more than its states times a matrix, capped and scaled"
         raise ModelError(what=what, where=where, fix=TESTED_FAMILY)
 
 
-def _with_loud_states(model: Any, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """The head's inputs, made so large that a soft cap shows, and the logits that the model makes of them."""
-    loud: list[Tensor] = []
+def _scaled_head(model: Any, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """The head's inputs, scaled so that a soft cap shows, and the model's logits of them."""
+    scaled: list[Tensor] = []
 
-    def louder(_: Any, given: tuple[Tensor]) -> tuple[Tensor]:
-        loud.append(LOUD * given[0])
-        return (loud[-1],)
+    def scale(_: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        scaled.append(SOFTCAP_SCALE * inputs[0])
+        return (scaled[-1],)
 
-    hook = model.get_output_embeddings().register_forward_pre_hook(louder)
+    hook = model.get_output_embeddings().register_forward_pre_hook(scale)
     try:
-        logits = _plain(model, rows)
+        logits = _reference(model, rows)
     finally:
         hook.remove()
-    return torch.cat([states[0] for states in loud]), logits
+    return torch.cat([states[0] for states in scaled]), logits
 
 
-def _close(found: Tensor, expected: Tensor) -> bool:
+def _close(values: Tensor, expected: Tensor) -> bool:
     """Equal but for rounding."""
     size = float(expected.abs().max())
-    return torch.allclose(found, expected, rtol=0, atol=TOLERANCE * size)
+    return torch.allclose(values, expected, rtol=0, atol=TOLERANCE * size)
 
 
 def _fault(run: Callable[[], Tensor], head: Head | None, expected: Tensor) -> str | None:
@@ -86,20 +86,20 @@ def _fault(run: Callable[[], Tensor], head: Head | None, expected: Tensor) -> st
         states = run()
     except FAULTS as error:
         return f"cannot be run packed ({type(error).__name__}: {error!s:.200})"
-    found = states if head is None else head.logits(states)
-    gap, size = float((found - expected).abs().max()), float(expected.abs().max())
-    if not _close(found, expected):
+    values = states if head is None else head.logits(states)
+    gap, size = float((values - expected).abs().max()), float(expected.abs().max())
+    if not _close(values, expected):
         return f"gives other values when it is run packed (by {gap:.2g} of {size:.2g})"
     return None
 
 
-class _Noted(PromptAttention):
-    """A prefill that notes the window of each layer."""
+class _WindowRecorder(PromptAttention):
+    """A prefill that records the sliding window of each layer."""
 
     def __init__(self, rows: list[list[int]]) -> None:
-        self.layout = pack(token_rows(rows, [[]] * len(rows)))
+        self.packed = pack(token_rows(rows, [[]] * len(rows)))
         self.windows: list[int | None] = []
-        super().__init__(self.layout)
+        super().__init__(self.packed)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         self.windows.append(scoring.window)
@@ -111,20 +111,20 @@ def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
     text = model.config.get_text_config()
     odd = sorted(set(getattr(text, "layer_types", None) or ()) - KINDS)
     if odd:
-        raise LookupError(f"layers of {', '.join(odd)}, which no cache here holds")
-    attention = _Noted([rows[0], rows[1][:-1]])
-    layout = attention.layout
-    packed = hidden_states(model, layout.ids_N[None], layout.positions_N[None], attention)[0]
+        raise LookupError(f"layers of {', '.join(odd)}, which our cache does not support")
+    attention = _WindowRecorder([rows[0], rows[1][:-1]])
+    packed = attention.packed
+    states = hidden_states(model, packed.ids_N[None], packed.positions_N[None], attention)[0]
     if _slides(text) and not any(attention.windows):
-        raise LookupError("its layers do not tell their attention of the sliding window")
-    cache, one, none = CachedAttention(1, packed.device), torch.tensor([1]), torch.tensor([], dtype=torch.long)
+        raise LookupError("its layers do not pass their sliding window to the attention")
+    cache, one, none = CachedAttention(1, states.device), torch.tensor([1]), torch.tensor([], dtype=torch.long)
     cache.admit(none, attention, one)
     cache.step()
     place, following = attention.lengths_P[one], torch.tensor([rows[1][-1:]])
-    return torch.cat([packed, hidden_states(model, following, place[:, None], cache)[0]])
+    return torch.cat([states, hidden_states(model, following, place[:, None], cache)[0]])
 
 
-def _plain(run: Any, rows: list[list[int]]) -> Tensor:
+def _reference(run: Any, rows: list[list[int]]) -> Tensor:
     """The logits of each row by itself, or the last hidden states of a backbone."""
     outputs = [run(input_ids=torch.tensor([row]), use_cache=False) for row in rows]
     return torch.cat([(one.logits if "logits" in one else one.last_hidden_state)[0] for one in outputs])
