@@ -186,7 +186,7 @@ def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]
         for name, parameter in trained.items():
             parameter.copy_(saved.tensors[name])
     resumed(saved.plain.get("time"))
-    print(f"{run.name}: goes on from the checkpoint at step {saved.step} of {run.source.steps}")
+    print(f"{run.name}: resumes from the checkpoint at step {saved.step} of {run.source.steps}")
     return saved.step, state, rows
 
 

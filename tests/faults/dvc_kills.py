@@ -50,7 +50,7 @@ def torture_dvc(smoke: Path, folder: Path, stage: str, moments: list[str], seed:
         workspace = _killed(smoke, folder / "cut", stage, moment, seconds, rng)
         tally.kills[moment] += 1
         again = _again(workspace, tally, "--single-item", stage)
-        resumed = "goes on from the checkpoint" in again.stdout
+        resumed = "resumes from the checkpoint" in again.stdout
         tally.resumed += resumed
         kept = resumed or "is cached - skipping run" in again.stdout
         if moment == COMMIT and stage.partition("@")[0] not in UNCHECKPOINTED and not kept:

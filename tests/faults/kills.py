@@ -147,7 +147,7 @@ def _run(
 
 def _attempt(server: Server, workspace: Path, tally: Tally, moment: Kill | None) -> Ended:
     ended = server.run(workspace, tally.stage, moment)
-    tally.resumed += "goes on from the checkpoint" in ended.output
+    tally.resumed += "resumes from the checkpoint" in ended.output
     if "Traceback" in ended.output:
         tally.faults.append(ended.output[-2000:])
     return ended

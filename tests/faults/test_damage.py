@@ -36,7 +36,7 @@ def test_checkpoints_stay_until_dvc_has_recorded_the_outputs(bench: Bench) -> No
     workspace = bench.copy()
     assert len(checkpoints_of(workspace)) == 2, "the last two are kept"
     again = bench.server.run(workspace, bench.stage)
-    assert re.search(r"goes on from the checkpoint at step (\d+) of \1\b", again.output), again.output
+    assert re.search(r"resumes from the checkpoint at step (\d+) of \1\b", again.output), again.output
     assert digests(workspace) == bench.expected
     mark = next((workspace / "checkpoints").rglob("done")).read_text()
     lock = workspace / "dvc.lock"

@@ -77,7 +77,7 @@ def test_a_limit_that_is_off_lets_the_run_go_on_from_the_kept_checkpoint(
     assert run_with(server, workspace, "online grpo", path, f"{run}, {tight}}}").status == 1
     off = '"limits": {"kl": null, "entropy": null, "gradient": null}'
     ended = run_with(server, workspace, "online grpo", path, f"{run}, {off}}}")
-    assert ended.status == 0 and "goes on from the checkpoint" in ended.output, ended.output
+    assert ended.status == 0 and "resumes from the checkpoint" in ended.output, ended.output
 
 
 def test_a_run_that_will_not_fit_is_refused_before_it_begins(

@@ -49,7 +49,7 @@ def test_a_stage_ends_when_dvc_is_killed(own_workspace: Path, shell: str) -> Non
     assert waited_for(lambda: not any(_alive(stage) for stage in stages), 20), stages
     done = dvc(own_workspace, *command[3:])
     assert done.returncode == 0, done.stdout
-    assert "goes on from the checkpoint" in done.stdout, done.stdout
+    assert "resumes from the checkpoint" in done.stdout, done.stdout
     assert (own_workspace / "dvc.lock").read_text() == lock
 
 

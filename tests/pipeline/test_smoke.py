@@ -172,7 +172,7 @@ def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(own_workspace: Path
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     done = stage(own_workspace, "sft", "main")
-    assert "goes on from the checkpoint" in done.stdout
+    assert "resumes from the checkpoint" in done.stdout
     assert (own_workspace / "models/sft/main/manifest.json").read_text() == manifest
     again = dvc(own_workspace, "repro")
     assert ran(again.stdout) == set(), again.stdout
