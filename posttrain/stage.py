@@ -22,6 +22,7 @@ from posttrain.errors import ParamsError, PosttrainError
 from posttrain.made import check_made
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
+from posttrain.measure.stage_log import start_log
 from posttrain.measure.timings import tell_timings
 from posttrain.settle import note_end, settle
 from posttrain.workspace import drop_committed, failure_path, hold_stage, write_text
@@ -57,6 +58,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     """Run the work with its inputs fixed; what it writes counts only if they are the same at the end."""
     check_made(stage)
     hold_stage(stage)
+    start_log(stage)
     inputs.fix(stage)
     with _watched(stage, arguments):
         work()

@@ -16,7 +16,7 @@ from tests.workspace import ROOT, run
         ("flows.sweep k --seeds 1,-2", "'1,-2' are not whole numbers"),
         ("flows.sweep k -S sft.runs.main.epochs=1 --jobs 0", "'0' is not a whole number above 0"),
         ("flows.sweep k -S sft.runs.main.epochs=1 --random -1", "'-1' is not a whole number above 0"),
-        ("flows.sweep k -S sft.runs.main.epochs=*x", "a value that YAML does not admit"),
+        ("flows.sweep k -S sft.runs.main.epochs=*x", "a value that is not valid YAML"),
         ("flows.sweep ../k -S sft.runs.main.epochs=1", "'../k' cannot name a sweep"),
         ("flows.deploy serve --cron zonk", "'zonk' is not a schedule"),
         ("flows.deploy serve --every nan", "'nan' is not a number of seconds of at least 1"),
