@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from posttrain.errors import PipelineError
+from posttrain.workspace import write_text
 
 LOCK = Path("dvc.lock")
 DAMAGED = Path("dvc.lock.damaged")
@@ -81,9 +82,7 @@ def _mend_lock(root: Path) -> str:
     os.replace(lock, root / DAMAGED)
     committed = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=root, capture_output=True, check=False)
     if committed.returncode == 0 and whole(committed.stdout):
-        fresh = lock.with_suffix(".lock.tmp")
-        fresh.write_bytes(committed.stdout)
-        os.replace(fresh, lock)
+        write_text(lock, committed.stdout.decode())
     return f"dvc.lock was damaged, by a kill while DVC wrote it: set aside as {DAMAGED}; `dvc repro` restores the rest"
 
 
@@ -111,9 +110,7 @@ def _mend_rwlock(root: Path, name: Path) -> str:
             kept[kind].setdefault(path, []).append(holder)
     if not gone:
         return ""
-    fresh = file.with_name(".rwlock.new")
-    fresh.write_text(json.dumps(kept), encoding="utf-8")
-    os.replace(fresh, file)
+    write_text(file, json.dumps(kept))
     return f"{name} named processes that have ended: {', '.join(sorted(set(gone)))}: removed from it"
 
 

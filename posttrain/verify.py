@@ -17,6 +17,7 @@ from posttrain.digests import KEPT, LOCK, Digests, boot, dvc_lock, file_digest, 
 from posttrain.durable import cache_folder, cached, object_path, sync
 from posttrain.errors import PipelineError
 from posttrain.settle import disown, read_record, unused
+from posttrain.workspace import atomic_path
 
 CHECKED: Final = Path(".dvc/tmp/checked_boot")
 """The start of the machine in which DVC's files were last looked at."""
@@ -194,8 +195,7 @@ def _refill(root: Path, cache: Path, out: Mapping[str, Any], digests: Digests, r
 
 
 def _put(target: Path, content: bytes) -> None:
-    fresh = target.with_name(f".{target.name}.tmp")
-    fresh.write_bytes(content)
-    fresh.chmod(READ_ONLY)
-    os.replace(fresh, target)
+    with atomic_path(target) as temporary:
+        temporary.write_bytes(content)
+        temporary.chmod(READ_ONLY)
     sync(target)

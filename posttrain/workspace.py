@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,21 +88,35 @@ def python_path() -> str:
 
 
 def write_json(path: Path, data: object) -> None:
-    """Plain data as a JSON file that appears whole."""
+    """Write plain data as a JSON file, completely or not at all."""
     write_text(path, json.dumps(data, indent=2) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
-    """A text file that appears whole."""
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path whose file or folder replaces `path` at the end; an error leaves `path` as it was.
+
+    Example: `with atomic_path(file) as temporary: temporary.write_bytes(data)`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.tmp")
+    # One fixed name, so that the next attempt overwrites what a killed process left.
+    temporary = path.with_name(f".{path.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        fresh.write_text(text, encoding="utf-8")
-        os.replace(fresh, path)
-    except OSError:
+        yield temporary
+        if temporary.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
         with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
+            temporary.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, completely or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def finite_json(path: Path) -> Any:

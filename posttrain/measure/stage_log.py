@@ -32,7 +32,7 @@ def start_log(stage: str) -> None:
             if newer.exists():
                 os.replace(newer, older)
         file = path.open("w", encoding="utf-8", errors="replace", buffering=1)
-        sys.stdout, sys.stderr = _Tee(sys.stdout, file), _Tee(sys.stderr, file)  # type: ignore[assignment]
+        sys.stdout, sys.stderr = _Tee(sys.stdout, file), _Tee(sys.stderr, file)
 
 
 class _Tee:

@@ -28,10 +28,10 @@ LAYERS = (
     {"posttrain.code"},
     {"posttrain.choices", "posttrain.settle", "posttrain.slots", "posttrain.stage_table"},
     {"posttrain.measure", "posttrain.durable", "posttrain.installed", "posttrain.outlines"},
-    {"posttrain.digests", "posttrain.user_code"},
+    {"posttrain.digests", "posttrain.lock", "posttrain.user_code"},
     {"posttrain.params"},
     {"posttrain.formats", "posttrain.renames"},
-    {"posttrain.hub", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
+    {"posttrain.hub", "posttrain.progress", "posttrain.workspace"},
     {"posttrain.errors", "posttrain.rollout", "posttrain.entries"},
     {"posttrain"},
 )

@@ -27,9 +27,7 @@ raise ValueError("the end")
 
 def run_stage(folder: Path, number: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", STAGE, str(number)]
-    return subprocess.run(
-        command, cwd=folder, env=library_environment(), capture_output=True, text=True, check=False
-    )
+    return subprocess.run(command, cwd=folder, env=library_environment(), capture_output=True, text=True, check=False)
 
 
 def test_a_log_has_every_line_with_its_time_and_the_traceback(tmp_path: Path) -> None:
