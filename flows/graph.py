@@ -16,8 +16,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from posttrain.code import CODE
+from posttrain.dvc_repair import repair_lock
 from posttrain.errors import PipelineError, PosttrainError
-from posttrain.lock import repair_lock
 from posttrain.params import Params, check, did_you_mean, read_yaml
 from posttrain.stage_table import STAGES
 from posttrain.status import refresh_code

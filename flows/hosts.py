@@ -25,7 +25,7 @@ from flows.untracked import untracked_inputs
 from posttrain.compare.experiments import git
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.params import read
-from posttrain.settle import settle
+from posttrain.recorded_runs import check_and_sync
 from posttrain.user_text import push_notes
 
 FLOW = "stage"
@@ -113,7 +113,7 @@ class Workers:
         try:
             with self._pulling:
                 pull_result(self._root, stage.name)
-                settle(self._root, stage.name)
+                check_and_sync(self._root, stage.name)
         except PosttrainError as error:
             return Outcome("Failed", time.monotonic() - start, str(error))
         return Outcome("Completed", time.monotonic() - start, f"on {host}")

@@ -32,7 +32,7 @@ from flows.graph import Executor, Selection, Stage
 from flows.hosts import Workers
 from flows.orphan_guard import TERMINATION_STEPS, OrphanGuard
 from posttrain.errors import PosttrainError
-from posttrain.settle import settle
+from posttrain.recorded_runs import check_and_sync
 
 _CANCEL_POLL = 2.0
 _BUSY_POLL = 2.0
@@ -102,7 +102,7 @@ class StageRunner:
             return Outcome("Cancelled", ended.seconds, f"{stage.name}: cancelled after {ended.seconds:.1f} s")
         if ended.reason is process.Reason.ENDED and ended.code == 0:
             try:
-                settle(self.root, stage.name)
+                check_and_sync(self.root, stage.name)
             except PosttrainError as error:
                 return Outcome("Failed", ended.seconds, str(error))
             return Outcome(parser.state, ended.seconds)

@@ -299,14 +299,14 @@ def _project(arguments: argparse.Namespace) -> str:
 
 def _kept(command: str) -> str:
     """What keeps DVC's files whole."""
-    from posttrain.settle import settle
+    from posttrain.recorded_runs import check_and_sync
     from posttrain.verify import repair, verify
 
     if command == "repair":
         return repair(Path.cwd()) or "nothing to repair"
     if command == "verify":
         return verify(Path.cwd())
-    settle(Path.cwd())
+    check_and_sync(Path.cwd())
     return "dvc.lock and DVC's cache are on the disk"
 
 

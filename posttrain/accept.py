@@ -11,8 +11,8 @@ from posttrain.digests import file_digest
 from posttrain.errors import PipelineError
 from posttrain.measure.record import record_path
 from posttrain.params import did_you_mean
-from posttrain.settle import read_record
-from posttrain.status import code_changes, dvc_repo, vouched
+from posttrain.recorded_runs import read_record
+from posttrain.status import accepted_code, code_changes, dvc_repo
 from posttrain.workspace import write_json
 
 
@@ -65,7 +65,7 @@ def _check(name: str, reasons: Sequence[Any]) -> None:
     if other:
         what = f"not only its code changed: {', '.join(other)}"
         raise PipelineError(what=what, where=name, fix="Run it: `dvc repro`; only a change of code can be accepted")
-    if vouched(read_record(record_path(name))) is None or read_code(Path(code)) is None:
+    if accepted_code(read_record(record_path(name))) is None or read_code(Path(code)) is None:
         what = "its record does not say which code it was made with"
         raise PipelineError(what=what, where=str(record_path(name)), fix="Run it: `dvc repro`")
 
@@ -74,7 +74,7 @@ def _accept(repo: Any, name: str, reason: str) -> None:
     """Add what is accepted to the record and commit; the record is as before if DVC fails."""
     file, code = record_path(name), code_path(name)
     before, record = file.read_bytes(), read_record(file)
-    changes = _changes(vouched(record) or {}, read_code(code) or {})
+    changes = _changes(accepted_code(record) or {}, read_code(code) or {})
     record["accepted"] = [*record.get("accepted", []), {"reason": reason, "changed": changes}]
     record["inputs"][str(code)] = file_digest(code)
     write_json(file, record)

@@ -137,7 +137,7 @@ def choices_of(model: type[BaseModel]) -> Iterator[tuple[str, OneOf[Any]]]:
                 yield name, mark
 
 
-def lay(model: type[BaseModel], base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(model: type[BaseModel], base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Settings laid on those of a row, mapping by mapping, choices by their type."""
     merged = merge(base, over)
     for name, choice in choices_of(model):

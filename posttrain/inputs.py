@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from posttrain.code import CODE, Code, Library, check_loaded, code_path, differences, read_code, read_params
 from posttrain.digests import Digests, Mark, mark, recorded
-from posttrain.durable import sync
 from posttrain.errors import VERIFY, PipelineError
+from posttrain.fsync import sync
 from posttrain.installed import check_installed
 from posttrain.measure.phases import CLOCK
 from posttrain.workspace import CUSTOM

@@ -41,7 +41,7 @@ def pinned() -> dict[str, Any] | None:
     return {**found, **names}
 
 
-def said(package: dict[str, Any]) -> str:
+def describe_package(package: dict[str, Any]) -> str:
     """A package in words."""
     return f"posttrain {package['version']} ({package['digest'][:12]})"
 
@@ -53,6 +53,6 @@ def check_installed() -> None:
         return
     found = installed()
     if (wanted["version"], wanted["digest"]) != (found["version"], found["digest"]):
-        what = f"the project uses {said(wanted)}, but {said(found)} is installed"
+        what = f"the project uses {describe_package(wanted)}, but {describe_package(found)} is installed"
         fix = f"Run `python -m posttrain upgrade`, or install {wanted['version']} again"
         raise PipelineError(what=what, where=str(PINNED), fix=fix)

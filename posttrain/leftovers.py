@@ -9,7 +9,7 @@ from pathlib import Path
 from posttrain.lock_entries import read_entries, write_entries
 from posttrain.params import read
 from posttrain.stage_table import STAGES, Settings, Stage, group_of, model_runs
-from posttrain.workspace import checkpoint_path, drop_unheld, metrics_path, model_path, plot_path
+from posttrain.workspace import checkpoint_path, metrics_path, model_path, plot_path, remove_unlocked
 
 Leftovers = dict[str, list[str]]
 """Stage of a removed run -> its outputs and checkpoints that are still there and nobody else's."""
@@ -44,7 +44,7 @@ def remove_leftovers() -> str:
     for path in (Path(path) for paths in found.values() for path in paths):
         if path.is_relative_to(checkpoint_path("")):
             for folder in path.iterdir():
-                drop_unheld(folder)  # of a run that is at work it stays
+                remove_unlocked(folder)  # of a run that is at work it stays
         elif path.is_dir():
             shutil.rmtree(path)
         else:

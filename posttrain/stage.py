@@ -19,13 +19,13 @@ import psutil
 
 from posttrain import inputs
 from posttrain.errors import ParamsError, PosttrainError
-from posttrain.made import check_made
+from posttrain.input_names import check_input_names
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
 from posttrain.measure.stage_log import start_log
-from posttrain.measure.timings import tell_timings
-from posttrain.settle import note_end, settle
-from posttrain.workspace import drop_committed, failure_path, hold_stage, write_text
+from posttrain.measure.timings import print_timings
+from posttrain.recorded_runs import check_and_sync, note_finished
+from posttrain.workspace import failure_path, lock_stage, remove_committed, write_text
 
 ORPHAN_CHECK_S = 0.5
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -56,8 +56,8 @@ def run_named_stage(work: Callable[[str], None]) -> None:
 
 def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -> None:
     """Run the work with its inputs fixed; what it writes counts only if they are the same at the end."""
-    check_made(stage)
-    hold_stage(stage)
+    check_input_names(stage)
+    lock_stage(stage)
     start_log(stage)
     inputs.fix(stage)
     with _watched(stage, arguments):
@@ -66,8 +66,8 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     write_record(stage, inputs.used())
     inputs.confirm()
     inputs.sync_outputs()
-    note_end(record_path(stage))
-    tell_timings(stage)
+    note_finished(record_path(stage))
+    print_timings(stage)
 
 
 def checked_name(name: str) -> str:
@@ -107,8 +107,8 @@ def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
     try:
         if "DVC_ROOT" in os.environ:
             threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
-            settle(Path())  # before the checkpoints of what it has recorded are removed
-        drop_committed()
+            check_and_sync(Path())  # before the checkpoints of what it has recorded are removed
+        remove_committed()
         work()
     except PosttrainError as error:
         _fail(stage, str(error), 1)

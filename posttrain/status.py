@@ -12,7 +12,7 @@ from posttrain.code import CODE, Code, code_path, differences, is_current, read_
 from posttrain.digests import recorded
 from posttrain.errors import PipelineError
 from posttrain.measure.record import record_path
-from posttrain.settle import read_record
+from posttrain.recorded_runs import read_record
 
 MOST: Final = 6
 """As many changes of one kind as a line names."""
@@ -70,7 +70,7 @@ def status() -> str:
     return "\n".join(lines) or "nothing is stale"
 
 
-def vouched(record: Mapping[str, Any]) -> Code | None:
+def accepted_code(record: Mapping[str, Any]) -> Code | None:
     """The code that a run's result stands for: what it has used, and what was accepted since; None if not recorded."""
     used = record.get("code")
     if not isinstance(used, Mapping):
@@ -88,7 +88,7 @@ def vouched(record: Mapping[str, Any]) -> Code | None:
 
 def code_changes(name: str) -> list[str]:
     """What of a stage's code is not what its result stands for, in words."""
-    old, new = vouched(read_record(record_path(name))), read_code(code_path(name))
+    old, new = accepted_code(read_record(record_path(name))), read_code(code_path(name))
     return differences(old, new) if old and new else ["its code changed"]
 
 

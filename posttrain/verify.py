@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain import lock
+from posttrain import dvc_repair
 from posttrain.digests import KEPT, LOCK, Digests, boot, dvc_lock, file_digest, folder_bytes, recorded
-from posttrain.durable import cache_folder, cached, object_path, sync
 from posttrain.errors import PipelineError
-from posttrain.settle import disown, read_record, unused
+from posttrain.fsync import cache_folder, cached, object_path, sync
+from posttrain.recorded_runs import forget_mismatched, read_record, unused_inputs
 from posttrain.workspace import atomic_path
 
 CHECKED: Final = Path(".dvc/tmp/checked_boot")
@@ -28,13 +28,13 @@ AGAIN: Final = "`dvc repro` makes again what is missing now (`dvc pull` gets it,
 
 def repair(root: Path) -> str:
     """Fix what a kill, a power cut or an edit left in DVC's files without reading its cache; what was fixed."""
-    repaired, file = lock.repair_lock(root), root / LOCK
-    if file.is_file() and lock.CONFLICT in file.read_bytes():
+    repaired, file = dvc_repair.repair_lock(root), root / LOCK
+    if file.is_file() and dvc_repair.CONFLICT in file.read_bytes():
         return repaired  # a person has to choose first
-    lines = [repaired, *disown(root)]
+    lines = [repaired, *forget_mismatched(root)]
     checked = root / CHECKED
     if not checked.is_file() or checked.read_text(encoding="utf-8") != boot():
-        lines += _distrust(root)
+        lines += _recheck_cache(root)
         checked.write_text(boot(), encoding="utf-8")
         sync(checked)
     return "\n".join(line for line in lines if line)
@@ -45,13 +45,13 @@ def verify(root: Path) -> str:
     lines = [line for line in repair(root).splitlines() if line]
     (root / KEPT).unlink(missing_ok=True)
     cache = cache_folder(root)
-    with _idle(root) as repo:
+    with _locked_repo(root) as repo:
         removed, count = _remove_damaged(cache)
         entries = _remove_damaged_runs(Path(repo.stage_cache.cache_dir))
         outs, digests = _outs(repo), Digests(root)
         lines += _touch_changed(root, outs, digests)
         owners = {file: f"{out['path']} of {out['stage']}" for out in outs for file in cached(cache, out)}
-        refilled = {file for out in outs for file in _refill(root, cache, out, digests, removed)}
+        refilled = {file for out in outs for file in _restore_from_workspace(root, cache, out, digests, removed)}
         digests.keep()
     for file in removed:
         name, what = f"{file.parent.name}{file.name}", owners.get(file, "no present output")
@@ -69,13 +69,13 @@ def _accepted(root: Path) -> list[str]:
     lines = []
     for name, entry in recorded(root).items():
         records = [root / out["path"] for out in entry.get("outs", []) if out["path"].startswith("records/")]
-        if wrong := [one for file in records for one in unused(entry, read_record(file))]:
+        if wrong := [one for file in records for one in unused_inputs(entry, read_record(file))]:
             again = f"unless `dvc commit` accepted that, run it again: dvc repro --force --single-item {name}"
             lines.append(f"{name} has not used {', '.join(wrong)} as dvc.lock has it; {again}")
     return lines
 
 
-def _distrust(root: Path) -> list[str]:
+def _recheck_cache(root: Path) -> list[str]:
     """Have DVC read its cache again, as the machine was started again: what was not on the disk yet is lost."""
     (root / KEPT).unlink(missing_ok=True)
     foreign = 0
@@ -85,7 +85,7 @@ def _distrust(root: Path) -> list[str]:
             os.utime(file)
         except PermissionError:
             foreign += 1
-    with _idle(root) as repo:
+    with _locked_repo(root) as repo:
         lines = _touch_changed(root, _outs(repo), Digests(root))
     if foreign:
         lines.append(f"{foreign} objects in DVC's cache belong to others: `python -m posttrain verify` reads them")
@@ -93,7 +93,7 @@ def _distrust(root: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _idle(root: Path) -> Iterator[Any]:
+def _locked_repo(root: Path) -> Iterator[Any]:
     """DVC's view of the project while no other DVC is at work on it."""
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
@@ -174,7 +174,9 @@ def _touch_changed(root: Path, outs: list[dict[str, Any]], digests: Digests) -> 
     return lines
 
 
-def _refill(root: Path, cache: Path, out: Mapping[str, Any], digests: Digests, removed: list[Path]) -> Iterator[Path]:
+def _restore_from_workspace(
+    root: Path, cache: Path, out: Mapping[str, Any], digests: Digests, removed: list[Path]
+) -> Iterator[Path]:
     """Put an output that the workspace has whole into the cache in place of what was removed there."""
     if not out["cached"] or digests.of(out["path"]) != out["md5"]:
         return
@@ -186,15 +188,15 @@ def _refill(root: Path, cache: Path, out: Mapping[str, Any], digests: Digests, r
         contents = {one["md5"]: place / one["relpath"] for one in listed}
         manifest = object_path(cache, out["md5"])
         if manifest in removed:
-            _put(manifest, folder_bytes(listed))
+            _write_object(manifest, folder_bytes(listed))
             yield manifest
     for digest, file in contents.items():
         if (target := object_path(cache, digest)) in removed:
-            _put(target, file.read_bytes())
+            _write_object(target, file.read_bytes())
             yield target
 
 
-def _put(target: Path, content: bytes) -> None:
+def _write_object(target: Path, content: bytes) -> None:
     with atomic_path(target) as temporary:
         temporary.write_bytes(content)
         temporary.chmod(READ_ONLY)

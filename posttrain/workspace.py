@@ -62,14 +62,14 @@ def failure_path(stage: str) -> Path:
     return Path(".dvc/tmp/failures") / f"{stage.replace('/', '@')}.txt"
 
 
-def leads_out(path: str | Path, root: str | Path = ".") -> bool:
+def is_outside(path: str | Path, root: str | Path = ".") -> bool:
     """Whether a path ends outside the workspace, or a folder of it, once its links are followed."""
     return not Path(path).resolve().is_relative_to(Path(root).resolve())
 
 
-def any_leads_out(path: str | Path) -> bool:
+def any_outside(path: str | Path) -> bool:
     """Whether a path, or what lies in the folder that it is, ends outside the workspace."""
-    return any(leads_out(one) for one in (path, *Path(path).glob("*")))
+    return any(is_outside(one) for one in (path, *Path(path).glob("*")))
 
 
 def library_command(module: str, *words: str) -> list[str]:
@@ -119,7 +119,7 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def finite_json(path: Path) -> Any:
+def read_finite_json(path: Path) -> Any:
     """A JSON file whose numbers are numbers: what is not finite computes nothing, and JSON does not admit it."""
     return json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
 
@@ -135,7 +135,7 @@ def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:
     return {name: float(f"{value:.{digits}g}") for name, value in values.items()}
 
 
-def said_size(size: float) -> str:
+def format_size(size: float) -> str:
     """A number of bytes in words."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
@@ -144,7 +144,7 @@ def said_size(size: float) -> str:
     return f"{size:.3g} TB"
 
 
-def said_age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """A time in words, in the largest unit of which there are two or more."""
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
@@ -170,12 +170,12 @@ def hold(file: Path, what: str, patience_s: float = PATIENCE_S) -> None:
             time.sleep(0.1)
 
 
-def hold_stage(name: str) -> None:
+def lock_stage(name: str) -> None:
     """Let no second process run this stage in this workspace."""
     hold(Path("checkpoints/.held") / name.replace("/", "@"), f"the stage {name} of this workspace")
 
 
-def is_held(file: Path) -> bool:
+def is_locked(file: Path) -> bool:
     """Whether a living process holds a lock file."""
     handle = _locked(file)
     if handle is not None:
@@ -183,7 +183,7 @@ def is_held(file: Path) -> bool:
     return handle is None
 
 
-def drop_unheld(folder: Path) -> bool:
+def remove_unlocked(folder: Path) -> bool:
     """Remove a folder of checkpoints, unless a living process is at work on it; whether it was removed."""
     handle = _locked(folder / HELD)
     if handle is not None:
@@ -192,14 +192,14 @@ def drop_unheld(folder: Path) -> bool:
     return handle is not None
 
 
-def drop_committed() -> None:
+def remove_committed() -> None:
     """Remove the checkpoints of finished runs that DVC has recorded: dvc.lock then names the plot that they wrote."""
     with contextlib.suppress(OSError):  # another stage that starts now may remove the same ones
         marks = {mark: mark.read_text(encoding="utf-8") for mark in checkpoint_path("").rglob(DONE)}
         recorded = Path("dvc.lock").read_text(encoding="utf-8") if marks else ""
         for mark, digest in marks.items():
             if digest.startswith(_DIGEST) and digest in recorded:
-                drop_unheld(mark.parent)
+                remove_unlocked(mark.parent)
 
 
 def recorded_digest(file: Path) -> str:

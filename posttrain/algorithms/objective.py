@@ -39,7 +39,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from posttrain.choices import lay
+from posttrain.choices import merge_settings
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
 
@@ -124,7 +124,7 @@ class Row:
 
     def laid(self, over: Mapping[str, Any]) -> dict[str, Any]:
         """The row's settings as plain data with some replaced, before they are typed."""
-        return lay(self.model, self.values, over)
+        return merge_settings(self.model, self.values, over)
 
     def settings(self, **over: Any) -> Any:
         """The row's settings with some replaced."""

@@ -17,7 +17,7 @@ from posttrain.models.forward import run_in_rows, runs_in_rows
 from posttrain.models.loading import filled, is_scorer, model_class, not_finite, outline, ready, scorer_name, with_score
 from posttrain.models.rounding import SaveDtype, round_weights, saved_tensors
 from posttrain.models.weights import SHARD_BYTES, WeightFiles, describe, digest, kind, open_weights, write_shards
-from posttrain.workspace import atomic_path, finite_json
+from posttrain.workspace import atomic_path, read_finite_json
 
 MANIFEST = "manifest.json"
 FORMAT = "posttrain_format"
@@ -113,7 +113,7 @@ def load_config(folder: Path) -> Any:
 
     file = folder / "config.json"
     try:
-        data = {name: value for name, value in finite_json(file).items() if name not in UNREAD}
+        data = {name: value for name, value in read_finite_json(file).items() if name not in UNREAD}
         kind_of = CONFIG_MAPPING[data["model_type"]]
         config = kind_of.from_dict(kind_of._decode_special_floats(data))  # transformers' own way to write infinity
         sizes = config.get_text_config()

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from posttrain.durable import sync
 from posttrain.errors import VERIFY, TableError
 from posttrain.formats import TABLES, UPGRADE, check_format
+from posttrain.fsync import sync
 from posttrain.measure.phases import phase
 from posttrain.tables.columns import Kind
 from posttrain.tables.failures import Failure, rejected_rows, row_failures, sentences, structure_failures

@@ -31,12 +31,12 @@ from posttrain.workspace import (
     DONE,
     HELD,
     checkpoint_path,
-    drop_unheld,
+    format_age,
+    format_size,
     hold,
-    is_held,
+    is_locked,
     recorded_digest,
-    said_age,
-    said_size,
+    remove_unlocked,
     write_json,
 )
 
@@ -94,7 +94,7 @@ class Checkpoints:
             shutil.rmtree(left, ignore_errors=True)
         write_json(self._folder / RUN, {"format": CHECKPOINTS, **key})
         if others := self._unfinished_others():
-            size = said_size(sum(file.stat().st_size for one in others for file in one.rglob("*") if file.is_file()))
+            size = format_size(sum(file.stat().st_size for one in others for file in one.rglob("*") if file.is_file()))
             what = f"{len(others)} unfinished runs with other parameters or inputs keep {size} of checkpoints"
             print(f"{stage}: {what}; `python -m posttrain checkpoints` lists them")
 
@@ -159,8 +159,8 @@ class Checkpoints:
         needed = (KEPT + 1 - min(len(self._all()), KEPT)) * size  # the next one is written before the oldest goes
         free = shutil.disk_usage(self._folder).free
         if needed > free:
-            amounts = f"{said_size(size)} each need {said_size(needed)}"
-            what = f"checkpoints of {amounts} of disk, and {said_size(free)} are free"
+            amounts = f"{format_size(size)} each need {format_size(needed)}"
+            what = f"checkpoints of {amounts} of disk, and {format_size(free)} are free"
             fix = "Free some disk space (`python -m posttrain checkpoints` lists what lies there), or make "
             fix += "checkpoints/ a link to a larger one"
             raise CheckpointError(what=what, where=str(self._stage), fix=fix)
@@ -179,14 +179,14 @@ class Checkpoints:
         return [
             one
             for one in self._others()
-            if any(one.glob("step-*")) and not (one / DONE).is_file() and not is_held(one / HELD)
+            if any(one.glob("step-*")) and not (one / DONE).is_file() and not is_locked(one / HELD)
         ]
 
     def _drop_useless(self) -> None:
         """Remove what other runs of the stage have left that are finished, or that never saved a checkpoint."""
         for folder in self._others():
             if (folder / DONE).is_file() or not any(folder.glob("step-*")):
-                drop_unheld(folder)
+                remove_unlocked(folder)
 
     def _edits_since(self, saved: Saved, folder: Path) -> list[str]:
         """What was edited in the course of the run, this time included; raise if nobody has accepted that."""
@@ -198,7 +198,7 @@ class Checkpoints:
         if accepted is None or differences(accepted, self._maker):
             write_json(self._folder / ASKED, self._maker)
             stage = os.environ.get("DVC_STAGE", self._name).rpartition(":")[2]
-            age = said_age(time.time() - folder.stat().st_mtime)
+            age = format_age(time.time() - folder.stat().st_mtime)
             named = ", ".join([*found[:10], *(["and more"] if len(found) > 10 else [])])
             what = f"step {saved.step}, saved {age} ago, was made with other code or packages: {named}"
             command = "python -m posttrain checkpoints"

@@ -130,7 +130,7 @@ def two_at_once(bench: Bench, seed: int) -> bool:
     """A second process of a stage that runs already is told by whom, and disturbs nothing."""
     workspace = bench.copy()
     holder = "import sys, time; sys.argv = ['the first']; from pathlib import Path; from posttrain.workspace import "
-    holder += "hold_stage; hold_stage('sft@main'); print('held', flush=True); time.sleep(600)"
+    holder += "lock_stage; lock_stage('sft@main'); print('held', flush=True); time.sleep(600)"
     root = str(Path(__file__).resolve().parents[2])
     with subprocess.Popen(
         [sys.executable, "-c", holder], cwd=workspace, env=environment() | {"PYTHONPATH": root}, stdout=subprocess.PIPE

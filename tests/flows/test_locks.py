@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from posttrain.lock import repair_lock
+from posttrain.dvc_repair import repair_lock
 from tests.flows.project import Project
 
 SLEEP = "import time; time.sleep(300)"

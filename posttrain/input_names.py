@@ -19,7 +19,7 @@ SLOT: Final = re.compile(r"(models|data)/\$\{([\w.]+)\}(\.parquet)?")
 UNUSED: Final = "none"
 
 
-def check_made(stage: str | None = None) -> None:
+def check_input_names(stage: str | None = None) -> None:
     """Raise if a run, or this one alone, names a model or a table that no run of params.yaml makes."""
     settings = read_params()
     made = {

@@ -9,7 +9,7 @@ from typing import TypeVar
 E = TypeVar("E")
 
 
-class Entries(Mapping[str, E]):
+class LazyTable(Mapping[str, E]):
     """Rows by name: each module has those of its own in a mapping that is called like the table."""
 
     def __init__(self, table: str, places: Mapping[str, str]) -> None:

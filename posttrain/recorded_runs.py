@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.digests import file_digest, recorded
-from posttrain.durable import cache_folder, object_path, sync_cache
 from posttrain.errors import PipelineError
+from posttrain.fsync import cache_folder, object_path, sync_cache
 from posttrain.workspace import write_json
 
 NOTES: Final = Path(".dvc/tmp/ended")
 
 
-def note_end(record: Path) -> None:
+def note_finished(record: Path) -> None:
     """Note that DVC is about to record the run that wrote this record."""
     stage = os.environ.get("DVC_STAGE")
     if stage and NOTES.parent.is_dir():
@@ -28,14 +28,14 @@ def note_end(record: Path) -> None:
         write_json(NOTES / f"{stage.replace('/', '@')}.json", note)
 
 
-def settle(root: Path, stage: str = "") -> None:
+def check_and_sync(root: Path, stage: str = "") -> None:
     """Have the disk keep what DVC has recorded; raise if it names inputs that the stage (or any) has not used."""
-    if lines := disown(root, stage):
+    if lines := forget_mismatched(root, stage):
         raise PipelineError(what="\n".join(lines), where="dvc.lock", fix="Run it again")
     sync_cache(root)
 
 
-def disown(root: Path, stage: str = "") -> list[str]:
+def forget_mismatched(root: Path, stage: str = "") -> list[str]:
     """Make DVC forget a run for which it has recorded other inputs than the run has used; a line for each."""
     lines = []
     for file in sorted((root / NOTES).glob("*.json")):
@@ -48,7 +48,7 @@ def disown(root: Path, stage: str = "") -> list[str]:
             continue  # not asked for, or not recorded
         here, kept = root / note["path"], object_path(cache_folder(root), note["record"])
         whole = here.is_file() and file_digest(here) == note["record"]
-        if wrong := unused(entry, read_record(here if whole else kept)):
+        if wrong := unused_inputs(entry, read_record(here if whole else kept)):
             # Without its record neither dvc.lock's entry nor the run cache's can be taken for done.
             kept.unlink(missing_ok=True)
             if whole:
@@ -58,7 +58,7 @@ def disown(root: Path, stage: str = "") -> list[str]:
     return lines
 
 
-def unused(entry: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
+def unused_inputs(entry: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
     """The inputs that dvc.lock names for a stage and that its record, of what it has used, does not."""
     if "inputs" not in record:
         return []

@@ -31,7 +31,7 @@ SITE_CACHE = Path(".dvc/tmp/site")
 """DVC unpickles what lies here. Its default, /var/tmp/dvc, can be written by every user of the machine."""
 COPIES = Path(".dvc/tmp/exps/standalone")
 """Where `dvc exp run --temp` makes a copy of the workspace for each experiment."""
-TRIAL = re.compile(r"\.[\w-]{22}\.tmp")
+LINK_TEST = re.compile(r"\.[\w-]{22}\.tmp")
 """What DVC calls the files with which it finds out whether links work, and those that it copies to first."""
 CACHED = (".", "files/md5", "files/md5/*", "runs/*/*")
 """Where in its cache it makes them."""
@@ -53,12 +53,12 @@ def repair_lock(root: Path) -> str:
             folder = (root / lock).parent
             folder.mkdir(parents=True, exist_ok=True)
             held.enter_context(make_lock(str(root / lock), tmp_dir=str(folder), wait=True))
-        _keep_site_cache(root)
-        repairs = [_mend_lock(root), *(_mend_rwlock(root, file) for file in RWLOCKS), *_remove_copies(root)]
-        return "\n".join(line for line in [*repairs, *_remove_trials(root)] if line)
+        _set_site_cache(root)
+        repairs = [_repair_lock_file(root), *(_repair_rwlock(root, file) for file in RWLOCKS), *_remove_copies(root)]
+        return "\n".join(line for line in [*repairs, *_remove_link_tests(root)] if line)
 
 
-def _keep_site_cache(root: Path) -> None:
+def _set_site_cache(root: Path) -> None:
     """Have every DVC in this clone use a site cache that only its owner can enter; another one set here is kept."""
     from dvc.config import Config
 
@@ -74,19 +74,19 @@ def _keep_site_cache(root: Path) -> None:
             settings.setdefault("core", {})["site_cache_dir"] = str(ours)
 
 
-def _mend_lock(root: Path) -> str:
+def _repair_lock_file(root: Path) -> str:
     """The last commit's dvc.lock in its place; what ran since is in DVC's run cache."""
     lock = root / LOCK
-    if not lock.exists() or CONFLICT in (text := lock.read_bytes()) or whole(text):
+    if not lock.exists() or CONFLICT in (text := lock.read_bytes()) or is_valid_lock(text):
         return ""
     os.replace(lock, root / DAMAGED)
     committed = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=root, capture_output=True, check=False)
-    if committed.returncode == 0 and whole(committed.stdout):
+    if committed.returncode == 0 and is_valid_lock(committed.stdout):
         write_text(lock, committed.stdout.decode())
     return f"dvc.lock was damaged, by a kill while DVC wrote it: set aside as {DAMAGED}; `dvc repro` restores the rest"
 
 
-def _mend_rwlock(root: Path, name: Path) -> str:
+def _repair_rwlock(root: Path, name: Path) -> str:
     from dvc.rwlock import SCHEMA
     from voluptuous import Invalid
 
@@ -159,17 +159,17 @@ def _runs_experiment(process: psutil.Process, root: Path) -> bool:
     return place.is_relative_to(root / COPIES) or ("exp" in words and place.is_relative_to(root))
 
 
-def _remove_trials(root: Path) -> list[str]:
-    beside = [file for name in OUTPUTS for file in (root / name).rglob(".*.tmp") if TRIAL.fullmatch(file.name)]
+def _remove_link_tests(root: Path) -> list[str]:
+    beside = [file for name in OUTPUTS for file in (root / name).rglob(".*.tmp") if LINK_TEST.fullmatch(file.name)]
     until = time.time() - OLD_S
     cached = [file for where in CACHED for file in (root / ".dvc/cache").glob(f"{where}/.*.tmp")]
-    beside += [file for file in cached if TRIAL.fullmatch(file.name) and file.lstat().st_mtime < until]
+    beside += [file for file in cached if LINK_TEST.fullmatch(file.name) and file.lstat().st_mtime < until]
     for file in beside:
         file.unlink()
     return [f"{file.relative_to(root)} was left by a DVC that was killed: removed" for file in beside]
 
 
-def whole(text: bytes) -> bool:
+def is_valid_lock(text: bytes) -> bool:
     """Whether DVC would read it."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc_data.hashfile.hash import algorithms_available
