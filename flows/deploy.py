@@ -22,7 +22,7 @@ from posttrain.workspace import python_path
 
 def main(words: list[str] | None = None) -> int:
     """Command line; `serve` and `watch` run until they are interrupted."""
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         root = find_root(Path.cwd())
@@ -37,7 +37,8 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The command line with all commands."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.deploy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -18,7 +18,7 @@ from posttrain.errors import PipelineError, PosttrainError
 
 def main(words: list[str] | None = None) -> int:
     """Command line; 0 when all is up to date, 1 when a stage failed, 128 + signal when it was interrupted."""
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     signal.signal(signal.SIGTERM, raise_exit)
     try:
         return _run(options.targets, options.selection, options.executor)
@@ -29,7 +29,8 @@ def main(words: list[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.pipeline", description=__doc__, epilog="example: python -m flows.pipeline online report"
     )

@@ -262,8 +262,8 @@ def _serve_in_folder(home: Path, port: int) -> None:
         file.unlink(missing_ok=True)
 
 
-def main(words: list[str] | None = None) -> int:
-    """Command line."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.server",
         description="Run Prefect's server and pages on loopback until Ctrl-C; flows in this folder report there.",
@@ -274,7 +274,12 @@ def main(words: list[str] | None = None) -> int:
     )
     parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args(words)
+    return parser
+
+
+def main(words: list[str] | None = None) -> int:
+    """Command line."""
+    options = parser().parse_args(words)
     if options.socket is not None:
         _serve_temporary(socket.socket(fileno=options.socket), options.parent)
         return 0

@@ -39,7 +39,7 @@ MAX_JOBS = 4
 
 def main(words: list[str] | None = None) -> int:
     """Command line; 0 when every experiment has run, 1 when one failed, 128 + signal when it was interrupted."""
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     signal.signal(signal.SIGTERM, raise_exit)
     try:
         return _run(options)
@@ -50,7 +50,8 @@ def main(words: list[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.sweep",
         description=__doc__,

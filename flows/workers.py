@@ -20,13 +20,18 @@ def host_name(root: Path) -> str:
     return f"{socket.gethostname()}{str(root).replace('/', '-')}"
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Serve the flow `stage` from this clone until interrupted."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.workers", description=__doc__, epilog="example: python -m flows.workers --name big-gpu"
     )
     parser.add_argument("--name", help="the host's name; default: the machine's name and the clone's folder")
-    options = parser.parse_args(words)
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Serve the flow `stage` from this clone until interrupted."""
+    options = parser().parse_args(words)
     try:
         root = find_root(Path.cwd())
         os.chdir(root)
