@@ -1,4 +1,4 @@
-"""`python -m posttrain accept STAGE --reason TEXT`: a person vouches that changed code gives the same result."""
+"""`python -m posttrain accept STAGE --reason TEXT`: keep a result although the code changed, with the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from posttrain.workspace import write_json
 
 
 def accept(targets: Sequence[str], reason: str) -> str:
-    """Have DVC take the results of these stages for those of the present code; each record says so, with the reason."""
+    """Have DVC treat the results of these stages as those of the present code; each record keeps the reason."""
     if not reason.strip():
         raise PipelineError(what="the reason is empty", where="--reason", fix="Say why the results stay the same")
     with dvc_repo() as repo:
@@ -49,7 +49,7 @@ def _chosen(targets: Iterable[str], known: set[str]) -> list[str]:
 
 
 def _check(name: str, reasons: Sequence[Any]) -> None:
-    """Refuse a stage of which anything but the code changed, or nothing."""
+    """Raise if nothing changed, or anything but the code."""
     code = str(code_path(name))
     if not reasons:
         raise PipelineError(what="it is up to date", where=name, fix="Leave it out")
@@ -71,7 +71,7 @@ def _check(name: str, reasons: Sequence[Any]) -> None:
 
 
 def _accept(repo: Any, name: str, reason: str) -> None:
-    """Add what is accepted to the record and commit; the record is as before if DVC fails."""
+    """Add the accepted changes to the record and commit; if DVC fails, restore the record."""
     file, code = record_path(name), code_path(name)
     before, record = file.read_bytes(), read_record(file)
     changes = _changes(accepted_code(record) or {}, read_code(code) or {})

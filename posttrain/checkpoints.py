@@ -1,4 +1,4 @@
-"""`python -m posttrain checkpoints`: what lies in checkpoints/, and what a person decides about it."""
+"""`python -m posttrain checkpoints`: lists, resumes, restarts and removes the checkpoints of unfinished runs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RunCheckpoints:
 
     @property
     def state(self) -> str:
-        """What would become of them if the stage ran now."""
+        """Whether the stage would resume them now, or why not."""
         if is_locked(self.folder / HELD):
             return "running"
         if self.unused:
@@ -107,7 +107,7 @@ def list_checkpoints() -> str:
 
 
 def resume(stage: str) -> str:
-    """Let the code that the stage was last refused with resume its checkpoints; a later edit asks again."""
+    """Let the stage resume its checkpoints with the code that was last refused; a later edit asks again."""
     lines = []
     for one in _waiting(stage):
         (one.folder / ASKED).replace(one.folder / ACCEPTED)
@@ -135,7 +135,7 @@ def _all_checkpoints() -> list[RunCheckpoints]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Every file in a folder; folders that a running stage removes meanwhile are passed over, unlike by `rglob`."""
+    """Every file in a folder; unlike `rglob` it skips folders that a running stage removes meanwhile."""
     return (Path(place, name) for place, _, names in os.walk(folder) for name in names)
 
 
@@ -154,16 +154,16 @@ def _waiting(stage: str) -> list[RunCheckpoints]:
     for one in asking:
         if is_locked(one.folder / HELD):
             fix = "Wait until it has ended, or end it"
-            raise PipelineError(what="a process is at work on its checkpoints", where=stage, fix=fix)
+            raise PipelineError(what="a process is using its checkpoints", where=stage, fix=fix)
     return asking
 
 
 def _remove(one: RunCheckpoints) -> str:
-    """Remove a run's checkpoints; what they were."""
-    said = f"removed step {one.step} of {one.stage} ({format_size(one.size)}, {format_age(one.age_s)} old)"
+    """Remove a run's checkpoints; a line about them."""
+    line = f"removed step {one.step} of {one.stage} ({format_size(one.size)}, {format_age(one.age_s)} old)"
     if not remove_unlocked(one.folder):
-        raise PipelineError(what="a process is at work on it", where=str(one.folder), fix="Wait until it has ended")
-    return said
+        raise PipelineError(what="a process is using it", where=str(one.folder), fix="Wait until it has ended")
+    return line
 
 
 def _model_runs() -> Iterator[tuple[str, str, str, str]]:
@@ -178,7 +178,7 @@ def _model_runs() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _other_run(run: Mapping[str, Any], output: str) -> str:
-    """In what a recorded run differs from that of params.yaml; empty if in nothing."""
+    """How a recorded run differs from that of params.yaml; empty if it does not."""
     place = next(((group, name) for _, group, name, made in _model_runs() if made == output), None)
     if place is None:
         return "no such run in params.yaml"

@@ -1,4 +1,4 @@
-"""Inputs that no run makes. What a removed run has left still lies there, so that DVC alone would take it."""
+"""Checks that runs of params.yaml make the inputs that runs name: DVC alone would use the outputs of removed runs."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def two_at_once(bench: Bench, seed: int) -> bool:
         first.stdout.readline()
         before = digests(workspace)
         second = bench.server.run(workspace, bench.stage)
-        told = _told(second, f"process {first.pid} (the first) is at work on the stage sft@main")
+        told = _told(second, f"process {first.pid} (the first) is using the stage sft@main")
         told = told and digests(workspace) == before
         first.kill()
     return told and bench.recovers(workspace)
