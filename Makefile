@@ -129,7 +129,7 @@ test-reasoning-gym: env ## what is left out of reasoning-gym, and that its rows 
 
 engines: env ## install the extras `ray` and `dask`, and run the flow on both
 	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[ray,dask]'
-	$(BIN)/python -m pytest tests/flows/test_engines.py
+	$(BIN)/python -m pytest tests/flows/test_task_runners.py
 
 cpu: env ## train the smoke base with the instructions of old CPUs, AVX2 and AVX-512, and compare every byte
 	$(BIN)/python -m tests.cpu

@@ -1,6 +1,6 @@
 """The pipeline on a schedule, on new data, or on workers: `python -m flows.deploy serve | pool POOL | watch FOLDER`.
 
-The address in POSTTRAIN_WEBHOOK is told of every failure. More in docs/deploy.md.
+Every failure is posted to the address in POSTTRAIN_WEBHOOK. More in docs/deploy.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from flows import arguments, arrivals, server
+from flows import arguments, data_watcher, server
 from flows.graph import find_root
 from flows.notify import VARIABLE
 from posttrain.errors import PipelineError, PosttrainError
@@ -21,8 +21,8 @@ from posttrain.workspace import python_path
 
 
 def main(words: list[str] | None = None) -> int:
-    """Command line; `serve` and `watch` go on until they are ended."""
-    options = _parser().parse_args(words)
+    """Command line; `serve` and `watch` run until they are interrupted."""
+    options = parser().parse_args(words)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         root = find_root(Path.cwd())
@@ -37,25 +37,44 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The command line with all commands."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.deploy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serve = commands.add_parser("serve", help="run it from this process: a schedule, new data, Prefect's pages")
-    pool = commands.add_parser("pool", help="hand it to the workers of a work pool, which is made if it is not there")
-    pool.add_argument("pool", help="the work pool; start a worker with `prefect worker start --pool POOL`")
-    for one in (serve, pool):
-        one.add_argument("targets", nargs="*", metavar="TARGET", help="stages, as for flows.pipeline; default: all")
-        one.add_argument("--name", default="scheduled", help="the deployment's name (default: scheduled)")
-        when = one.add_mutually_exclusive_group()
-        when.add_argument("--cron", type=arguments.cron, help="e.g. '0 3 * * *'")
-        when.add_argument("--every", type=arguments.seconds, metavar="SECONDS")
-        one.add_argument("--watch", type=Path, metavar="FOLDER", help="also run when a file there is new or changed")
-    watch = commands.add_parser("watch", help="tell Prefect of new data, for a deployment on a work pool")
-    watch.add_argument("watch", type=Path, metavar="FOLDER")
-    for one in (serve, watch):
-        one.add_argument("--look-every", type=arguments.seconds, default=5.0, metavar="SECONDS", help="default 5")
+    serve = _add(
+        commands, "serve", "run the pipeline from this process: on a schedule or on new data", "--cron '0 3 * * *'"
+    )
+    pool = _add(commands, "pool", "run the pipeline on the workers of a work pool", "gpus --every 3600")
+    pool.add_argument("pool", metavar="POOL", help="the work pool; it is created if it is missing")
+    for command in (serve, pool):
+        command.add_argument("targets", nargs="*", metavar="TARGET", help="stages, as for flows.pipeline; default: all")
+        command.add_argument("--name", default="scheduled", help="the deployment's name; default: scheduled")
+        schedule = command.add_mutually_exclusive_group()
+        schedule.add_argument("--cron", type=arguments.cron, help="run on this schedule, e.g. '0 3 * * *'")
+        schedule.add_argument("--every", type=arguments.seconds, metavar="SECONDS", help="run at this interval")
+        command.add_argument(
+            "--watch", type=Path, metavar="FOLDER", help="run also when a file there is new or changed"
+        )
+    watch = _add(commands, "watch", "send Prefect an event for new data, for a deployment on a work pool", "my/data")
+    watch.add_argument("watch", type=Path, metavar="FOLDER", help="the folder to check for new and changed files")
+    for command in (serve, watch):
+        command.add_argument(
+            "--look-every",
+            type=arguments.seconds,
+            default=5.0,
+            metavar="SECONDS",
+            help="check the folder at this interval; default: 5",
+        )
+    return parser
+
+
+def _add(commands: Any, name: str, does: str, example: str) -> argparse.ArgumentParser:
+    """A command with its help and an example of its arguments."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=does, description=does, epilog=f"example: python -m flows.deploy {name} {example}"
+    )
     return parser
 
 
@@ -64,17 +83,18 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
     if temporary is not None:
         temporary.wait()
     if "PYTHONPATH" not in os.environ:
-        os.environ["PYTHONPATH"] = python_path()  # for the processes that the runs are
+        os.environ["PYTHONPATH"] = python_path()  # for the processes of the runs
     from flows.run import pipeline
     from flows.serving import serve
 
-    over = threading.Event()
+    stop = threading.Event()
     if options.watch:
-        looking = (arrivals.Watch(options.watch), options.look_every, over, arrivals.emit)
-        threading.Thread(target=arrivals.watch, args=looking, daemon=True).start()
-    print(f"serving pipeline/{options.name} in {root}; failures are told to {_told()}", flush=True)
+        watcher = data_watcher.FolderWatcher(options.watch)
+        watching = (watcher, options.look_every, stop, data_watcher.emit_changed)
+        threading.Thread(target=data_watcher.watch, args=watching, daemon=True).start()
+    print(f"serving pipeline/{options.name} in {root}; {_webhook_note()}", flush=True)
     try:
-        # One at a time by this process and not by the server, where the place of a killed run stays taken for minutes.
+        # This process limits the runs, and not the server, which would count a killed run for minutes.
         serve(
             pipeline,
             options.name,
@@ -85,7 +105,7 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
             parameters={"targets": options.targets},
         )
     finally:
-        over.set()
+        stop.set()
 
 
 def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
@@ -102,7 +122,7 @@ def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
         interval=options.every,
         triggers=_triggers(options) or None,
         parameters={"targets": options.targets},
-        concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=_queue()),
+        concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=_enqueue()),
         print_next_steps=False,
         ignore_warnings=True,
     )
@@ -114,9 +134,9 @@ def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
 
 
 def _watch(_: Path, home: Path, options: argparse.Namespace) -> None:
-    eye = arrivals.Watch(options.watch)
+    watcher = data_watcher.FolderWatcher(options.watch)
     _need_server(home)
-    arrivals.watch(eye, options.look_every, threading.Event(), arrivals.emit)
+    data_watcher.watch(watcher, options.look_every, threading.Event(), data_watcher.emit_changed)
 
 
 def _need_server(home: Path) -> None:
@@ -124,7 +144,9 @@ def _need_server(home: Path) -> None:
     url = server.find(home)
     if url is None:
         raise PipelineError(
-            what="no Prefect server is up", where="PREFECT_API_URL", fix="Start one: python -m flows.server (make ui)"
+            what="no Prefect server is running",
+            where="PREFECT_API_URL",
+            fix="Start one: python -m flows.server (make ui)",
         )
     server.attach(home, url)
 
@@ -134,12 +156,12 @@ def _triggers(options: argparse.Namespace) -> list[Any]:
         return []
     from prefect.events import DeploymentEventTrigger
 
-    match: Any = {"prefect.resource.id": arrivals.resource(options.watch)}
-    return [DeploymentEventTrigger(name=f"new data in {options.watch}", expect={arrivals.EVENT}, match=match)]
+    match: Any = {"prefect.resource.id": data_watcher.resource_id(options.watch)}
+    return [DeploymentEventTrigger(name=f"new data in {options.watch}", expect={data_watcher.EVENT}, match=match)]
 
 
-def _queue() -> Any:
-    """A run that comes while another one works waits: it finds all up to date, or the new data."""
+def _enqueue() -> Any:
+    """A run that is started during another one waits for it; it then uses the new data, or has nothing to do."""
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy
 
     return ConcurrencyLimitStrategy.ENQUEUE
@@ -155,11 +177,11 @@ def _ensure_pool(name: str) -> None:
             client.read_work_pool(name)
         except ObjectNotFound:
             client.create_work_pool(WorkPoolCreate(name=name, type="process"))
-            print(f"made the process work pool '{name}'")
+            print(f"created the process work pool '{name}'")
 
 
-def _told() -> str:
-    return f"the address in {VARIABLE}" if os.environ.get(VARIABLE) else f"nobody ({VARIABLE} is not set)"
+def _webhook_note() -> str:
+    return f"failures are posted to {VARIABLE}" if os.environ.get(VARIABLE) else f"{VARIABLE} is not set"
 
 
 if __name__ == "__main__":

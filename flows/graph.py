@@ -1,4 +1,4 @@
-"""The DAG of dvc.yaml and what of it is stale, both told by DVC; `python -m flows.graph` prints them as JSON."""
+"""The DAG of dvc.yaml and its stale stages, both read from DVC; `python -m flows.graph` prints them as JSON."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from posttrain.code import CODE
+from posttrain.dvc_repair import repair_lock
 from posttrain.errors import PipelineError, PosttrainError
-from posttrain.lock import repair_lock
 from posttrain.params import Params, check, did_you_mean, read_yaml
 from posttrain.stage_table import STAGES
 from posttrain.status import refresh_code
@@ -25,25 +25,27 @@ from posttrain.verify import repair
 from posttrain.workspace import library_command, library_environment
 
 ROOT_FILE = "dvc.yaml"
-MOST_PATHS = 4
-"""As many as one can take in; of a stage that never ran DVC names every dependency."""
+MAX_PATHS = 4
+"""Paths shown per reason: for a stage that never ran, DVC names every dependency."""
 _BUSY_POLL = 2.0
-Which = Literal["stale", "all"]
-Where = Literal["here", "workers", "ray", "dask"]
+Selection = Literal["stale", "all"]
+Executor = Literal["local", "workers", "ray", "dask"]
 
 
 class Needs(Params):
-    """What a stage asks of its runner: the keys of `meta` in dvc.yaml that mean something here."""
+    """What a stage needs to run: the keys of `meta` in dvc.yaml that flows read."""
 
     gpus: int = Field(default=0, ge=0, description="GPU slots that the stage holds while it runs")
-    retries: int = Field(default=0, ge=0, description="How often the stage is tried again after a failure")
-    retry_delay: float = Field(default=0.0, ge=0.0, description="Seconds before another try")
-    timeout: float | None = Field(default=None, gt=0.0, description="Seconds that one try may take; none by default")
+    retries: int = Field(default=0, ge=0, description="How often the stage is retried after a failure")
+    retry_delay: float = Field(default=0.0, ge=0.0, description="Seconds before a retry")
+    timeout: float | None = Field(
+        default=None, gt=0.0, description="Seconds that one attempt may take; default: no limit"
+    )
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage, under the address that `dvc repro` takes in the root folder."""
+    """One stage, under the address that `dvc repro` accepts in the root folder."""
 
     name: str
     upstream: tuple[str, ...]
@@ -52,21 +54,21 @@ class Stage:
 
 
 def find_root(start: Path) -> Path:
-    """The nearest folder upwards that DVC was initialised in."""
+    """The nearest folder upwards with a DVC project."""
     for folder in (start, *start.parents):
         if (folder / ".dvc").is_dir():
             return folder
     raise PipelineError(what="no DVC project here or above", where=str(start), fix="Run in the project's root folder")
 
 
-def ours(root: Path) -> bool:
-    """Whether dvc.yaml has stages of the library, whose params.yaml it can check; flows run other pipelines too."""
+def is_posttrain_pipeline(root: Path) -> bool:
+    """Whether dvc.yaml has stages of the library, so that params.yaml can be checked; flows run other pipelines too."""
     stages = read_yaml(root / ROOT_FILE).get("stages") if (root / ROOT_FILE).is_file() else None
     return isinstance(stages, dict) and not stages.keys().isdisjoint(stage.name for stage in STAGES)
 
 
 def read(root: Path, targets: Sequence[str]) -> list[Stage]:
-    """What the targets need (all without targets), upstream first; the root must be the working directory."""
+    """The targets with their dependencies, or all stages, upstream first; `root` must be the working directory."""
     import networkx
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
@@ -74,20 +76,20 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
 
     # DVC names stages relative to the working directory.
     if Path.cwd().resolve() != root.resolve():
-        raise PipelineError(what="the graph is read from elsewhere", where=str(Path.cwd()), fix=f"Change to {root}")
+        raise PipelineError(what="not the project's root folder", where=str(Path.cwd()), fix=f"Change to {root}")
     try:
-        # DVC is not typed; everything that comes from it is turned into plain data in this function.
+        # DVC is not typed; this function turns everything that comes from it into plain data.
         repo: Any = Repo(str(root), _wait_for_lock=True)
-        hidden = {CODE} if ours(root) else set()
+        hidden = {CODE} if is_posttrain_pipeline(root) else set()
         if hidden:
             refresh_code(repo)
         graph: Any = repo.index.graph
-        asked = _chosen(repo, targets)
-        wanted = _closure(graph, asked) if targets else set(graph)
-        order = networkx.lexicographical_topological_sort(graph.subgraph(wanted).reverse(), key=_name)
+        target_stages = _target_stages(repo, targets)
+        selected = _closure(graph, target_stages) if targets else set(graph)
+        order = networkx.lexicographical_topological_sort(graph.subgraph(selected).reverse(), key=_name)
         names = [(_name(node), node) for node in order]
-        # DVC looks each target up on its own, which takes longer than its status: so not all that they need by name.
-        status = repo.status(targets=[_name(one) for one in asked] or None, with_deps=bool(asked))
+        # Only the targets by name: DVC looks each name up by itself, which takes longer than the status.
+        status = repo.status(targets=[_name(node) for node in target_stages] or None, with_deps=bool(target_stages))
     except LockError:
         raise
     except DvcException as error:
@@ -95,70 +97,70 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
             what=_line(error), where=ROOT_FILE, fix="Fix it; `dvc dag` and `dvc status` read it too"
         ) from error
     return [
-        # A frozen stage does not look at its dependencies, and so nobody upstream can make it stale.
+        # A frozen stage ignores its dependencies, so that nothing upstream makes it stale.
         Stage(
             name=name,
-            upstream=() if node.frozen else tuple(sorted({_name(one) for one in graph.successors(node)} - hidden)),
+            upstream=() if node.frozen else tuple(sorted({_name(above) for above in graph.successors(node)} - hidden)),
             needs=_needs(name, getattr(node, "meta", None)),
             reasons=tuple(_reason(entry) for entry in status.get(name, ())),
         )
         for name, node in names
-        if name not in hidden  # it is up to date: from here on it is an input
+        if name not in hidden  # it is up to date, and an input of the others
     ]
 
 
 def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
-    """Repair, check params.yaml and read, once no other DVC is at work; ends with the process that asked for it."""
+    """Repair, check params.yaml and read the graph once no other DVC is running; ends when the parent process ends."""
     from dvc.lock import LockError
 
-    asked_by, told = os.getppid(), False
-    while os.getppid() == asked_by:
+    parent, waiting = os.getppid(), False
+    while os.getppid() == parent:
         try:
             notes = _repair_and_check(root)
             stages = read(root, targets)
-            _tell(notes)
+            _print_note(notes)
             return stages
         except (LockError, PipelineError) as error:
             busy = error if isinstance(error, LockError) else error.__cause__
             if not isinstance(busy, LockError):
                 raise
-            if not told:
+            if not waiting:
                 print(f"{_line(busy).partition(' If there are')[0]}. Waiting until it has ended", file=sys.stderr)
-            told = True
+            waiting = True
             time.sleep(_BUSY_POLL)
     raise SystemExit(1)
 
 
 def _repair_and_check(root: Path) -> str:
-    """The notes of the check. It reads dvc.lock, repaired first; the rest needs a pipeline that DVC can read."""
-    _tell(repair_lock(root))
+    """The notes of the check; dvc.lock is repaired before it, and the rest after it, which needs a valid pipeline."""
+    _print_note(repair_lock(root))
     notes = ""
-    if ours(root):
+    if is_posttrain_pipeline(root):
         from posttrain.sections import check_params  # a second of imports
 
         _, _, notes = check_params().partition("\n")
-    _tell(repair(root))
+    _print_note(repair(root))
     return notes
 
 
-def _tell(lines: str) -> None:
+def _print_note(lines: str) -> None:
     if lines:
         print(lines, file=sys.stderr)
 
 
-class Reading:
-    """DVC's answer on its way from a process of its own, so that neither its locks nor its threads live in the flow."""
+class GraphReader:
+    """Reads the graph in a process of its own, so that DVC's locks and threads stay out of the flow."""
 
     def __init__(self, root: Path, targets: Sequence[str] = ()) -> None:
         env, command = library_environment(), library_command("flows.graph", *targets)
-        # A session of its own: on Ctrl-C it just finishes, instead of showing where in DVC it was.
+        # A session of its own: on Ctrl-C it finishes, instead of printing a traceback from DVC.
         self._process = subprocess.Popen(
             command, cwd=root, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
 
     @cached_property
     def stages(self) -> list[Stage]:
-        """The answer, waited for."""
+        """The stages, once the process has ended."""
         text, _ = self._process.communicate()
         try:
             answer = json.loads(text)
@@ -178,22 +180,22 @@ def to_json(stage: Stage) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Stage:
-    """The stage that `to_json` made this of."""
+    """The stage from the data of `to_json`."""
     return Stage(data["name"], tuple(data["upstream"]), Needs(**data["needs"]), tuple(data["reasons"]))
 
 
 def stale(stages: Iterable[Stage]) -> set[str]:
-    """The stages that DVC calls changed, and all that lies downstream of them."""
-    found: set[str] = set()
+    """The stages that DVC calls changed, and all stages downstream of them."""
+    names: set[str] = set()
     for stage in stages:
-        if stage.reasons or found.intersection(stage.upstream):
-            found.add(stage.name)
-    return found
+        if stage.reasons or names.intersection(stage.upstream):
+            names.add(stage.name)
+    return names
 
 
-def chosen(stages: Sequence[Stage], which: Which) -> set[str]:
+def select(stages: Sequence[Stage], selection: Selection) -> set[str]:
     """The stages to run: the stale ones, or all."""
-    return stale(stages) if which == "stale" else {stage.name for stage in stages}
+    return stale(stages) if selection == "stale" else {stage.name for stage in stages}
 
 
 def mermaid(stages: Sequence[Stage], states: Mapping[str, str]) -> str:
@@ -212,30 +214,30 @@ def _name(stage: Any) -> str:
     return str(name) if path == ROOT_FILE else f"{path}:{name}"
 
 
-def _chosen(repo: Any, targets: Sequence[str]) -> set[Any]:
+def _target_stages(repo: Any, targets: Sequence[str]) -> set[Any]:
     from dvc.exceptions import DvcException
 
-    chosen: set[Any] = set()
+    stages: set[Any] = set()
     for target in targets:
         try:
             # Names, groups of a foreach, dvc.yaml files and outputs, as for `dvc status`.
-            chosen.update(stage for stage, _ in repo.stage.collect_granular(target))
+            stages.update(stage for stage, _ in repo.stage.collect_granular(target))
         except DvcException as error:
             known = [_name(stage) for stage in repo.index.graph]
             fix = did_you_mean(target, known) or "Declare the stage in dvc.yaml"
             raise PipelineError(what=f"no stage '{target}' ({_line(error)})", where=ROOT_FILE, fix=fix) from error
-    return chosen
+    return stages
 
 
-def _closure(graph: Any, chosen: Collection[Any]) -> set[Any]:
+def _closure(graph: Any, stages: Collection[Any]) -> set[Any]:
     import networkx
 
-    # DVC's edges point from a stage to what it depends on.
-    return set(chosen).union(*(networkx.descendants(graph, stage) for stage in chosen))
+    # DVC's edges point from a stage to its dependencies.
+    return set(stages).union(*(networkx.descendants(graph, stage) for stage in stages))
 
 
 def _needs(name: str, meta: Any) -> Needs:
-    """The typed part of `meta`; other keys are the user's own, unless they look like a slip of the pen."""
+    """The typed part of `meta`; other keys are the user's own, unless they look like a typing error."""
     if meta is None:
         return Needs()
     where = f"{ROOT_FILE}, meta of '{name}'"
@@ -252,11 +254,11 @@ def _needs(name: str, meta: Any) -> Needs:
 def _reason(entry: Any) -> str:
     if not isinstance(entry, dict):
         return str(entry)
-    return "; ".join(f"{kind}: {_some(_changed(paths))}" for kind, paths in entry.items())
+    return "; ".join(f"{kind}: {_first_paths(_changed(paths))}" for kind, paths in entry.items())
 
 
 def _changed(paths: Mapping[str, Any]) -> list[str]:
-    """The files; of a file with parameters those that changed."""
+    """The changed files; for a parameter file its changed keys."""
     return [
         name
         for path, how in paths.items()
@@ -264,10 +266,10 @@ def _changed(paths: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _some(paths: Sequence[str]) -> str:
-    """Marked as code, since Prefect's tables read markdown and would make `__init__` bold."""
-    more = f" and {len(paths) - MOST_PATHS} more" if len(paths) > MOST_PATHS else ""
-    return ", ".join(f"`{path}`" for path in paths[:MOST_PATHS]) + more
+def _first_paths(paths: Sequence[str]) -> str:
+    """Marked as code, because Prefect's tables are markdown, where `__init__` would be bold."""
+    more = f" and {len(paths) - MAX_PATHS} more" if len(paths) > MAX_PATHS else ""
+    return ", ".join(f"`{path}`" for path in paths[:MAX_PATHS]) + more
 
 
 def _line(error: BaseException) -> str:
@@ -275,7 +277,7 @@ def _line(error: BaseException) -> str:
 
 
 def main(targets: Sequence[str]) -> int:
-    """Print the answer, or the error, as one JSON object."""
+    """Print the stages, or the error, as one JSON object."""
     try:
         stages = read_when_free(Path.cwd(), targets)
     except PosttrainError as error:

@@ -1,4 +1,4 @@
-"""Tells a webhook that a flow failed: JSON by POST to the address in POSTTRAIN_WEBHOOK, in Slack's form."""
+"""Posts a failed flow to the webhook in POSTTRAIN_WEBHOOK, as JSON in Slack's format."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 VARIABLE = "POSTTRAIN_WEBHOOK"
 # An address like Slack's is a secret: it stays in the environment, and out of Prefect's parameters and logs.
-_WAITS = (0.0, 2.0, 8.0)
+_DELAYS = (0.0, 2.0, 8.0)
 _TIMEOUT = 10.0
-_LONGEST = 3000
+_MAX_CHARACTERS = 3000
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
-"""A terminal's colours, titles and links, and characters that are not shown or turn the text round."""
+"""Terminal sequences (colours, titles, links), and characters that are invisible or reverse the text."""
 
 log = logging.getLogger("prefect.posttrain.notify")
 
@@ -39,10 +39,10 @@ def on_failure(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> No
 
 
 def message(flow: str, run: str, run_id: str, state: str, text: str) -> dict[str, str]:
-    """What is posted; `text` is what a chat shows, with the stage's output as plain text and never as markup."""
+    """The JSON to post; a chat shows `text`, where the stage's output is plain text and never markup."""
     pages = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
     plain = _ESCAPES.sub("", text)
-    shown = plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]} ..."
+    shown = plain if len(plain) <= _MAX_CHARACTERS else f"{plain[:_MAX_CHARACTERS]} ..."
     block = html.escape(shown, quote=False).replace("`" * 3, "'" * 3)
     return {
         "text": f"{html.escape(flow, quote=False)} '{run}' on {socket.gethostname()}: {state}\n```\n{block}\n```",
@@ -55,13 +55,13 @@ def message(flow: str, run: str, run_id: str, state: str, text: str) -> dict[str
 
 
 def send(url: str, body: dict[str, str]) -> bool:
-    """Post it, three tries; a webhook that does not answer is logged and changes nothing else."""
+    """Post it, in up to three attempts; a webhook that does not answer is logged and changes nothing else."""
     data, headers = json.dumps(body).encode(), {"Content-Type": "application/json", "User-Agent": "posttrain"}
     reason = ""
-    for wait in _WAITS:
-        time.sleep(wait)
+    for delay in _DELAYS:
+        time.sleep(delay)
         try:
-            # Also what the address is made of is an error that would show it: nothing of one but its type is logged.
+            # The text of an error may contain the address, which is a secret: only its type is logged.
             request = urllib.request.Request(url, data, headers, method="POST")
             with urllib.request.urlopen(request, timeout=_TIMEOUT):
                 return True
@@ -71,5 +71,5 @@ def send(url: str, body: dict[str, str]) -> bool:
                 break
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = type(error).__name__
-    log.warning("the webhook in %s was not told of the failure: %s", VARIABLE, reason)
+    log.warning("the failure could not be posted to %s: %s", VARIABLE, reason)
     return False

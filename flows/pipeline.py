@@ -1,4 +1,4 @@
-"""`python -m flows.pipeline [TARGET ...]`: the DAG of dvc.yaml as Prefect tasks; dvc.lock alone says what is done."""
+"""`python -m flows.pipeline [TARGET ...]`: run the stages of dvc.yaml as Prefect tasks; DVC says which are done."""
 
 from __future__ import annotations
 
@@ -10,42 +10,18 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from flows import record, server
-from flows.graph import Reading, Where, Which, chosen, find_root
-from flows.record import Outcome
+from flows import artifacts, server
+from flows.artifacts import Outcome
+from flows.graph import Executor, GraphReader, Selection, find_root, select
 from posttrain.errors import PipelineError, PosttrainError
 
 
 def main(words: list[str] | None = None) -> int:
     """Command line; 0 when all is up to date, 1 when a stage failed, 128 + signal when it was interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m flows.pipeline", description=__doc__)
-    parser.add_argument(
-        "targets",
-        nargs="*",
-        metavar="TARGET",
-        help="a stage, a foreach group, a dvc.yaml or an output, with all that it needs; default: all",
-    )
-    parser.add_argument(
-        "--force", action="store_const", const="all", default="stale", dest="which", help="run also what is up to date"
-    )
-    elsewhere = parser.add_mutually_exclusive_group()
-    for where, what in {
-        "workers": "on the hosts that serve `python -m flows.workers`",
-        "ray": "as tasks of Ray (extra `ray`; RAY_ADDRESS names a cluster)",
-        "dask": "as tasks of Dask (extra `dask`; DASK_SCHEDULER_ADDRESS names a cluster)",
-    }.items():
-        elsewhere.add_argument(
-            f"--{where}",
-            action="store_const",
-            const=where,
-            default="here",
-            dest="where",
-            help=f"run stages {what} (docs/deploy.md)",
-        )
-    options = parser.parse_args(words)
-    signal.signal(signal.SIGTERM, terminated)
+    options = parser().parse_args(words)
+    signal.signal(signal.SIGTERM, raise_exit)
     try:
-        return _run(options.targets, options.which, options.where)
+        return _run(options.targets, options.selection, options.executor)
     except PosttrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -53,32 +29,65 @@ def main(words: list[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _run(targets: list[str], which: Which, where: Where) -> int:
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.pipeline", description=__doc__, epilog="example: python -m flows.pipeline online report"
+    )
+    parser.add_argument(
+        "targets",
+        nargs="*",
+        metavar="TARGET",
+        help="a stage, a foreach group, a dvc.yaml or an output; its dependencies run too; default: all stages",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_const",
+        const="all",
+        default="stale",
+        dest="selection",
+        help="run stages that are up to date too",
+    )
+    executors = parser.add_mutually_exclusive_group()
+    for executor, where in {
+        "workers": "on the hosts that run `python -m flows.workers`",
+        "ray": "as tasks of Ray (extra `ray`; RAY_ADDRESS names a cluster)",
+        "dask": "as tasks of Dask (extra `dask`; DASK_SCHEDULER_ADDRESS names a cluster)",
+    }.items():
+        executors.add_argument(
+            f"--{executor}",
+            action="store_const",
+            const=executor,
+            default="local",
+            dest="executor",
+            help=f"run stages {where} (docs/deploy.md)",
+        )
+    return parser
+
+
+def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
     root = find_root(Path.cwd())
     home = server.prepare(root)
     url = server.find(home)
     if url is not None:
         server.attach(home, url)
-    reading = Reading(root, targets)
-    if url is None and not chosen(reading.stages, which):
-        # A server takes seconds to start, and there is nothing to record.
-        print(record.table(reading.stages, {stage.name: Outcome("Cached") for stage in reading.stages}))
+    reader = GraphReader(root, targets)
+    if url is None and not select(reader.stages, selection):
+        # Nothing to record, so that no server has to be started, which takes seconds.
+        print(artifacts.table(reader.stages, {stage.name: Outcome("Cached") for stage in reader.stages}))
         return 0
     temporary = server.start_temporary(home) if url is None else None
-    # Imported so late because Prefect reads its environment when it is imported; meanwhile DVC answers.
+    # Imported late, because Prefect reads its environment when it is imported; DVC reads the graph meanwhile.
     from httpx import TransportError
 
-    from flows.run import recorded
+    from flows.run import run_pipeline
 
     if temporary is not None:
         temporary.wait()
     try:
-        state = recorded(root, reading.stages, which, where)
+        state = run_pipeline(root, reader.stages, selection, executor)
     except TransportError as error:
-        what, fix = (
-            "Prefect's server cannot be reached any more",
-            "Finished stages are in dvc.lock. Run the flow again",
-        )
+        what, fix = "Prefect's server has stopped answering", "Finished stages are in dvc.lock. Run the flow again"
         raise PipelineError(what=what, where=os.environ["PREFECT_API_URL"], fix=fix) from error
     if state.is_completed():
         return 0
@@ -86,8 +95,8 @@ def _run(targets: list[str], which: Which, where: Where) -> int:
     return 128 + signal.SIGINT if state.is_cancelled() else 1
 
 
-def terminated(number: int, _: FrameType | None) -> NoReturn:
-    """SIGTERM as an exception, so that what runs is ended in order."""
+def raise_exit(number: int, _: FrameType | None) -> NoReturn:
+    """Handle SIGTERM by an exception, so that running stages are ended in order."""
     raise SystemExit(128 + number)
 
 

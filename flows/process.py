@@ -1,4 +1,4 @@
-"""Runs one command in a process group of its own, streams its lines, and leaves nobody of the group behind."""
+"""Runs one command in a process group of its own, streams its lines, and ends the whole group afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from flows.guard import STEPS, Ending, Guard, alive
+from flows.orphan_guard import TERMINATION_STEPS, GroupTermination, OrphanGuard, alive
 
 TAIL_LINES = 20
 _POLL = 0.1
@@ -23,8 +23,8 @@ _LAST_READ = 1.0
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
-class Why(Enum):
-    """Why a command is over."""
+class Reason(Enum):
+    """Why a command has ended."""
 
     ENDED = "ended"
     CANCELLED = "cancelled"
@@ -36,14 +36,14 @@ class Exit:
     """How a command ended."""
 
     code: int
-    why: Why
+    reason: Reason
     seconds: float
     tail: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Command:
-    """What to run, where, and for how long at most."""
+    """A command, its folder and environment, and its time limit."""
 
     words: Sequence[str]
     folder: Path
@@ -52,7 +52,7 @@ class Command:
 
 
 class Lines:
-    """Cuts a stream of bytes into lines; a carriage return ends one too, so that progress bars show."""
+    """Splits a stream of bytes into lines; a carriage return ends a line too, so that progress bars show."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
@@ -74,8 +74,8 @@ class Lines:
             self._write(line.rstrip())
 
 
-def run(command: Command, *, write: Callable[[str], None], cancel: threading.Event, guard: Guard) -> Exit:
-    """Run to the end, or until `cancel` is set or the time is up; then its whole group is ended step by step."""
+def run(command: Command, *, write: Callable[[str], None], cancel: threading.Event, guard: OrphanGuard) -> Exit:
+    """Run to the end, or until `cancel` is set or the time limit is reached; then end its whole group step by step."""
     start = time.monotonic()
     process = subprocess.Popen(
         list(command.words),
@@ -89,52 +89,52 @@ def run(command: Command, *, write: Callable[[str], None], cancel: threading.Eve
     guard.add(process.pid)
     lines = Lines(write)
     try:
-        why = _follow(process, lines, cancel, None if command.timeout is None else start + command.timeout)
+        reason = _follow(process, lines, cancel, None if command.timeout is None else start + command.timeout)
     finally:
-        _sweep(process.pid)
+        _end_group(process.pid)
         code = process.wait()
         guard.drop(process.pid)
     lines.close()
-    return Exit(code, why, time.monotonic() - start, tuple(lines.tail))
+    return Exit(code, reason, time.monotonic() - start, tuple(lines.tail))
 
 
-def _follow(process: subprocess.Popen[bytes], lines: Lines, cancel: threading.Event, deadline: float | None) -> Why:
-    """Pass the output on until the process has ended, pressing it to end where asked for."""
+def _follow(process: subprocess.Popen[bytes], lines: Lines, cancel: threading.Event, deadline: float | None) -> Reason:
+    """Pass the output on until the process has ended, or end it on cancellation or at the deadline."""
     assert process.stdout is not None
-    why, ending, last_read = Why.ENDED, None, 0.0
+    reason, termination, last_read = Reason.ENDED, None, 0.0
     with process.stdout as stream, selectors.DefaultSelector() as selector:
         os.set_blocking(stream.fileno(), False)
         selector.register(stream, selectors.EVENT_READ)
         while True:
-            # Asked before reading: what the process wrote before it ended is then in the pipe.
+            # Polled before reading: all output of an ended process is then in the pipe.
             if process.poll() is not None:
                 last_read = last_read or time.monotonic() + _LAST_READ
             if selector.get_map() and selector.select(0 if last_read else _POLL):
                 if not _read(stream.fileno(), lines):
                     selector.unregister(stream)
             elif last_read:
-                return why
+                return reason
             elif not selector.get_map():
                 time.sleep(_POLL)
             if last_read:
-                # Somebody that it left behind may hold the pipe and write for ever.
+                # A child of the process may hold the pipe open and write for ever.
                 if time.monotonic() > last_read:
-                    return why
-            elif ending is not None:
-                ending.press()
-            elif (why := _why_end(cancel, deadline)) is not Why.ENDED:
-                ending = Ending(process.pid)
+                    return reason
+            elif termination is not None:
+                termination.step()
+            elif (reason := _reason_to_end(cancel, deadline)) is not Reason.ENDED:
+                termination = GroupTermination(process.pid)
 
 
-def _why_end(cancel: threading.Event, deadline: float | None) -> Why:
-    """The reason to end a running process now; `ENDED` is none."""
+def _reason_to_end(cancel: threading.Event, deadline: float | None) -> Reason:
+    """The reason to end a running process now; `ENDED` if there is none."""
     if cancel.is_set():
-        return Why.CANCELLED
-    return Why.TIMED_OUT if deadline is not None and time.monotonic() > deadline else Why.ENDED
+        return Reason.CANCELLED
+    return Reason.TIMED_OUT if deadline is not None and time.monotonic() > deadline else Reason.ENDED
 
 
 def _read(descriptor: int, lines: Lines) -> bool:
-    """Read what is there; False at the end of the stream."""
+    """Read the available bytes; False at the end of the stream."""
     try:
         data = os.read(descriptor, 65536)
     except BlockingIOError:
@@ -143,11 +143,11 @@ def _read(descriptor: int, lines: Lines) -> bool:
     return bool(data)
 
 
-def _sweep(group: int) -> None:
-    """End what the leader of the group has left behind: it would write into outputs that DVC has already recorded."""
+def _end_group(group: int) -> None:
+    """End children that the command left running: they could write into outputs that DVC has already recorded."""
     grace = time.monotonic() + 0.5
     while alive(group) and time.monotonic() < grace:
         time.sleep(0.02)
-    ending = Ending(group, STEPS[1:])
-    while alive(group) and ending.press():
+    termination = GroupTermination(group, TERMINATION_STEPS[1:])
+    while alive(group) and termination.step():
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The flow: one Prefect task per stage, run by DVC in a process group of its own; DVC's words decide its state."""
+"""The flow: one Prefect task per stage, run by DVC in a process group of its own; DVC's output gives its state."""
 
 from __future__ import annotations
 
@@ -25,89 +25,104 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Cancelling, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import engines, graph, notify, process, record
-from flows.graph import Stage, Where, Which
-from flows.guard import STEPS, Guard
-from flows.record import Outcome
-from flows.slots import Slots
-from flows.workers import Workers
+from flows import artifacts, graph, notify, process, task_runners
+from flows.artifacts import Outcome
+from flows.gpu_slots import GpuSlots
+from flows.graph import Executor, Selection, Stage
+from flows.hosts import Workers
+from flows.orphan_guard import TERMINATION_STEPS, OrphanGuard
 from posttrain.errors import PosttrainError
-from posttrain.settle import settle
+from posttrain.recorded_runs import check_and_sync
 
 _CANCEL_POLL = 2.0
 _BUSY_POLL = 2.0
 _BUSY = "is busy, it is being blocked by"
 _MESSAGE_LINES = 12
-_HINTS = ("To track the changes", "git add ", "To enable auto staging", "dvc config core.autostage", "Use `dvc push`")
+_DVC_HINTS = (
+    "To track the changes",
+    "git add ",
+    "To enable auto staging",
+    "dvc config core.autostage",
+    "Use `dvc push`",
+)
 """DVC's advice after each stage."""
-_TOLD: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notify.on_failure]}
+_HOOKS: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notify.on_failure]}
 
 
-class Crew:
-    """All that the tasks of one flow run share; made inside the flow, because `serve` pickles its module by value."""
+class StageRunner:
+    """Runs stages and holds the state that the tasks of one flow run share.
 
-    def __init__(self, root: Path, stages: Sequence[Stage], which: Which, guard: Guard, where: Where) -> None:
-        self.root, self.guard, self.which, self.where = root, guard, which, where
-        self.workers = Workers(root) if where == "workers" else None
+    It is created inside the flow, because `serve` pickles its module by value.
+    """
+
+    def __init__(
+        self, root: Path, stages: Sequence[Stage], selection: Selection, guard: OrphanGuard, executor: Executor
+    ) -> None:
+        self.root, self.guard, self.selection, self.executor = root, guard, selection, executor
+        self.workers = Workers(root) if executor == "workers" else None
         self.stages = {stage.name: stage for stage in stages}
-        self.to_run = graph.chosen(stages, which)
+        self.to_run = graph.select(stages, selection)
         self.outcomes: dict[str, Outcome] = {}
         self.cancel = threading.Event()
-        here = where == "here"
-        self.slots = Slots([stage for stage in stages if here and stage.name in self.to_run])
+        local = executor == "local"
+        self.slots = GpuSlots([stage for stage in stages if local and stage.name in self.to_run])
 
-    def work(self, name: str) -> State[Any]:
-        """Bring one stage up to date; the returned state is what Prefect records."""
+    def run(self, name: str) -> State[Any]:
+        """Bring one stage up to date; Prefect records the returned state."""
         stage = self.stages[name]
-        outcome = self._try(stage) if name in self.to_run else Outcome("Cached", message="dvc.lock is current")
+        outcome = self._run_once(stage) if name in self.to_run else Outcome("Cached", message="dvc.lock is current")
         earlier = self.outcomes[name].seconds if name in self.outcomes else 0.0
         self.outcomes[name] = Outcome(outcome.state, earlier + outcome.seconds, outcome.message)
         if outcome.state == "Failed":
             if task_run.run_count <= stage.needs.retries and self.cancel.wait(stage.needs.retry_delay):
-                # Here and not in Prefect, which would sleep through a cancellation.
-                return Cancelled(message=f"{name}: cancelled before another try")
+                # Prefect's own delay would ignore a cancellation.
+                return Cancelled(message=f"{name}: cancelled before a retry")
             return Failed(message=outcome.message)
         if outcome.state == "Cancelled":
             return Cancelled(message=outcome.message)
         return Completed(name=outcome.state, message=outcome.message, data=outcome.seconds)
 
-    def _try(self, stage: Stage) -> Outcome:
+    def _run_once(self, stage: Stage) -> Outcome:
         if self.cancel.is_set():
-            return Outcome("Cancelled", message=f"{stage.name}: not begun")
+            return Outcome("Cancelled", message=f"{stage.name}: not started")
         if self.workers is not None:
             return self.workers.run(stage, self.cancel)
-        with self.slots.take(stage, self.cancel) as shown:
-            env = {**os.environ, "PYTHONUNBUFFERED": "1", **shown}
-            force = ["--force"] if self.which == "all" else []
+        with self.slots.acquire(stage, self.cancel) as gpu_env:
+            env = {**os.environ, "PYTHONUNBUFFERED": "1", **gpu_env}
+            force = ["--force"] if self.selection == "all" else []
             words = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", *force, "-s", stage.name]
             command = process.Command(words, self.root, env, stage.needs.timeout)
-            words_of_dvc = Words(stage.name, get_run_logger().info)
-            ended = process.run(command, write=words_of_dvc, cancel=self.cancel, guard=self.guard)
-            while words_of_dvc.busy and not self.cancel.is_set():
-                words_of_dvc.wait()
+            parser = DvcOutputParser(stage.name, get_run_logger().info)
+            ended = process.run(command, write=parser, cancel=self.cancel, guard=self.guard)
+            while parser.busy and not self.cancel.is_set():
+                parser.start_waiting()
                 self.cancel.wait(_BUSY_POLL)
-                ended = process.run(command, write=words_of_dvc, cancel=self.cancel, guard=self.guard)
-        if ended.why is process.Why.CANCELLED:
+                ended = process.run(command, write=parser, cancel=self.cancel, guard=self.guard)
+        if ended.reason is process.Reason.CANCELLED:
             return Outcome("Cancelled", ended.seconds, f"{stage.name}: cancelled after {ended.seconds:.1f} s")
-        if ended.why is process.Why.ENDED and ended.code == 0:
+        if ended.reason is process.Reason.ENDED and ended.code == 0:
             try:
-                settle(self.root, stage.name)
+                check_and_sync(self.root, stage.name)
             except PosttrainError as error:
                 return Outcome("Failed", ended.seconds, str(error))
-            return Outcome(words_of_dvc.state, ended.seconds)
-        how = f"exit code {ended.code}" if ended.why is process.Why.ENDED else f"timed out after {ended.seconds:.0f} s"
+            return Outcome(parser.state, ended.seconds)
+        how = (
+            f"exit code {ended.code}"
+            if ended.reason is process.Reason.ENDED
+            else f"timed out after {ended.seconds:.0f} s"
+        )
         tail = "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
         return Outcome("Failed", ended.seconds, f"stage '{stage.name}' failed ({how}):\n{tail}")
 
 
-class Words:
-    """Passes lines on and reads in them what DVC did; the first such line is DVC's, later ones may be the stage's.
+class DvcOutputParser:
+    """Passes lines on and reads the stage's state from them: from DVC's first line, as later ones may be the stage's.
 
-    `busy` is set while another DVC in this folder, outside the flow, has the stage's files.
+    `busy` is set while another DVC in this folder, outside the flow, uses the stage's files.
     """
 
     def __init__(self, name: str, write: Callable[[str], None]) -> None:
-        self._write, self._said, self._waits, self.busy = write, "", False, False
+        self._write, self._state, self._waiting, self.busy = write, "", False, False
         self._states = {
             f"Running stage '{name}'": "Completed",
             f"Stage '{name}' is cached - skipping run": "RunCached",
@@ -117,29 +132,29 @@ class Words:
 
     @property
     def state(self) -> str:
-        return self._said or "Completed"
+        return self._state or "Completed"
 
     def __call__(self, line: str) -> None:
-        if not self._said:
-            self._said = next((state for words, state in self._states.items() if line.startswith(words)), "")
-        self.busy = self.busy or (not self._said and _BUSY in line)
-        if (self._said or not self._waits) and not line.lstrip().startswith(_HINTS):
+        if not self._state:
+            self._state = next((state for prefix, state in self._states.items() if line.startswith(prefix)), "")
+        self.busy = self.busy or (not self._state and _BUSY in line)
+        if (self._state or not self._waiting) and not line.lstrip().startswith(_DVC_HINTS):
             self._write(line)
 
-    def wait(self) -> None:
-        """Told before DVC is asked again: its refusals, which would repeat, are not passed on from here."""
-        if not self._waits:
+    def start_waiting(self) -> None:
+        """Called before DVC is run again: from now on its repeated refusals are not passed on."""
+        if not self._waiting:
             self._write("Waiting until it has ended")
-        self._waits, self.busy = True, False
+        self._waiting, self.busy = True, False
 
 
-class Terse(logging.Filter):
-    """Cuts what Prefect's engine repeats of a failure: the lines themselves and the end of the flow show it already."""
+class RepeatedFailureFilter(logging.Filter):
+    """Drops Prefect's repetitions of a failure, which the stage's output and the end of the flow show already."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
         if text.startswith("Task run failed with state"):
-            # With retries left, how it goes on is news; otherwise nothing is.
+            # Only the note about a retry says something new.
             rest = text.rpartition(" - ")[2]
             record.msg, record.args, record.exc_info = rest, (), None
             return rest.startswith("Retry")
@@ -148,121 +163,123 @@ class Terse(logging.Filter):
         return True
 
 
-def quiet() -> None:
+def filter_repeated_failures() -> None:
     """Keep Prefect's engine from repeating every failure."""
     for name in ("prefect.task_runs", "prefect.flow_runs"):
-        logging.getLogger(name).addFilter(Terse())
+        logging.getLogger(name).addFilter(RepeatedFailureFilter())
 
 
-def recorded(root: Path, stages: Sequence[Stage], which: Which, where: Where) -> State[Any]:
-    """Run these stages, which DVC has just been asked about, as a flow run, and return its final state."""
+def run_pipeline(root: Path, stages: Sequence[Stage], selection: Selection, executor: Executor) -> State[Any]:
+    """Run these stages, just read from DVC, as a flow run, and return its final state."""
 
-    @flow(name="pipeline", task_runner=engines.task_runner(where), persist_result=False, **_TOLD)
+    @flow(name="pipeline", task_runner=task_runners.task_runner(executor), persist_result=False, **_HOOKS)
     def pipeline() -> State[Any]:
-        return execute(root, stages, which, where)
+        return execute(root, stages, selection, executor)
 
-    # The thread that beats sleeps through up to a second at the end, which is long where there is nothing to run.
-    quick = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if not graph.chosen(stages, which) else {}
-    quiet()
-    with temporary_settings(quick):
+    # The heartbeat thread delays the end by up to a second, which is long where there is nothing to run.
+    no_heartbeat = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if not graph.select(stages, selection) else {}
+    filter_repeated_failures()
+    with temporary_settings(no_heartbeat):
         return pipeline(return_state=True)
 
 
-@flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False, **_TOLD)  # type: ignore[arg-type]
+@flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False, **_HOOKS)  # type: ignore[arg-type]
 def pipeline(targets: list[str] | None = None) -> State[Any]:
-    """The DAG of the folder that this runs in; asks DVC itself, as a schedule or a worker needs it."""
-    # Its parameters are of built-in types: a worker loads this file by its path, and there no other name is resolved.
+    """Run the DAG of the current folder, read from DVC; this is what a schedule or a worker runs."""
+    # The parameters have built-in types: a worker loads this file by its path and cannot resolve other names.
     root = graph.find_root(Path.cwd())
-    return execute(root, graph.Reading(root, targets or []).stages, "stale", "here")
+    return execute(root, graph.GraphReader(root, targets or []).stages, "stale", "local")
 
 
-def execute(root: Path, stages: Sequence[Stage], which: Which, where: Where) -> State[Any]:
+def execute(root: Path, stages: Sequence[Stage], selection: Selection, executor: Executor) -> State[Any]:
     """Run the stages inside the current flow run; returns the state that the flow run ends in."""
-    engines.listen_again()
-    with Guard() as guard:
+    task_runners.restore_sigterm()
+    with OrphanGuard() as guard:
         try:
-            crew = Crew(root, stages, which, guard, where)
+            runner = StageRunner(root, stages, selection, guard, executor)
         except PosttrainError as error:
             return Failed(message=str(error))
         try:
-            with cancelled_elsewhere(crew.cancel):
-                _submit_and_wait(crew)
+            with watch_for_cancellation(runner.cancel):
+                _submit_and_wait(runner)
         except KeyboardInterrupt:
             return Cancelled(message="Interrupted by SIGINT")
         finally:
-            print(record.table(stages, crew.outcomes), flush=True)
-        if crew.cancel.is_set():
+            print(artifacts.table(stages, runner.outcomes), flush=True)
+        if runner.cancel.is_set():
             return Cancelled(message="Cancelled from Prefect")
-        record.publish(root, stages, crew.outcomes)
-        failed = [outcome.message for outcome in crew.outcomes.values() if outcome.state == "Failed"]
+        artifacts.publish(root, stages, runner.outcomes)
+        failed = [outcome.message for outcome in runner.outcomes.values() if outcome.state == "Failed"]
         if failed:
-            idle = [stage.name for stage in stages if stage.name not in crew.outcomes]
-            rest = f"\nnot run: {', '.join(idle)}" if idle else ""
-            return Failed(message="\n".join(failed) + rest)
+            not_run = [stage.name for stage in stages if stage.name not in runner.outcomes]
+            note = f"\nnot run: {', '.join(not_run)}" if not_run else ""
+            return Failed(message="\n".join(failed) + note)
         return Completed(message=f"{len(stages)} stages are up to date")
 
 
-def _submit_and_wait(crew: Crew) -> None:
-    """Submit every stage behind its upstream; on any interruption first end the running ones."""
+def _submit_and_wait(runner: StageRunner) -> None:
+    """Submit every stage after its upstream and wait; on an interruption end the running stages first."""
     futures: dict[str, PrefectFuture[Any]] = {}
     try:
-        for stage in crew.stages.values():
-            if crew.where in engines.ENGINES and stage.name not in crew.to_run:
-                _as_task(stage, crew.work)(stage.name, return_state=True)
+        for stage in runner.stages.values():
+            if runner.executor in task_runners.CLUSTER_RUNNERS and stage.name not in runner.to_run:
+                _as_task(stage, runner.run)(stage.name, return_state=True)
                 continue
             upstream = [futures[name] for name in stage.upstream if name in futures]
-            futures[stage.name] = _submitted(crew, stage, upstream)
+            futures[stage.name] = _submitted(runner, stage, upstream)
         for future in futures.values():
             future.wait()
     except (KeyboardInterrupt, SystemExit, TerminationSignal):
-        crew.cancel.set()
-        if crew.where in engines.ENGINES:
+        runner.cancel.set()
+        if runner.executor in task_runners.CLUSTER_RUNNERS:
             with get_client(sync_client=True) as client:
                 client.set_flow_run_state(flow_run.id, Cancelling(), force=True)
-        patience = sum(seconds for _, seconds in STEPS) + 5
+        timeout = sum(seconds for _, seconds in TERMINATION_STEPS) + 5
         for future in futures.values():
-            future.wait(timeout=patience)
+            future.wait(timeout=timeout)
         raise
     finally:
-        if crew.where in engines.ENGINES:
-            crew.outcomes |= {name: outcome for name, future in futures.items() if (outcome := _outcome(future))}
+        if runner.executor in task_runners.CLUSTER_RUNNERS:
+            runner.outcomes |= {name: outcome for name, future in futures.items() if (outcome := _outcome(future))}
 
 
-def _submitted(crew: Crew, stage: Stage, upstream: list[PrefectFuture[Any]]) -> PrefectFuture[Any]:
-    if crew.where not in engines.ENGINES:
-        return _as_task(stage, crew.work).submit(stage.name, wait_for=upstream)
-    with engines.asking(crew.where, stage):
-        # What it comes after is an argument, which makes it a dependency to the engine too: a task that only waits
-        # would hold a place.
-        return _as_task(stage, bring_up_to_date).submit(str(crew.root), graph.to_json(stage), crew.which, upstream)
+def _submitted(runner: StageRunner, stage: Stage, upstream: list[PrefectFuture[Any]]) -> PrefectFuture[Any]:
+    if runner.executor not in task_runners.CLUSTER_RUNNERS:
+        return _as_task(stage, runner.run).submit(stage.name, wait_for=upstream)
+    with task_runners.gpu_resources(runner.executor, stage):
+        # The upstream is an argument, and so a dependency for Ray and Dask too: a task that only waits would occupy
+        # a worker.
+        return _as_task(stage, run_on_cluster).submit(
+            str(runner.root), graph.to_json(stage), runner.selection, upstream
+        )
 
 
-def bring_up_to_date(root: str, data: dict[str, Any], which: Which, after: list[Any]) -> State[Any]:
-    """A stage in a process of Ray or Dask, which has its own guard and hears of a cancellation from the server."""
-    del after
+def run_on_cluster(root: str, data: dict[str, Any], selection: Selection, upstream: list[Any]) -> State[Any]:
+    """Run a stage in a process of Ray or Dask, with a guard of its own; cancellations come from Prefect's server."""
+    del upstream
     stage = graph.from_json(data)
-    free = replace(stage, needs=stage.needs.model_copy(update={"gpus": 0}))  # the engine has handed them out
-    with Guard() as guard:
-        crew = Crew(Path(root), [free], which, guard, "here")
-        crew.to_run = {free.name}
-        with cancelled_elsewhere(crew.cancel):
-            return crew.work(free.name)
+    stage = replace(stage, needs=stage.needs.model_copy(update={"gpus": 0}))  # Ray or Dask has assigned them
+    with OrphanGuard() as guard:
+        runner = StageRunner(Path(root), [stage], selection, guard, "local")
+        runner.to_run = {stage.name}
+        with watch_for_cancellation(runner.cancel):
+            return runner.run(stage.name)
 
 
 def _outcome(future: PrefectFuture[Any]) -> Outcome | None:
-    """What became of a stage that ran in another process; None of one that never began."""
+    """The outcome of a stage that ran in another process; None if it never started."""
     state = future.state
     if not state.is_final():
         return None
     kind = "Failed" if state.is_failed() or state.is_crashed() else "Cancelled" if state.is_cancelled() else state.name
-    seconds = getattr(state.data, "result", 0.0)  # what `Crew.work` gave, where the stage was completed
+    seconds = getattr(state.data, "result", 0.0)  # from `StageRunner.run`, if the stage was completed
     return Outcome(kind or "Completed", seconds if isinstance(seconds, float) else 0.0, state.message or "")
 
 
-def _as_task(stage: Stage, work: Callable[..., State[Any]]) -> Task[..., State[Any]]:
-    # DVC is the cache; Prefect's own would answer from another notion of what is done.
+def _as_task(stage: Stage, function: Callable[..., State[Any]]) -> Task[..., State[Any]]:
+    # Without Prefect's cache: DVC alone decides what is done.
     return Task(
-        work,
+        function,
         name=stage.name,
         task_run_name=stage.name,
         retries=stage.needs.retries,
@@ -272,14 +289,14 @@ def _as_task(stage: Stage, work: Callable[..., State[Any]]) -> Task[..., State[A
 
 
 @contextmanager
-def cancelled_elsewhere(cancel: threading.Event) -> Iterator[None]:
-    """Set `cancel` when the run is cancelled in Prefect's pages: nobody else tells a flow that has no worker."""
-    over, run_id = threading.Event(), flow_run.id
+def watch_for_cancellation(cancel: threading.Event) -> Iterator[None]:
+    """Set `cancel` when the run is cancelled in Prefect's pages: Prefect does not notify a flow without a worker."""
+    stop, run_id = threading.Event(), flow_run.id
 
     def watch() -> None:
         with get_client(sync_client=True) as client:
-            while not over.wait(_CANCEL_POLL):
-                with suppress(TransportError):  # a server that is gone cancels nothing; it may come back
+            while not stop.wait(_CANCEL_POLL):
+                with suppress(TransportError):  # the server may answer again later
                     state = client.read_flow_run(run_id).state
                     if state is not None and state.type in (StateType.CANCELLING, StateType.CANCELLED):
                         cancel.set()
@@ -290,4 +307,4 @@ def cancelled_elsewhere(cancel: threading.Event) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        stop.set()

@@ -1,4 +1,4 @@
-"""Prefect's server on loopback, behind a login, its database in .prefect/; `python -m flows.server` keeps one up."""
+"""Prefect's server on loopback, with a login and its database in .prefect/; `python -m flows.server` runs one."""
 
 from __future__ import annotations
 
@@ -20,82 +20,82 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flows.door import NAMES, Door
 from flows.graph import find_root
+from flows.origin_check import NAMES, OriginCheck
 from posttrain.errors import PipelineError, PosttrainError
-from posttrain.workspace import library_command, library_environment
+from posttrain.workspace import library_command, library_environment, write_json
 
 HOST = "127.0.0.1"
 PORT = 4200
 AUTH = "PREFECT_API_AUTH_STRING"
 SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
-START_PATIENCE = 180.0
+START_TIMEOUT = 180.0
 _PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "DVC_NO_ANALYTICS": "1",
-    # In memory, its default, what a killed server had lent out (GPU slots) would be taken for ever.
+    # In memory (the default) a killed server would never release the GPU slots in use.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-    # Prefect's own default of 20 seconds is too short for its first start, which makes the database.
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": f"{START_PATIENCE:.0f}",
+    # Prefect's default of 20 seconds is too short for its first start, which creates the database.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": f"{START_TIMEOUT:.0f}",
 }
 
 
 def prepare(root: Path) -> Path:
-    """Set Prefect's environment where the user has not; must come before Prefect is imported. Returns its folder."""
+    """Set Prefect's environment where the user has not; call it before Prefect is imported. Returns PREFECT_HOME."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     home = Path(os.environ.setdefault("PREFECT_HOME", str(root / ".prefect")))
     for name in ("NO_PROXY", "no_proxy"):
-        # A proxy would be asked for the way to this very machine.
+        # Requests to this machine must not go through a proxy.
         hosts = [host for host in os.environ.get(name, "").split(",") if host]
         os.environ[name] = ",".join([*hosts, *({HOST, "localhost"} - set(hosts))])
     return home
 
 
 def find(home: Path) -> str | None:
-    """The API of the server that the user named, or of the one that `python -m flows.server` keeps up here."""
-    named = os.environ.get("PREFECT_API_URL")
-    if named:
-        if _is_local(named) and not answers(named):
+    """The API of the server in PREFECT_API_URL, or of the one that `python -m flows.server` runs in this folder."""
+    configured = os.environ.get("PREFECT_API_URL")
+    if configured:
+        if _is_local(configured) and not answers(configured):
             fix = "Start it, or unset PREFECT_API_URL: the flow then runs its own"
-            raise PipelineError(what=f"no server answers at {named}", where="PREFECT_API_URL", fix=fix)
-        return named
+            raise PipelineError(what=f"no server answers at {configured}", where="PREFECT_API_URL", fix=fix)
+        return configured
     try:
-        note = json.loads(_note(home).read_text(encoding="utf-8"))
-        pid, url = int(note["pid"]), str(note["url"])
+        address = json.loads(_address_file(home).read_text(encoding="utf-8"))
+        pid, url = int(address["pid"]), str(address["url"])
         os.kill(pid, 0)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return url if answers(url) else None
 
 
-def answers(url: str, patience: float = 5.0) -> bool:
-    """Whether a healthy server is there; one that listens already but is still starting is waited for."""
-    return _status(f"{url.rstrip('/')}/health", {}, patience) == 200
+def answers(url: str, timeout: float = 5.0) -> bool:
+    """Whether a healthy server answers; waits for one that listens but is still starting."""
+    return _status(f"{url.rstrip('/')}/health", {}, timeout) == 200
 
 
 def login(home: Path) -> str:
-    """The login of this folder's servers, `name:password`, made on first use in a file that only its owner can read."""
+    """The login of this folder's servers, `name:password`; created on first use in a file that only its owner reads."""
     file, fresh = home / "login", home / f".login-{os.getpid()}"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not file.exists():
         try:
             with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as stream:
                 stream.write(f"posttrain:{secrets.token_urlsafe(24)}\n")
-            with contextlib.suppress(FileExistsError):  # another process was faster: its login counts
+            with contextlib.suppress(FileExistsError):  # another process has just created it
                 os.link(fresh, file)
         finally:
             fresh.unlink(missing_ok=True)
     if file.stat().st_mode & 0o077:
-        fix = f"Delete it, so that a new one is made, or if you trust all users of this host: chmod 600 {file}"
+        fix = f"Delete it, so that a new one is created, or if you trust all users of this host: chmod 600 {file}"
         raise PipelineError(what="other users can read this login", where=str(file), fix=fix)
     return file.read_text(encoding="utf-8").strip()
 
 
 def attach(home: Path, url: str) -> None:
-    """Point Prefect in this process and its children to a server; a local one is given the login of `home`."""
+    """Point Prefect in this process and its children to a server; for a local one with the login of `home`."""
     os.environ["PREFECT_API_URL"] = url
     if os.environ.get("PREFECT_API_KEY"):
         return
@@ -111,11 +111,11 @@ def _is_local(url: str) -> bool:
     return urlsplit(url).hostname in (*NAMES, "::1")
 
 
-def _status(url: str, headers: dict[str, str], patience: float) -> int:
+def _status(url: str, headers: dict[str, str], timeout: float) -> int:
     """The HTTP status of the answer, 0 without one."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(urllib.request.Request(url, headers=headers), timeout=patience) as reply:
+        with opener.open(urllib.request.Request(url, headers=headers), timeout=timeout) as reply:
             return int(reply.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -124,21 +124,21 @@ def _status(url: str, headers: dict[str, str], patience: float) -> int:
 
 
 @dataclass(frozen=True)
-class Temporary:
-    """A server that ends with this process, however that ends."""
+class TemporaryServer:
+    """A server that ends with this process, for whatever reason it ends."""
 
     url: str
     log: Path
 
     def wait(self) -> None:
         """Wait until it answers."""
-        if not answers(self.url, START_PATIENCE):
-            fix = "Read that file, or start one yourself with `python -m flows.server`"
+        if not answers(self.url, START_TIMEOUT):
+            fix = "Read that file, or start a server with `python -m flows.server`"
             raise PipelineError(what="Prefect's server did not start", where=str(self.log), fix=fix)
 
 
-def connect(home: Path) -> Temporary | None:
-    """Point Prefect to the server that is up, or to a temporary one, which is then to be waited for."""
+def connect(home: Path) -> TemporaryServer | None:
+    """Point Prefect to the running server, or to a new temporary one, which the caller has to wait for."""
     url = find(home)
     if url is not None:
         attach(home, url)
@@ -146,21 +146,21 @@ def connect(home: Path) -> Temporary | None:
     return start_temporary(home)
 
 
-def start_temporary(home: Path) -> Temporary:
-    """Start one and point Prefect to it; its port is listened on at once, so that nobody else can take it meanwhile."""
+def start_temporary(home: Path) -> TemporaryServer:
+    """Start a server and point Prefect to it; this process opens the port, so that no other can take it meanwhile."""
     env = {**library_environment(), SERVER_AUTH: login(home)}
     listener = _listen(0)
     url = _api(listener)
     command = library_command("flows.server", "--socket", str(listener.fileno()), "--parent", str(os.getpid()))
-    # A session of its own: Ctrl-C on the terminal must not end the server before the flow has told it how it went.
+    # A session of its own: Ctrl-C must not end the server before the flow has reported its final state.
     log = home / "temporary-server.log"
-    with log.open("wb") as sink:
+    with log.open("wb") as output:
         process = subprocess.Popen(
             command,
             env=env,
             stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
+            stdout=output,
+            stderr=output,
             pass_fds=[listener.fileno()],
             start_new_session=True,
         )
@@ -168,9 +168,9 @@ def start_temporary(home: Path) -> Temporary:
     # Registered before Prefect is imported, and so run after Prefect has sent its last logs and events.
     atexit.register(_stop, process)
     os.environ["PREFECT_API_URL"], os.environ[AUTH] = url, login(home)
-    # A server of this very process answers or is gone: by default each request is tried for a minute.
+    # By default each request is retried for a minute; a server of this process answers at once or has ended.
     os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")
-    return Temporary(url, log)
+    return TemporaryServer(url, log)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -182,7 +182,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _note(home: Path) -> Path:
+def _address_file(home: Path) -> Path:
     return home / "server.json"
 
 
@@ -212,7 +212,7 @@ def _serve_temporary(listener: socket.socket, parent: int) -> None:
 
 
 def _serve(listener: socket.socket) -> None:
-    """Run the server in this process until it is told to end."""
+    """Run the server in this process until it is stopped."""
     import uvicorn
 
     port = listener.getsockname()[1]
@@ -226,7 +226,7 @@ def _serve(listener: socket.socket) -> None:
     from prefect.server.api.server import create_app  # reads these settings when it is imported
 
     config = uvicorn.Config(
-        Door(create_app()),
+        OriginCheck(create_app()),
         log_level="error",
         lifespan="on",
         timeout_graceful_shutdown=2,
@@ -234,45 +234,52 @@ def _serve(listener: socket.socket) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def _keep_up(home: Path, port: int) -> None:
-    """Serve until Ctrl-C, with a note in `home` by which flows find the server."""
+def _serve_in_folder(home: Path, port: int) -> None:
+    """Serve until Ctrl-C, with the address in a file of `home`, where flows find it."""
     import threading
 
     os.environ.setdefault(SERVER_AUTH, login(home))
     listener = _listen_near(port)
-    url, note = _api(listener), _note(home)
-    # Logs are read by others and kept: only a terminal shows the login itself.
-    shown = os.environ[SERVER_AUTH] if sys.stdout.isatty() else f"what is in {home / 'login'}"
+    url, file = _api(listener), _address_file(home)
+    # The login is printed on a terminal only: others may read a log.
+    login_text = os.environ[SERVER_AUTH] if sys.stdout.isatty() else f"what is in {home / 'login'}"
 
-    def tell() -> None:
-        if answers(url, START_PATIENCE):
-            fresh = note.with_suffix(".new")
-            fresh.write_text(json.dumps({"pid": os.getpid(), "url": url}) + "\n", encoding="utf-8")
-            fresh.replace(note)
+    def announce() -> None:
+        if answers(url, START_TIMEOUT):
+            write_json(file, {"pid": os.getpid(), "url": url})
             print(
                 f"Prefect is at {url.removesuffix('/api')} (Ctrl-C ends it); flows in this folder report there.\n"
-                f"Its pages ask for a login: {shown}",
+                f"Its pages ask for a login: {login_text}",
                 flush=True,
             )
 
-    threading.Thread(target=tell, daemon=True).start()
+    threading.Thread(target=announce, daemon=True).start()
     try:
         _serve(listener)
     except KeyboardInterrupt:
         pass
     finally:
-        note.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.server",
+        description="Run Prefect's server and pages on loopback until Ctrl-C; flows in this folder report there.",
+        epilog="example: python -m flows.server --port 4201",
+    )
+    parser.add_argument(
+        "--port", type=int, default=PORT, help=f"the port, or a free one if it is in use; default: {PORT}"
+    )
+    parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+    return parser
 
 
 def main(words: list[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m flows.server", description="Keep Prefect's server and pages up, on loopback."
-    )
-    parser.add_argument("--port", type=int, default=PORT, help=f"default {PORT}; another free one if it is taken")
-    parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args(words)
+    options = parser().parse_args(words)
     if options.socket is not None:
         _serve_temporary(socket.socket(fileno=options.socket), options.parent)
         return 0
@@ -281,14 +288,14 @@ def main(words: list[str] | None = None) -> int:
         os.environ.pop("PREFECT_API_URL", None)
         url = find(home)
     except PosttrainError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     if url is not None:
         print(f"Prefect is at {url.removesuffix('/api')} already.")
         return 0
-    # SIGTERM, like Ctrl-C, takes the note away.
+    # SIGTERM, like Ctrl-C, removes the file with the address.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    _keep_up(home, options.port)
+    _serve_in_folder(home, options.port)
     return 0
 
 

@@ -14,11 +14,11 @@ import psutil
 from prefect import Flow
 from prefect.runner import Runner
 
-_LOOK_EVERY = 0.3
+_POLL = 0.3
 
 
 class _Runner(Runner):
-    """Prefect's runner; its own answer to SIGTERM is a traceback, schedules that stay on and a run that goes on."""
+    """Prefect's runner, with its own SIGTERM handler: Prefect's leaves schedules active and runs alive."""
 
     def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:
         threading.Thread(target=_end_runs, daemon=True).start()
@@ -26,20 +26,20 @@ class _Runner(Runner):
 
 
 def _end_runs() -> None:
-    """Pass SIGTERM on to the runs, also to one that is just being started; Ctrl-C reaches them by itself."""
-    told: set[int] = set()
+    """Send SIGTERM to the runs, also to one that is just being started; Ctrl-C reaches them by itself."""
+    signalled: set[int] = set()
     while True:
         for child in psutil.Process().children():
             # A temporary server has a group of its own and ends after the runs.
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-                if child.pid not in told and os.getpgid(child.pid) == os.getpgrp():
+                if child.pid not in signalled and os.getpgid(child.pid) == os.getpgrp():
                     child.terminate()
-                    told.add(child.pid)
-        time.sleep(_LOOK_EVERY)
+                    signalled.add(child.pid)
+        time.sleep(_POLL)
 
 
 def serve(flow: Flow[..., Any], name: str, limit: int | None = None, **deployment: Any) -> None:
-    """Make the deployment and run what it is asked for."""
+    """Create the deployment and run its flow runs."""
     runner = _Runner(name=name, pause_on_shutdown=True, limit=limit)
     runner.add_flow(flow, name=name, **deployment)
     with contextlib.suppress(KeyboardInterrupt):

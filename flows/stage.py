@@ -1,4 +1,4 @@
-"""The flow that a host of `flows.workers` serves: one stage, in the host's own clone."""
+"""The flow that a host with `flows.workers` serves: one stage, in the host's own clone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.workers import bring_up
+from flows.hosts import run_stage
 from posttrain.errors import PosttrainError
 
 
@@ -17,7 +17,7 @@ from posttrain.errors import PosttrainError
 def stage(name: str, commit: str, timeout: float | None = None) -> State[Any]:
     """Pull, run and push one stage at one commit."""
     try:
-        bring_up(Path.cwd(), name, commit, timeout)
+        run_stage(Path.cwd(), name, commit, timeout)
     except PosttrainError as error:
         return Failed(message=str(error))
     return Completed(message=f"{name} is in the remote's run cache")

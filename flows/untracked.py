@@ -1,4 +1,4 @@
-"""What stages read and neither git nor DVC keeps: a copy of the workspace and another clone lack it."""
+"""Inputs that neither git nor DVC tracks: a copy of the workspace and another clone lack them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from posttrain.user_code import is_import_path, own_file
 
 
 def untracked_inputs(overrides: Iterable[Mapping[str, Any]] = ()) -> list[str]:
-    """The untracked files and folders that a value of params.yaml, or of these overrides, names, is in, or holds."""
+    """The untracked files and folders that a value of params.yaml or of these overrides names."""
     params = [read_yaml(PARAMS_FILE)] if Path(PARAMS_FILE).is_file() else []
     texts = list(_texts([*params, *overrides]))
     own = [str(own_file(text.partition(":")[0])) for text in texts if is_import_path(text)]
     named = {PurePosixPath(os.path.normpath(text)) for text in [*texts, *own] if _is_inside(text)}
-    listed = git("ls-files", "-z", "--others", "--directory", "--no-empty-directory").split("\0")
-    left = {PurePosixPath(entry) for entry in listed if entry}
-    kept = set(_kept_by_dvc())
-    meant = {entry for entry in left if any(_meet(entry, path) for path in named)}
-    return sorted(str(entry) for entry in meant if not any(_meet(entry, path) for path in kept))
+    listing = git("ls-files", "-z", "--others", "--directory", "--no-empty-directory").split("\0")
+    untracked = {PurePosixPath(entry) for entry in listing if entry}
+    in_dvc = set(_tracked_by_dvc())
+    inputs = {entry for entry in untracked if any(_overlap(entry, path) for path in named)}
+    return sorted(str(entry) for entry in inputs if not any(_overlap(entry, path) for path in in_dvc))
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -39,21 +39,21 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _is_inside(text: str) -> bool:
-    """Whether a text names something in this folder; an absolute path is the same from everywhere."""
+    """Whether a text names a file or folder in this one; an absolute path is the same from everywhere."""
     path = os.path.normpath(text)
     inside = path != "." and not path.startswith(("/", "..")) and "\0" not in text
     return inside and os.path.exists(path)  # noqa: PTH110  Path's own raises where a text is too long for a name
 
 
-def _meet(one: PurePosixPath, other: PurePosixPath) -> bool:
+def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
     return one.is_relative_to(other) or other.is_relative_to(one)
 
 
-def _kept_by_dvc() -> Iterator[PurePosixPath]:
-    """The outputs of the stages and what was added by `dvc add`."""
+def _tracked_by_dvc() -> Iterator[PurePosixPath]:
+    """The outputs of the stages and the paths of `dvc add`."""
     for name in ["dvc.lock", *git("ls-files", "-z", "*.dvc").split("\0")]:
         if Path(name).is_file():
-            found = read_yaml(Path(name))
-            for stage in [found, *(found.get("stages") or {}).values()]:
+            data = read_yaml(Path(name))
+            for stage in [data, *(data.get("stages") or {}).values()]:
                 for out in stage.get("outs") or ():
                     yield PurePosixPath(os.path.normpath(Path(name).parent / stage.get("wdir", ".") / out["path"]))

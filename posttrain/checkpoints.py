@@ -1,4 +1,4 @@
-"""`python -m posttrain checkpoints`: what lies in checkpoints/, and what a person decides about it."""
+"""`python -m posttrain checkpoints`: lists, resumes, restarts and removes the checkpoints of unfinished runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from posttrain.stage_table import STAGES, group_of
 from posttrain.train.checkpoint import ACCEPTED, ASKED, RUN, STATE
 from posttrain.train.loop import RUNS_ON, checkpoint_settings
 from posttrain.train.maker import differences, maker, read_maker
-from posttrain.workspace import DONE, HELD, checkpoint_path, drop_unheld, is_held, said_age, said_size
+from posttrain.workspace import DONE, HELD, checkpoint_path, format_age, format_size, is_locked, remove_unlocked
 
 LIST = "`python -m posttrain checkpoints` lists them"
 
 
 @dataclass(frozen=True)
-class Kept:
+class RunCheckpoints:
     """The checkpoints of one run, in a folder of their own."""
 
     folder: Path
@@ -41,7 +41,7 @@ class Kept:
     @cached_property
     def stage(self) -> str:
         """DVC's name of the stage, as far as params.yaml has the run."""
-        named = (f"{stage}@{run}" for stage, _, run, output in _trained() if output == self.output)
+        named = (f"{stage}@{run}" for stage, _, run, output in _model_runs() if output == self.output)
         return next(named, self.output.replace("/", "@", 1))
 
     @cached_property
@@ -55,7 +55,7 @@ class Kept:
     @property
     def size(self) -> int:
         total = 0
-        for file in _walked(self.folder):
+        for file in _walk(self.folder):
             with contextlib.suppress(FileNotFoundError):  # a running stage replaces its checkpoints
                 total += file.stat().st_size
         return total
@@ -67,15 +67,15 @@ class Kept:
     @cached_property
     def unused(self) -> str:
         """Why no run of params.yaml would resume them; empty if one would."""
-        run = _json(self.folder / RUN)
+        run = _read_json(self.folder / RUN)
         if run.get("format") != CHECKPOINTS:
             return "made by another version of posttrain"
         return _other_run(run, self.output)
 
     @property
     def state(self) -> str:
-        """What would become of them if the stage ran now."""
-        if is_held(self.folder / HELD):
+        """Whether the stage would resume them now, or why not."""
+        if is_locked(self.folder / HELD):
             return "running"
         if self.unused:
             return self.unused
@@ -92,23 +92,24 @@ class Kept:
 
 def list_checkpoints() -> str:
     """A line for each run that has checkpoints."""
-    found = _kept()
+    found = _all_checkpoints()
     if not found:
         return "no checkpoints"
     rows = [
-        (one.stage, f"step {one.step}", said_size(one.size), f"{said_age(one.age_s)} ago", one.state) for one in found
+        (one.stage, f"step {one.step}", format_size(one.size), f"{format_age(one.age_s)} ago", one.state)
+        for one in found
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows
     ]
-    return "\n".join([*lines, f"{said_size(sum(one.size for one in found))} in all"])
+    return "\n".join([*lines, f"{format_size(sum(one.size for one in found))} in all"])
 
 
 def resume(stage: str) -> str:
-    """Let the code that the stage was last refused with resume its checkpoints; a later edit asks again."""
+    """Let the stage resume its checkpoints with the code that was last refused; a later edit asks again."""
     lines = []
-    for one in _asking(stage):
+    for one in _waiting(stage):
         (one.folder / ASKED).replace(one.folder / ACCEPTED)
         lines.append(f"{one.stage}: the next run with the code and packages that it named resumes at step {one.step}")
     return "\n".join(lines)
@@ -116,32 +117,34 @@ def resume(stage: str) -> str:
 
 def restart(stage: str) -> str:
     """Remove the checkpoints with which the stage was last refused."""
-    return "\n".join(f"{_remove(one)}; its next run starts from step 0" for one in _asking(stage))
+    return "\n".join(f"{_remove(one)}; its next run starts from step 0" for one in _waiting(stage))
 
 
 def clean(which: Literal["unused", "all"]) -> str:
     """Remove the checkpoints that no run of params.yaml would resume, or all; never those that a process uses."""
-    unwanted = [one for one in _kept() if (which == "all" or one.unused) and not is_held(one.folder / HELD)]
+    unwanted = [
+        one for one in _all_checkpoints() if (which == "all" or one.unused) and not is_locked(one.folder / HELD)
+    ]
     lines = [_remove(one) for one in unwanted]
     return "\n".join(lines) or f"nothing to remove; {LIST}"
 
 
-def _kept() -> list[Kept]:
-    folders = {
-        file.parents[1] for file in _walked(checkpoint_path("")) if re.fullmatch("step-[0-9]+", file.parent.name)
-    }
-    return sorted((Kept(folder) for folder in folders), key=lambda one: (one.output, one.age_s))
+def _all_checkpoints() -> list[RunCheckpoints]:
+    folders = {file.parents[1] for file in _walk(checkpoint_path("")) if re.fullmatch("step-[0-9]+", file.parent.name)}
+    return sorted((RunCheckpoints(folder) for folder in folders), key=lambda one: (one.output, one.age_s))
 
 
-def _walked(folder: Path) -> Iterator[Path]:
-    """Every file in a folder; folders that a running stage removes meanwhile are passed over, unlike by `rglob`."""
+def _walk(folder: Path) -> Iterator[Path]:
+    """Every file in a folder; unlike `rglob` it skips folders that a running stage removes meanwhile."""
     return (Path(place, name) for place, _, names in os.walk(folder) for name in names)
 
 
-def _asking(stage: str) -> list[Kept]:
+def _waiting(stage: str) -> list[RunCheckpoints]:
     """The runs of a stage that were refused and wait for an answer; that no process uses."""
-    output = next((output for name, _, run, output in _trained() if f"{name}@{run}" == stage), stage.replace("@", "/"))
-    found = [one for one in _kept() if one.output == output]
+    output = next(
+        (output for name, _, run, output in _model_runs() if f"{name}@{run}" == stage), stage.replace("@", "/")
+    )
+    found = [one for one in _all_checkpoints() if one.output == output]
     if not found:
         raise PipelineError(what="no checkpoints", where=stage, fix=f"Give the stage as DVC calls it; {LIST}")
     asking = [one for one in found if (one.folder / ASKED).is_file()]
@@ -149,21 +152,21 @@ def _asking(stage: str) -> list[Kept]:
         fix = f"Run it first: it resumes, or says what differs. {LIST}"
         raise PipelineError(what="no run of it waits for an answer", where=stage, fix=fix)
     for one in asking:
-        if is_held(one.folder / HELD):
+        if is_locked(one.folder / HELD):
             fix = "Wait until it has ended, or end it"
-            raise PipelineError(what="a process is at work on its checkpoints", where=stage, fix=fix)
+            raise PipelineError(what="a process is using its checkpoints", where=stage, fix=fix)
     return asking
 
 
-def _remove(one: Kept) -> str:
-    """Remove a run's checkpoints; what they were."""
-    said = f"removed step {one.step} of {one.stage} ({said_size(one.size)}, {said_age(one.age_s)} old)"
-    if not drop_unheld(one.folder):
-        raise PipelineError(what="a process is at work on it", where=str(one.folder), fix="Wait until it has ended")
-    return said
+def _remove(one: RunCheckpoints) -> str:
+    """Remove a run's checkpoints; a line about them."""
+    line = f"removed step {one.step} of {one.stage} ({format_size(one.size)}, {format_age(one.age_s)} old)"
+    if not remove_unlocked(one.folder):
+        raise PipelineError(what="a process is using it", where=str(one.folder), fix="Wait until it has ended")
+    return line
 
 
-def _trained() -> Iterator[tuple[str, str, str, str]]:
+def _model_runs() -> Iterator[tuple[str, str, str, str]]:
     """(stage, group, run, model) of every run of params.yaml that makes a model; none where it cannot be read."""
     try:
         settings = read()
@@ -175,8 +178,8 @@ def _trained() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _other_run(run: Mapping[str, Any], output: str) -> str:
-    """In what a recorded run differs from that of params.yaml; empty if in nothing."""
-    place = next(((group, name) for _, group, name, made in _trained() if made == output), None)
+    """How a recorded run differs from that of params.yaml; empty if it does not."""
+    place = next(((group, name) for _, group, name, made in _model_runs() if made == output), None)
     if place is None:
         return "no such run in params.yaml"
     try:
@@ -203,7 +206,7 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: st
     return ""
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     """A JSON object; empty where there is none that can be read."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))

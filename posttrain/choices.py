@@ -21,7 +21,7 @@ class Options(Params):
 
 
 class Entry(Protocol):
-    """What a table holds: the options that the entry reads, and what it does, in a line."""
+    """A row of a table: the options that it reads, and its formula in a line."""
 
     @property
     def options(self) -> type[Options]: ...
@@ -32,7 +32,7 @@ class Entry(Protocol):
 
 @dataclass(frozen=True)
 class Option:
-    """An entry that is nothing but its options."""
+    """An entry that consists of its options only."""
 
     options: type[Options]
     formula: str

@@ -20,7 +20,7 @@ from posttrain.formats import check_merged
 from posttrain.installed import check_installed
 from posttrain.outlines import Outline, Outlines, import_line
 from posttrain.stage_table import STAGES, group_of
-from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE, leads_out, write_json
+from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE, is_outside, write_json
 
 CODE: Final = "code"
 """The stage that writes code/."""
@@ -251,7 +251,7 @@ def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
 def _own_files(names: Collection[str]) -> list[str]:
     """The files in `custom` that a run's settings name, such as a chat template."""
     paths = [one for one in names if one.startswith(f"{CUSTOM}/") and not one.endswith(".py")]
-    return [one for one in paths if Path(one).is_file() and not leads_out(one, CUSTOM)]
+    return [one for one in paths if Path(one).is_file() and not is_outside(one, CUSTOM)]
 
 
 def _tasks(run: Any) -> Iterator[str]:

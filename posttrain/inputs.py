@@ -1,4 +1,4 @@
-"""What a stage reads: fixed when it starts, verified against dvc.lock, and compared until its last byte is written.
+"""The inputs of a stage: recorded when it starts, compared with dvc.lock, and compared again until it has written all.
 
 DVC reads the dependencies again after the command has ended and records what it finds then. So a stage whose inputs
 changed meanwhile has to fail: otherwise dvc.lock would name inputs that the outputs do not come from.
@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from posttrain.code import CODE, Code, Library, check_loaded, code_path, differences, read_code, read_params
 from posttrain.digests import Digests, Mark, mark, recorded
-from posttrain.durable import sync
 from posttrain.errors import VERIFY, PipelineError
+from posttrain.fsync import sync
 from posttrain.installed import check_installed
 from posttrain.measure.phases import CLOCK
 from posttrain.workspace import CUSTOM
@@ -25,9 +25,9 @@ from posttrain.workspace import CUSTOM
 GRAPH: Final = "dvc.yaml"
 PARAMS: Final = "params.yaml"
 SAVING_S: Final = 0.5
-"""How long an editor may take to save a file that it has emptied."""
+"""How long an editor may take between emptying a file and writing it."""
 MOST: Final = 4
-"""As many changes as a line can name."""
+"""The number of changes that a line names."""
 RESUME: Final = "Restore it and run again to resume from the last checkpoint, or run again as it is to use the new one"
 
 _CODE: dict[str, Mark] = {}
@@ -51,7 +51,7 @@ class Inputs:
 
     def __init__(self, stage: str, declared: Declared) -> None:
         self.stage, self.declared, self._digests = stage, declared, Digests()
-        # Marks before what they mark: a change in between is then seen by the first comparison.
+        # File marks are read before the files, so that the first comparison finds a change in between.
         self._marks = {path: self._digests.marks(path) for path in declared.deps}
         self._params_marks = {file: self._digests.marks(file) for file in declared.params}
         _check_code(self._marks)
@@ -64,7 +64,7 @@ class Inputs:
         self.code = _Running(declared) if str(code_path(declared.name)) in declared.deps else None
 
     def confirm(self) -> None:
-        """Raise if an input is another one now; only what was written since is read again."""
+        """Raise if an input has changed; only files that were written since are read again."""
         for path, marks in self._marks.items():
             found = self._digests.marks(path)
             if found != marks and self._digests.of(path) != self.digests[path]:
@@ -77,7 +77,7 @@ class Inputs:
             self.code.confirm()
 
     def check_recorded(self) -> None:
-        """Raise if a table, a model or a figure that the stage reads is not what the stage before it has written."""
+        """Raise if a table, a model or a figure is not the one that dvc.lock records of the stage that writes it."""
         for name, entry in recorded(self.declared.folder).items():
             # The entry of a run that was removed or renamed; and code/ is compared by what it says.
             if name not in self.declared.stages or name == CODE:
@@ -103,7 +103,7 @@ class Inputs:
 
 
 class _Running:
-    """The code that a stage runs: what it was when the stage started."""
+    """The code of a stage as it was when the stage started."""
 
     def __init__(self, declared: Declared) -> None:
         self._stage, self._settings = declared.name, read_params()
@@ -114,7 +114,7 @@ class _Running:
         _check_code({"": self._marks})
 
     def check_written(self) -> None:
-        """Raise if the stage `code` has written down something else."""
+        """Raise if code/ describes other code."""
         path = code_path(self._stage)
         written = read_code(path)
         if written != self.found:
@@ -129,7 +129,7 @@ class _Running:
         check_loaded(self.found["files"])
 
     def confirm(self) -> None:
-        """Raise if code that this run can load is another one now; comments and layout may change."""
+        """Raise if code that this run can load has changed; comments and layout may change."""
         if {file: mark(Path(file)) if Path(file).is_file() else None for file in self._marks} == self._marks:
             return
         try:
@@ -152,7 +152,7 @@ class _Running:
 
 
 class _AfterReading:
-    """Compares once something was read, so that an input that is edited and restored in between is noticed too."""
+    """Compares the inputs after each loading phase, so that an input that is edited and then restored is noticed."""
 
     def entered(self, name: str) -> None: ...
 
@@ -162,14 +162,14 @@ class _AfterReading:
 
 
 def watch_code() -> None:
-    """Note the library's files before they are imported."""
+    """Record the library's files before they are imported."""
     package = Path(__file__).resolve().parent
     for folder in (package, package.parent / "stages", CUSTOM.absolute()):
         _CODE.update((str(file), mark(file)) for file in folder.rglob("*.py"))
 
 
 def fix(stage: str) -> None:
-    """Take down the inputs of a stage that starts now, under DVC's name for it where DVC started it."""
+    """Record the inputs of a stage that starts now, under DVC's name for it if DVC started it."""
     check_installed()
     address = os.environ.get("DVC_STAGE", "")
     try:
@@ -177,7 +177,7 @@ def fix(stage: str) -> None:
     except PipelineError:
         if address:
             raise
-        return  # by hand nothing is recorded, and the stage says in words of its own what is wrong with the parameters
+        return  # started by hand: nothing is recorded, and the stage itself reports wrong parameters
     if declared is None:
         return
     inputs = Inputs(address or stage, declared)
@@ -190,7 +190,7 @@ def fix(stage: str) -> None:
 
 
 def check_imports() -> None:
-    """Raise if the stage has imported a file that the stage `code` could not know of."""
+    """Raise if the stage has imported a file that is not in its code/ file."""
     for inputs in _FIXED:
         if inputs.code:
             inputs.code.check_loaded()
@@ -212,7 +212,7 @@ def used() -> dict[str, Any]:
 
 
 def sync_outputs() -> None:
-    """Have the disk keep what the stage has written."""
+    """Write the stage's outputs to the disk (fsync)."""
     for inputs in _FIXED:
         for out in inputs.declared.outs:
             sync(Path(out))
@@ -225,7 +225,7 @@ def _address(address: str) -> tuple[Path, str]:
 
 
 def _declared(file: Path, name: str) -> Declared | None:
-    """The stage's stanza; None where there is no dvc.yaml, so no DVC either."""
+    """The stage's stanza; None without a dvc.yaml."""
     from dvc.exceptions import DvcException
     from dvc.fs import localfs
     from dvc.parsing import DataResolver
@@ -272,7 +272,7 @@ def _values(file: str, keys: Collection[str]) -> dict[str, Any]:
 
 
 def _check_code(marks: Mapping[str, Mapping[str, Mark]]) -> None:
-    """The library's files must be those that were imported."""
+    """Raise if a file of the library has changed since it was imported."""
     for path, files in marks.items():
         for name, found in files.items():
             place = Path(path, name)

@@ -1,4 +1,4 @@
-"""The installed package as a project has pinned it: its version and digest in posttrain.lock."""
+"""The installed package and the one that a project has pinned: version and digest in posttrain.lock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def installed() -> dict[str, str]:
 
 
 def pinned() -> dict[str, Any] | None:
-    """What posttrain.lock holds; None where there is none."""
+    """The content of posttrain.lock; None if it is missing."""
     try:
         found = json.loads(PINNED.read_bytes())
         names = {"version": str(found["version"]), "digest": str(found["digest"])}
@@ -41,18 +41,18 @@ def pinned() -> dict[str, Any] | None:
     return {**found, **names}
 
 
-def said(package: dict[str, Any]) -> str:
-    """A package in words."""
+def describe_package(package: dict[str, Any]) -> str:
+    """The version and the digest of a package as text."""
     return f"posttrain {package['version']} ({package['digest'][:12]})"
 
 
 def check_installed() -> None:
-    """Raise if this folder is a project that has pinned another package than the one that runs."""
+    """Raise if this folder is a project that has pinned another package than the installed one."""
     wanted = pinned()
     if wanted is None:
         return
     found = installed()
     if (wanted["version"], wanted["digest"]) != (found["version"], found["digest"]):
-        what = f"the project uses {said(wanted)}, but {said(found)} is installed"
+        what = f"the project uses {describe_package(wanted)}, but {describe_package(found)} is installed"
         fix = f"Run `python -m posttrain upgrade`, or install {wanted['version']} again"
         raise PipelineError(what=what, where=str(PINNED), fix=fix)

@@ -1,4 +1,4 @@
-"""What runs that params.yaml no longer has left behind: entries of dvc.lock, outputs and checkpoints."""
+"""Entries of dvc.lock, outputs and checkpoints of runs that params.yaml no longer has."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pathlib import Path
 from posttrain.lock_entries import read_entries, write_entries
 from posttrain.params import read
 from posttrain.stage_table import STAGES, Settings, Stage, group_of, model_runs
-from posttrain.workspace import checkpoint_path, drop_unheld, metrics_path, model_path, plot_path
+from posttrain.workspace import checkpoint_path, metrics_path, model_path, plot_path, remove_unlocked
 
 Leftovers = dict[str, list[str]]
-"""Stage of a removed run -> its outputs and checkpoints that are still there and nobody else's."""
+"""Stage of a removed run -> its outputs and checkpoints that still exist and belong to no other run."""
 _NOTHING = "nothing is left of removed runs: every entry of dvc.lock belongs to a run of params.yaml"
 
 
 def leftovers(settings: Settings) -> Leftovers:
-    """What is left of runs that params.yaml does not have."""
+    """The leftovers of runs that params.yaml does not have."""
     groups = {stage.name for stage in STAGES}
-    alive = {f"{stage.name}@{run}": stage for stage in STAGES for run in group_of(settings, stage.group)}
-    kept = {path for name, stage in alive.items() for path in _outputs(stage, name.partition("@")[2])}
-    found = {
-        name: [out["path"] for out in entry.get("outs", ()) if out["path"] not in kept and Path(out["path"]).exists()]
+    current = {f"{stage.name}@{run}": stage for stage in STAGES for run in group_of(settings, stage.group)}
+    in_use = {path for name, stage in current.items() for path in _outputs(stage, name.partition("@")[2])}
+    unused = {
+        name: [out["path"] for out in entry.get("outs", ()) if out["path"] not in in_use and Path(out["path"]).exists()]
         for name, entry in read_entries().items()
-        if name not in alive and name.partition("@")[0] in groups
+        if name not in current and name.partition("@")[0] in groups
     }
     for name, folder in _checkpoints(settings):
-        found.setdefault(name, []).append(str(folder))
-    return found
+        unused.setdefault(name, []).append(str(folder))
+    return unused
 
 
 def describe_leftovers() -> str:
-    """What `clean` would remove, a line per removed run."""
+    """The files that `clean` would remove, a line per removed run."""
     return "\n".join(_lines(leftovers(read()), "left of")) or _NOTHING
 
 
@@ -44,7 +44,7 @@ def remove_leftovers() -> str:
     for path in (Path(path) for paths in found.values() for path in paths):
         if path.is_relative_to(checkpoint_path("")):
             for folder in path.iterdir():
-                drop_unheld(folder)  # of a run that is at work it stays
+                remove_unlocked(folder)  # not those of a running stage
         elif path.is_dir():
             shutil.rmtree(path)
         else:
@@ -55,8 +55,8 @@ def remove_leftovers() -> str:
     return "\n".join(_lines(found, "removed"))
 
 
-def _lines(found: Leftovers, said: str) -> list[str]:
-    return [f"{said} {name}: {', '.join(paths) or 'its entry in dvc.lock'}" for name, paths in found.items()]
+def _lines(leftovers: Leftovers, prefix: str) -> list[str]:
+    return [f"{prefix} {name}: {', '.join(paths) or 'its entry in dvc.lock'}" for name, paths in leftovers.items()]
 
 
 def _checkpoints(settings: Settings) -> Iterator[tuple[str, Path]]:

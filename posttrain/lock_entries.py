@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.digests import dvc_lock
+from posttrain.dvc_repair import CONFLICT, LOCK, is_valid_lock
 from posttrain.errors import PipelineError
-from posttrain.lock import CONFLICT, LOCK, whole
 from posttrain.workspace import write_text
 
 Entries = dict[str, dict[str, Any]]
@@ -22,7 +22,7 @@ def read_entries() -> Entries:
     text = LOCK.read_bytes()
     if in_conflict():
         raise PipelineError(what="git left a merge conflict", where=str(LOCK), fix="Run `python -m posttrain merge`")
-    if not whole(text):
+    if not is_valid_lock(text):
         raise PipelineError(what="the file is damaged", where=str(LOCK), fix="Run `python -m posttrain repair`")
     return _parsed(text)
 
@@ -67,7 +67,7 @@ def merge_entries() -> str:
 def _side(number: int) -> Entries | None:
     """The entries of git's index: 1 for the common ancestor, 2 for this branch, 3 for the other one."""
     done = subprocess.run(["git", "show", f":{number}:./{LOCK}"], capture_output=True, check=False)
-    return _parsed(done.stdout) if done.returncode == 0 and whole(done.stdout) else None
+    return _parsed(done.stdout) if done.returncode == 0 and is_valid_lock(done.stdout) else None
 
 
 def _parsed(text: bytes) -> Entries:

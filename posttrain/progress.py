@@ -1,4 +1,4 @@
-"""Progress of long work: one living line on a terminal, a plain line now and then elsewhere."""
+"""Progress of long work: one updated line on a terminal, a plain line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIVE_EVERY_S = 0.1
 
 
 class Progress:
-    """Counts steps of one piece of work and says how fast it goes and how long it still takes."""
+    """Counts the steps of one piece of work and shows its rate and the time left."""
 
     def __init__(
         self, title: str, total: int, unit: str = "step", *, done: int = 0, stream: TextIO | None = None
@@ -21,27 +21,27 @@ class Progress:
         self._done = self._from = done
         self._stream = sys.stderr if stream is None else stream
         self._live = self._stream.isatty()
-        self._began = self._shown = time.monotonic()
+        self._started = self._shown = time.monotonic()
 
-    def advance(self, count: int = 1, seen: Mapping[str, float] | None = None) -> None:
-        """Note that `count` more steps are done, with numbers worth showing."""
+    def advance(self, count: int = 1, metrics: Mapping[str, float] | None = None) -> None:
+        """Count more finished steps; `metrics` are shown with the next line."""
         self._done += count
         now = time.monotonic()
         due = now - self._shown >= (LIVE_EVERY_S if self._live else PLAIN_EVERY_S)
         if due and self._done < self._total:
-            self._show(now, seen or {}, end="" if self._live else "\n")
+            self._show(now, metrics or {}, end="" if self._live else "\n")
 
-    def close(self, seen: Mapping[str, float] | None = None) -> None:
-        """Show the last line, with the whole time taken."""
-        self._show(time.monotonic(), seen or {}, end="\n")
+    def close(self, metrics: Mapping[str, float] | None = None) -> None:
+        """Show the last line, with the total time."""
+        self._show(time.monotonic(), metrics or {}, end="\n")
 
-    def _show(self, now: float, seen: Mapping[str, float], end: str) -> None:
+    def _show(self, now: float, metrics: Mapping[str, float], end: str) -> None:
         self._shown = now
-        took = now - self._began
-        rate = (self._done - self._from) / took if took > 0 else 0.0
+        elapsed = now - self._started
+        rate = (self._done - self._from) / elapsed if elapsed > 0 else 0.0
         left = (self._total - self._done) / rate if rate > 0 else 0.0
-        numbers = "  ".join(f"{name} {value:.4g}" for name, value in seen.items())
-        time_text = f"{_clock(left)} left" if self._done < self._total else f"took {_clock(took)}"
+        numbers = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        time_text = f"{_clock(left)} left" if self._done < self._total else f"took {_clock(elapsed)}"
         line = f"{self._title}: {self._done}/{self._total} {self._unit}s  {rate:.3g}/s  {time_text}  {numbers}".rstrip()
         self._stream.write(f"\r\033[2K{line}{end}" if self._live else f"{line}{end}")
         self._stream.flush()

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from posttrain.code import FOLDER, Library, code_path, differences, read_code, read_params, run_names
+from posttrain.dvc_repair import repair_lock
 from posttrain.errors import ParamsError, PipelineError
-from posttrain.installed import PINNED, installed, pinned, said
-from posttrain.lock import repair_lock
+from posttrain.installed import PINNED, describe_package, installed, pinned
 from posttrain.params import did_you_mean
 from posttrain.report import plots_page
 from posttrain.workspace import write_json, write_text
@@ -90,7 +90,7 @@ def upgrade_project(mode: str) -> list[str]:
         return []
     lines, new = [], installed()
     if {name: old[name] for name in new} != new:
-        lines += [f"{PINNED}: {said(old)} -> {said(new)}", *_stale()]
+        lines += [f"{PINNED}: {describe_package(old)} -> {describe_package(new)}", *_stale()]
     for name, text in _current().items():
         file = Path(name)
         found = file.read_text(encoding="utf-8") if file.is_file() else ""

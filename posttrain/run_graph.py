@@ -21,7 +21,7 @@ CLEAN = "`python -m posttrain clean`"
 LISTED = 3
 
 
-class Made:
+class RunOutputs:
     """The tables and models that the runs of params.yaml make, and which of a run's slots name none of them."""
 
     def __init__(self, settings: Settings, left: Leftovers, errors: list[str], root: Path = Path()) -> None:

@@ -21,7 +21,7 @@ from posttrain.models.tokenizer import TemplateParams
 from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.params import EXPLAINED, GROUPS, PARAMS_FILE, did_you_mean, load, read
 from posttrain.rewards.catalog import REWARDS
-from posttrain.run_graph import Made, notes
+from posttrain.run_graph import RunOutputs, notes
 from posttrain.sampling.annotator import SamplesRun
 from posttrain.slots import NONE, PART
 from posttrain.stage_table import STAGES, Settings, group_of, policies
@@ -34,7 +34,7 @@ from posttrain.tasks.task import TASKS, load_task, task_run
 from posttrain.train.run_config import Algorithm, load_run
 from posttrain.user_code import PATH as IMPORT_PATH
 from posttrain.user_text import push_notes
-from posttrain.workspace import CUSTOM, leads_out
+from posttrain.workspace import CUSTOM, is_outside
 from stages.base_folders import FolderRun
 from stages.base_hub import HubRun as HubModel
 from stages.base_packaged import PackagedRun
@@ -88,7 +88,7 @@ def check_params(root: Path = Path()) -> str:
     damage: list[str] = []
     with _collected(errors if in_conflict() else damage):  # a damaged one is repaired after the check
         left = leftovers(settings)
-    made = Made(settings, left, errors, root)
+    made = RunOutputs(settings, left, errors, root)
     for where, params in typed.items():
         with _collected(errors):
             if isinstance(params, PreferenceRun):
@@ -170,7 +170,7 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
             yield from _missing_files(where, params, folder)
     if isinstance(params, TemplateParams) and params.chat_template is not None:
         file = root / params.chat_template
-        if not file.is_file() or leads_out(file, root / CUSTOM):
+        if not file.is_file() or is_outside(file, root / CUSTOM):
             yield f"{where}.chat_template = '{params.chat_template}': file not found in {CUSTOM}/."
     if isinstance(params, HubModel) and not HUB_NAME.fullmatch(params.name):
         yield f"{where}.name = '{params.name}': not a name of the Hub. Write ORGANISATION/NAME."
@@ -188,7 +188,7 @@ def _missing_files(where: str, params: FilesRun, folder: Path) -> Iterator[str]:
             yield f"{where}.{key}: no file matches {folder / source.path}. Fix the pattern, e.g. part-*.jsonl."
 
 
-def _check_evaluation(settings: Settings, made: Made, errors: list[str]) -> None:
+def _check_evaluation(settings: Settings, made: RunOutputs, errors: list[str]) -> None:
     if not group_of(settings, "evaluate.policies"):
         return
     for label, model in load_policies().items():

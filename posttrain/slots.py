@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from posttrain.errors import ParamsError
 from posttrain.params import PARAMS_FILE
-from posttrain.workspace import leads_out, model_path, table_path
+from posttrain.workspace import is_outside, model_path, table_path
 
 NONE = "none"
 """What an optional slot says when it is not used: DVC needs every slot to be written out."""
@@ -44,7 +44,7 @@ def model_of(name: str, where: str) -> Path | None:
     if name == NONE:
         return None
     path = model_path(name)
-    if leads_out(path, "models"):
+    if is_outside(path, "models"):
         what = f"{where} = '{name}' leaves models/"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Use a folder under models/, e.g. sft/main")
     return path

@@ -19,12 +19,13 @@ import psutil
 
 from posttrain import inputs
 from posttrain.errors import ParamsError, PosttrainError
-from posttrain.made import check_made
+from posttrain.input_names import check_input_names
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
-from posttrain.measure.timings import tell_timings
-from posttrain.settle import note_end, settle
-from posttrain.workspace import drop_committed, failure_path, hold_stage, write_text
+from posttrain.measure.stage_log import start_log
+from posttrain.measure.timings import print_timings
+from posttrain.recorded_runs import check_and_sync, note_finished
+from posttrain.workspace import failure_path, lock_stage, remove_committed, write_text
 
 ORPHAN_CHECK_S = 0.5
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -54,9 +55,10 @@ def run_named_stage(work: Callable[[str], None]) -> None:
 
 
 def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -> None:
-    """Run the work with its inputs fixed; what it writes counts only if they are the same at the end."""
-    check_made(stage)
-    hold_stage(stage)
+    """Run the work; its outputs count only if its inputs are still the same at the end."""
+    check_input_names(stage)
+    lock_stage(stage)
+    start_log(stage)
     inputs.fix(stage)
     with _watched(stage, arguments):
         work()
@@ -64,8 +66,8 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     write_record(stage, inputs.used())
     inputs.confirm()
     inputs.sync_outputs()
-    note_end(record_path(stage))
-    tell_timings(stage)
+    note_finished(record_path(stage))
+    print_timings(stage)
 
 
 def checked_name(name: str) -> str:
@@ -84,13 +86,13 @@ def _parser(work: Callable[..., None]) -> argparse.ArgumentParser:
         description=module.__doc__,
         epilog="Parameters come from params.yaml; set POSTTRAIN_TRACEBACK=1 to see where an error was raised.",
     )
-    told = "write a trace and a table of where the time goes into profiles/; POSTTRAIN_PROFILE=1 does the same"
-    parser.add_argument("--profile", action="store_true", help=f"{told} under dvc repro. Results stay the same")
+    profile = "write a trace and a table of where the time goes into profiles/; POSTTRAIN_PROFILE=1 does the same"
+    parser.add_argument("--profile", action="store_true", help=f"{profile} under dvc repro. Results stay the same")
     return parser
 
 
 def _watched(stage: str, arguments: argparse.Namespace) -> AbstractContextManager[None]:
-    """A profiler around the stage's work, where it is asked for."""
+    """A profiler around the stage's work, if it is requested."""
     if not arguments.profile and os.environ.get("POSTTRAIN_PROFILE", "0") in ("", "0"):
         return contextlib.nullcontext()
     from posttrain.measure.profile import profiled
@@ -105,42 +107,42 @@ def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
     try:
         if "DVC_ROOT" in os.environ:
             threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
-            settle(Path())  # before the checkpoints of what it has recorded are removed
-        drop_committed()
+            check_and_sync(Path())  # before the checkpoints of recorded runs are removed
+        remove_committed()
         work()
     except PosttrainError as error:
         _fail(stage, str(error), 1)
     except OSError as error:
-        if error.errno is None:  # not the system's refusal but a library's own error: a defect of ours
-            _keep(stage, traceback.format_exc(limit=-1))
+        if error.errno is None:  # raised by a library, not by the system: a defect of the code
+            _save_failure(stage, traceback.format_exc(limit=-1))
             raise
         _fail(stage, f"{_place(error, name)}: {error.strerror}. {_fix(error)}", 1)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
-            _keep(stage, traceback.format_exc(limit=-1))
+            _save_failure(stage, traceback.format_exc(limit=-1))
             raise
         fix = "Lower micro_tokens, or sampling.rows or the number of samples where it samples, or use a smaller model"
         _fail(stage, f"{name}: the memory ran out. {fix}", 1)
     except KeyboardInterrupt:
         _fail(stage, f"{name} was interrupted. The next run resumes from the last checkpoint, where there is one", 130)
     except Exception:
-        _keep(stage, traceback.format_exc(limit=-1))
+        _save_failure(stage, traceback.format_exc(limit=-1))
         raise
-    # Everything is written; taking the interpreter apart with torch in it would only cost another second.
+    # Everything is written. A normal exit with torch loaded takes one to two seconds of CPU time more.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _keep(stage: str, text: str) -> None:
-    """Keep the error for those who ask later why there is no result."""
+def _save_failure(stage: str, text: str) -> None:
+    """Save the error, which `python -m posttrain results` shows in place of the result."""
     with contextlib.suppress(OSError):  # a full disk must not hide the error itself
         write_text(failure_path(stage), text.strip() + "\n")
 
 
 def _fail(stage: str, line: str, status: int) -> None:
-    """End with one line on stderr, after the traceback where it was asked for."""
-    _keep(stage, line)
+    """End with one line on stderr, after the traceback if POSTTRAIN_TRACEBACK is set."""
+    _save_failure(stage, line)
     if os.environ.get("POSTTRAIN_TRACEBACK"):
         traceback.print_exc()
     print(f"error: {line}", file=sys.stderr)
@@ -158,19 +160,21 @@ def _fix(error: OSError) -> str:
 
 
 def _dvc_process() -> psutil.Process | None:
-    """The process that runs this stage; None if it is gone already.
+    """The DVC process that started this stage; None if it has ended.
 
-    DVC starts a shell, and some shells stay between the two where others become the stage. An orphan's ancestor is
-    init or a session's manager, which are no Python programs.
+    DVC starts a shell; some shells stay between the two processes, and others are replaced by the stage. The ancestor
+    of an orphan is init or a session manager, which are not Python programs.
     """
     ancestor = next((above for above in psutil.Process().parents() if above.name() not in SHELLS), None)
     return ancestor if ancestor and ancestor.name().casefold().startswith(("python", "dvc")) else None
 
 
 def _end_with(dvc: psutil.Process | None) -> None:
-    """End once DVC is gone: an orphan would go on writing into outputs that the next run makes anew."""
+    """End once DVC has ended: an orphan would continue to write into outputs that the next run writes too."""
     with contextlib.suppress(psutil.NoSuchProcess):
         while dvc and dvc.is_running() and dvc.status() != psutil.STATUS_ZOMBIE:
             time.sleep(ORPHAN_CHECK_S)
-    print("error: the dvc process that started this stage is gone, so the stage ends too", file=sys.stderr, flush=True)
+    print(
+        "error: the dvc process that started this stage has ended, so the stage ends too", file=sys.stderr, flush=True
+    )
     os._exit(1)

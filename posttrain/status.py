@@ -1,4 +1,4 @@
-"""What is stale and why, in words: `python -m posttrain status`; DVC says what changed, records say what was used."""
+"""`python -m posttrain status`: stale stages with their reasons, from DVC's status and the records of the runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posttrain.code import CODE, Code, code_path, differences, is_current, read_
 from posttrain.digests import recorded
 from posttrain.errors import PipelineError
 from posttrain.measure.record import record_path
-from posttrain.settle import read_record
+from posttrain.recorded_runs import read_record
 
 MOST: Final = 6
 """As many changes of one kind as a line names."""
@@ -34,7 +34,7 @@ def dvc_repo() -> Iterator[Any]:
 
 
 def refresh_code(repo: Any) -> None:
-    """Have DVC run the stage `code` if code, parameters or packages are other ones; DVC itself sees no packages."""
+    """Have DVC run the stage `code` if code, parameters or packages changed; DVC itself does not see packages."""
     from dvc.exceptions import ReproductionError
     from dvc.lock import LockError
 
@@ -46,7 +46,7 @@ def refresh_code(repo: Any) -> None:
     try:
         repo.reproduce(CODE, single_item=True, force=True)
     except ReproductionError as error:
-        if isinstance(error.__cause__, LockError):  # another DVC is at work: those that wait for it look for this one
+        if isinstance(error.__cause__, LockError):  # callers that wait for another DVC process expect this error
             raise error.__cause__ from None
         raise
 
@@ -70,8 +70,8 @@ def status() -> str:
     return "\n".join(lines) or "nothing is stale"
 
 
-def vouched(record: Mapping[str, Any]) -> Code | None:
-    """The code that a run's result stands for: what it has used, and what was accepted since; None if not recorded."""
+def accepted_code(record: Mapping[str, Any]) -> Code | None:
+    """The code of a run's result: the code that it used with the changes accepted since; None if not recorded."""
     used = record.get("code")
     if not isinstance(used, Mapping):
         return None
@@ -87,13 +87,13 @@ def vouched(record: Mapping[str, Any]) -> Code | None:
 
 
 def code_changes(name: str) -> list[str]:
-    """What of a stage's code is not what its result stands for, in words."""
-    old, new = vouched(read_record(record_path(name))), read_code(code_path(name))
+    """The changes of a stage's code since its result was made or accepted, as text."""
+    old, new = accepted_code(read_record(record_path(name))), read_code(code_path(name))
     return differences(old, new) if old and new else ["its code changed"]
 
 
 def _causes(name: str, reasons: list[Any], lock: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:
-    """Why one stage is stale by itself: not because a stage before it is."""
+    """Why one stage is stale by itself, not because of an upstream stage."""
     if reasons and name not in lock:
         yield "never ran"
         return

@@ -11,17 +11,17 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from posttrain.dvc_repair import LOCK
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.formats import PARAMS, check_format
 from posttrain.installed import PINNED
-from posttrain.lock import LOCK
 from posttrain.params import FORMAT, PARAMS_FILE, read_yaml
 from posttrain.project import upgrade_project
 from posttrain.sections import check_params
 from posttrain.upgrade_params import upgraded
 from posttrain.workspace import write_text
 
-KEPT: Final = Path("version-0.1")
+BACKUP: Final = Path("version-0.1")
 """Where everything that version 0.1 wrote is kept."""
 COMMENT: Final = re.compile(r"(?:^|\s)(#.*\S)", re.MULTILINE)
 BLANK: Final = re.compile(r"\n{3,}")
@@ -56,7 +56,7 @@ def _upgrade_workspace(mode: Literal["show", "write"]) -> str:
     if outputs:
         lines += [
             "",
-            f"These outputs of version 0.1 move to {KEPT}/, with {PARAMS_FILE} and {LOCK}; nothing is deleted:",
+            f"These outputs of version 0.1 move to {BACKUP}/, with {PARAMS_FILE} and {LOCK}; nothing is deleted:",
         ]
         lines += [f"  {path}" for path in outputs]
     lines += ["", "Then `dvc repro` runs every stage again: their names, code and formats are new."]
@@ -67,7 +67,7 @@ def _upgrade_workspace(mode: Literal["show", "write"]) -> str:
     if mode == "show":
         return "\n".join([*lines, "", "Nothing is changed yet. To write it: python -m posttrain upgrade --yes"])
     _write(text, outputs)
-    return "\n".join([*lines, "", f"Written. The file of before is {KEPT / PARAMS_FILE}"])
+    return "\n".join([*lines, "", f"Written. The file of before is {BACKUP / PARAMS_FILE}"])
 
 
 def _rewritten(old: str) -> tuple[str, list[str]]:
@@ -107,16 +107,16 @@ def _checked(text: str) -> str:
 
 def _write(text: str, outputs: list[Path]) -> None:
     """Move what version 0.1 wrote, then write the new file; a run that is killed is finished by the next."""
-    taken = [path for path in outputs if os.path.lexists(KEPT / path)]
+    taken = [path for path in outputs if os.path.lexists(BACKUP / path)]
     if taken:
         what = f"{', '.join(map(str, taken[:5]))} is there already"
-        raise PipelineError(what=what, where=str(KEPT), fix=f"Move {KEPT}/ elsewhere and run it again")
-    KEPT.mkdir(exist_ok=True)
-    if not (KEPT / PARAMS_FILE).exists():
-        write_text(KEPT / PARAMS_FILE, Path(PARAMS_FILE).read_text(encoding="utf-8"))
+        raise PipelineError(what=what, where=str(BACKUP), fix=f"Move {BACKUP}/ elsewhere and run it again")
+    BACKUP.mkdir(exist_ok=True)
+    if not (BACKUP / PARAMS_FILE).exists():
+        write_text(BACKUP / PARAMS_FILE, Path(PARAMS_FILE).read_text(encoding="utf-8"))
     for path in outputs:
-        (KEPT / path).parent.mkdir(parents=True, exist_ok=True)
-        path.rename(KEPT / path)
+        (BACKUP / path).parent.mkdir(parents=True, exist_ok=True)
+        path.rename(BACKUP / path)
     if outputs:
-        LOCK.rename(KEPT / LOCK)
+        LOCK.rename(BACKUP / LOCK)
     write_text(Path(PARAMS_FILE), text)

@@ -22,7 +22,6 @@ MODELS: Final = {"base": "base/main", "sft": "sft/main", "reward": "reward/main"
 USUAL: Final = {"correct": 1.0, "format": 0.2}
 MARK: Final = "####"
 """What came before the answer in every text that version 0.1 could read."""
-GIVEN: Final = ("corpus", "chat", "prompts", "pairs", "feedback")
 
 
 def is_old(data: Mapping[str, Any]) -> bool:
@@ -35,7 +34,7 @@ def upgraded(old: CommentedMap) -> tuple[CommentedMap, list[str]]:
     """The file in the present layout, and what a person has to look at."""
     notes: list[str] = []
     was_old = is_old(old)
-    new = _Layout(old, notes).sections() if was_old else old
+    new = _SectionBuilder(old, notes).sections() if was_old else old
     for family in FAMILIES:
         for name, run in ((new.get(family) or {}).get("runs") or {}).items():
             if isinstance(run, CommentedMap):
@@ -117,7 +116,7 @@ def _changed_defaults(run: CommentedMap) -> Iterator[str]:
         yield f"ratio: {run['ratio']} has no place any more; the surrogates `gspo` and `ppo_clip` say it"
 
 
-class _Layout:
+class _SectionBuilder:
     """Builds the sections of named runs out of those of version 0.1."""
 
     def __init__(self, old: CommentedMap, notes: list[str]) -> None:
@@ -182,7 +181,7 @@ class _Layout:
             for key in ("source", "given"):
                 pairs.pop(key, None)
             inputs = {"policy": MODELS["sft"], "data": self._table("prompts"), **self._rewards(pairs)}
-            data["samples"] = CommentedMap(compared=_first(pairs, **inputs))
+            data["samples"] = CommentedMap(compared=_with_first(pairs, **inputs))
         return data
 
     def _given(self, data: CommentedMap, given: Mapping[str, CommentedMap]) -> None:
@@ -203,12 +202,14 @@ class _Layout:
                 for key in ("path", "hub"):
                     options.pop(key, None)
                 name = place.relative_to(root).as_posix()
-                run[kind] = _first(options, path=name) if options else name
+                run[kind] = _with_first(options, path=name) if options else name
             data["files"] = CommentedMap(given=run)
             if root == Path():
                 self._notes.append("data.files.given.path: move your files to a folder of their own and name it")
         if hub := [kind for kind in given if kind not in local]:
-            data["hub"] = CommentedMap(hub=CommentedMap((kind, _moved(given[kind], "hub", "name")) for kind in hub))
+            data["hub"] = CommentedMap(
+                hub=CommentedMap((kind, _rename_key(given[kind], "hub", "name")) for kind in hub)
+            )
         for kind in given:
             self._tables[kind] = f"{'given' if kind in local else 'hub'}/{kind}"
         if "pairs" in given:
@@ -218,7 +219,7 @@ class _Layout:
         model, revision = str(old.pop("model", "scratch")), old.pop("revision", None)
         outside = old.pop("outside_workspace", None)
         if model == "scratch":
-            return CommentedMap(scratch=CommentedMap(main=_first(old, data=self._table("corpus"))))
+            return CommentedMap(scratch=CommentedMap(main=_with_first(old, data=self._table("corpus"))))
         if old:
             self._notes.append(f"base: left out, because a model of your own does not use it: {', '.join(old)}")
         if not Path(model).is_dir():
@@ -229,12 +230,12 @@ class _Layout:
         return CommentedMap(folders=CommentedMap(main=run))
 
     def _sft(self, old: CommentedMap) -> CommentedMap:
-        return CommentedMap(runs=CommentedMap(main=_first(old, start=MODELS["base"], data=self._table("chat"))))
+        return CommentedMap(runs=CommentedMap(main=_with_first(old, start=MODELS["base"], data=self._table("chat"))))
 
     def _reward(self, old: CommentedMap) -> CommentedMap:
-        _moved(old, "demonstrations", "shown")
+        _rename_key(old, "demonstrations", "shown")
         ranks = (old.get("objective") or {}).get("compare") == "ranks"
-        run = _first(
+        run = _with_first(
             old,
             start=MODELS["sft"],
             data=self._table("pairs"),
@@ -250,7 +251,7 @@ class _Layout:
         if family == "preference":
             row = PREFERENCE_ROWS.get(str(algorithm))
             loss = run.get("loss", row.values["loss"] if row else "")
-            _first(run, **inputs, data=self._table("feedback" if loss in ("kto", "bco") else "pairs"))
+            _with_first(run, **inputs, data=self._table("feedback" if loss in ("kto", "bco") else "pairs"))
             return
         inputs["data"] = self._table("prompts")
         if family == "online":
@@ -260,12 +261,12 @@ class _Layout:
             own = run.get("own", row.values.get("own", 1.0) if row else 1.0)
             inputs["teacher"] = MODELS.get(teacher, teacher)
             inputs["demonstrations"] = self._table("chat") if own < 1 else "none"
-        _first(run, **inputs, **self._rewards(run))
+        _with_first(run, **inputs, **self._rewards(run))
 
     def _evaluate(self, old: CommentedMap) -> CommentedMap:
         reference = str(old.pop("reference", "sft"))
         inputs = {"data": self._table("prompts"), "reference": MODELS.get(reference, reference)}
-        settings = _first(old, **inputs, **self._rewards(old, {"correct": 1.0, "format": 0.0}))
+        settings = _with_first(old, **inputs, **self._rewards(old, {"correct": 1.0, "format": 0.0}))
         runs = [(family, str(run)) for family in FAMILIES for run in self._section(family).get("runs") or {}]
         labels = [run for _, run in runs] + ["base", "sft"]
         found = CommentedMap({name: MODELS[name] for name in ("base", "sft") if name in self._old})
@@ -289,7 +290,7 @@ class _Layout:
         return inputs
 
 
-def _first(settings: CommentedMap, **inputs: Any) -> CommentedMap:
+def _with_first(settings: CommentedMap, **inputs: Any) -> CommentedMap:
     """The settings with these keys before the others."""
     if len(inputs) > 1:
         settings.fa.set_block_style()  # with its inputs a run is too long for one line
@@ -298,7 +299,7 @@ def _first(settings: CommentedMap, **inputs: Any) -> CommentedMap:
     return settings
 
 
-def _moved(settings: CommentedMap, old: str, new: str) -> CommentedMap:
+def _rename_key(settings: CommentedMap, old: str, new: str) -> CommentedMap:
     """The settings with one key renamed in its place."""
     if old in settings:
         position, comment = list(settings).index(old), settings.ca.items.pop(old, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.stage_table import Settings, group_of
-from posttrain.workspace import said_size
+from posttrain.workspace import format_size
 
 _GIVEN = ("data.files", "data.hub")
 _DERIVED = ("data.samples", "data.filters")
@@ -35,7 +35,7 @@ def user_text(settings: Settings) -> list[Path]:
 def push_notes(settings: Settings) -> Iterator[str]:
     """A line for each remote of DVC's: what of the user's text a push would send there."""
     urls = remotes()
-    held = [f"{path} ({said_size(_size(path))})" for path in user_text(settings)] if urls else []
+    held = [f"{path} ({format_size(_size(path))})" for path in user_text(settings)] if urls else []
     if held:
         listed = ", ".join(held[:LISTED]) + (f" and {len(held) - LISTED} more" if len(held) > LISTED else "")
         for name, url in urls.items():

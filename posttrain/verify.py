@@ -1,7 +1,7 @@
-"""What the disk holds against what DVC has recorded: `python -m posttrain verify`, and the quick part in `repair`.
+"""Compares the disk with what DVC has recorded: `python -m posttrain verify`, and a quick part of it in `repair`.
 
-DVC trusts a cached file that nobody may write to, and never reads it again; nor does it have the disk keep what it
-writes. So a flipped bit in its cache, or what a power cut took from there, would be taken for the result of a stage.
+DVC trusts a read-only file in its cache and never reads it again, and does not fsync its files. So a flipped bit
+or a file cut off by a power failure would pass for the result of a stage.
 """
 
 from __future__ import annotations
@@ -12,45 +12,46 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain import lock
+from posttrain import dvc_repair
 from posttrain.digests import KEPT, LOCK, Digests, boot, dvc_lock, file_digest, folder_bytes, recorded
-from posttrain.durable import cache_folder, cached, object_path, sync
 from posttrain.errors import PipelineError
-from posttrain.settle import disown, read_record, unused
+from posttrain.fsync import cache_folder, cached, object_path, sync
+from posttrain.recorded_runs import forget_mismatched, read_record, unused_inputs
+from posttrain.workspace import atomic_path
 
 CHECKED: Final = Path(".dvc/tmp/checked_boot")
-"""The start of the machine in which DVC's files were last looked at."""
+"""The boot id at the last check of DVC's files."""
 READ_ONLY: Final = 0o444
 WRITABLE: Final = 0o644
 AGAIN: Final = "`dvc repro` makes again what is missing now (`dvc pull` gets it, where a remote has it)"
 
 
 def repair(root: Path) -> str:
-    """Fix what a kill, a power cut or an edit left in DVC's files without reading its cache; what was fixed."""
-    repaired, file = lock.repair_lock(root), root / LOCK
-    if file.is_file() and lock.CONFLICT in file.read_bytes():
-        return repaired  # a person has to choose first
-    lines = [repaired, *disown(root)]
+    """Fix what a kill, a power cut or an edit left in DVC's files, without reading the cache; a line for each fix."""
+    repaired, file = dvc_repair.repair_lock(root), root / LOCK
+    if file.is_file() and dvc_repair.CONFLICT in file.read_bytes():
+        return repaired  # a person has to resolve the conflict first
+    lines = [repaired, *forget_mismatched(root)]
     checked = root / CHECKED
     if not checked.is_file() or checked.read_text(encoding="utf-8") != boot():
-        lines += _distrust(root)
+        lines += _recheck_cache(root)
         checked.write_text(boot(), encoding="utf-8")
         sync(checked)
     return "\n".join(line for line in lines if line)
 
 
 def verify(root: Path) -> str:
-    """Read all that DVC has cached and recorded; damage is removed, or replaced from the workspace if that is whole."""
+    """Read all that DVC has cached and recorded; damaged files are removed, or restored from an intact workspace."""
     lines = [line for line in repair(root).splitlines() if line]
     (root / KEPT).unlink(missing_ok=True)
     cache = cache_folder(root)
-    with _idle(root) as repo:
+    with _locked_repo(root) as repo:
         removed, count = _remove_damaged(cache)
         entries = _remove_damaged_runs(Path(repo.stage_cache.cache_dir))
         outs, digests = _outs(repo), Digests(root)
         lines += _touch_changed(root, outs, digests)
         owners = {file: f"{out['path']} of {out['stage']}" for out in outs for file in cached(cache, out)}
-        refilled = {file for out in outs for file in _refill(root, cache, out, digests, removed)}
+        refilled = {file for out in outs for file in _restore_from_workspace(root, cache, out, digests, removed)}
         digests.keep()
     for file in removed:
         name, what = f"{file.parent.name}{file.name}", owners.get(file, "no present output")
@@ -64,27 +65,27 @@ def verify(root: Path) -> str:
 
 
 def _accepted(root: Path) -> list[str]:
-    """The stages whose records deny what dvc.lock names: `dvc commit` may have meant it, so that nothing is undone."""
+    """The stages whose records contradict dvc.lock; this may come from `dvc commit`, so that nothing is removed."""
     lines = []
     for name, entry in recorded(root).items():
         records = [root / out["path"] for out in entry.get("outs", []) if out["path"].startswith("records/")]
-        if wrong := [one for file in records for one in unused(entry, read_record(file))]:
+        if wrong := [one for file in records for one in unused_inputs(entry, read_record(file))]:
             again = f"unless `dvc commit` accepted that, run it again: dvc repro --force --single-item {name}"
             lines.append(f"{name} has not used {', '.join(wrong)} as dvc.lock has it; {again}")
     return lines
 
 
-def _distrust(root: Path) -> list[str]:
-    """Have DVC read its cache again, as the machine was started again: what was not on the disk yet is lost."""
+def _recheck_cache(root: Path) -> list[str]:
+    """Have DVC read its cache again after a reboot: what was not on the disk yet is lost."""
     (root / KEPT).unlink(missing_ok=True)
     foreign = 0
     for file in _objects(cache_folder(root)):
         try:
-            file.chmod(WRITABLE)  # what nobody may write to, DVC trusts
+            file.chmod(WRITABLE)  # DVC trusts read-only files
             os.utime(file)
         except PermissionError:
             foreign += 1
-    with _idle(root) as repo:
+    with _locked_repo(root) as repo:
         lines = _touch_changed(root, _outs(repo), Digests(root))
     if foreign:
         lines.append(f"{foreign} objects in DVC's cache belong to others: `python -m posttrain verify` reads them")
@@ -92,8 +93,8 @@ def _distrust(root: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _idle(root: Path) -> Iterator[Any]:
-    """DVC's view of the project while no other DVC is at work on it."""
+def _locked_repo(root: Path) -> Iterator[Any]:
+    """DVC's repository object while no other DVC process uses the project."""
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
     from dvc.repo import Repo
@@ -112,7 +113,7 @@ def _idle(root: Path) -> Iterator[Any]:
 
 
 def _outs(repo: Any) -> list[dict[str, Any]]:
-    """The outputs that DVC has recorded for the stages that there are, in dvc.lock's form."""
+    """The outputs that DVC has recorded for the present stages, in dvc.lock's form."""
     return [
         {
             "path": os.path.relpath(out.fs_path, repo.root_dir),
@@ -126,12 +127,12 @@ def _outs(repo: Any) -> list[dict[str, Any]]:
 
 
 def _objects(cache: Path) -> list[Path]:
-    """The objects in the cache, and what else lies among them."""
+    """All files in the folders of the cache's objects."""
     return sorted(file for file in cache.glob("??/*") if file.is_file())
 
 
 def _remove_damaged(cache: Path) -> tuple[list[Path], int]:
-    """Remove the objects whose bytes are not those of their names."""
+    """Remove the objects whose digest is not their name; these, and the number of all objects."""
     found = _objects(cache)
     damaged = [file for file in found if file_digest(file) != f"{file.parent.name}{file.name}".removesuffix(".dir")]
     for file in damaged:
@@ -140,7 +141,7 @@ def _remove_damaged(cache: Path) -> tuple[list[Path], int]:
 
 
 def _remove_damaged_runs(folder: Path) -> list[str]:
-    """Remove the run cache's entries whose content is not that of their names."""
+    """Remove the run cache's entries whose digest is not their name."""
     damaged = [file for file in sorted(folder.glob("??/*/*")) if _run_digest(file) != file.name]
     for file in damaged:
         file.unlink()
@@ -154,12 +155,12 @@ def _run_digest(file: Path) -> str:
 
     try:
         return str(_get_cache_hash(load_yaml(str(file))))
-    except (DvcException, ValueError, TypeError, AttributeError):  # whatever it holds, it is no entry
+    except (DvcException, ValueError, TypeError, AttributeError):  # it is not a valid entry
         return ""
 
 
 def _touch_changed(root: Path, outs: list[dict[str, Any]], digests: Digests) -> list[str]:
-    """Have DVC read again the outputs that are not as recorded: it goes by their times."""
+    """Touch the outputs that are not as recorded, so that DVC reads them again: it compares their times."""
     lines = []
     for out in outs:
         found = digests.of(out["path"])
@@ -173,8 +174,10 @@ def _touch_changed(root: Path, outs: list[dict[str, Any]], digests: Digests) -> 
     return lines
 
 
-def _refill(root: Path, cache: Path, out: Mapping[str, Any], digests: Digests, removed: list[Path]) -> Iterator[Path]:
-    """Put an output that the workspace has whole into the cache in place of what was removed there."""
+def _restore_from_workspace(
+    root: Path, cache: Path, out: Mapping[str, Any], digests: Digests, removed: list[Path]
+) -> Iterator[Path]:
+    """Copy an intact output of the workspace into the cache in place of the removed objects."""
     if not out["cached"] or digests.of(out["path"]) != out["md5"]:
         return
     place = root / out["path"]
@@ -185,17 +188,16 @@ def _refill(root: Path, cache: Path, out: Mapping[str, Any], digests: Digests, r
         contents = {one["md5"]: place / one["relpath"] for one in listed}
         manifest = object_path(cache, out["md5"])
         if manifest in removed:
-            _put(manifest, folder_bytes(listed))
+            _write_object(manifest, folder_bytes(listed))
             yield manifest
     for digest, file in contents.items():
         if (target := object_path(cache, digest)) in removed:
-            _put(target, file.read_bytes())
+            _write_object(target, file.read_bytes())
             yield target
 
 
-def _put(target: Path, content: bytes) -> None:
-    fresh = target.with_name(f".{target.name}.tmp")
-    fresh.write_bytes(content)
-    fresh.chmod(READ_ONLY)
-    os.replace(fresh, target)
+def _write_object(target: Path, content: bytes) -> None:
+    with atomic_path(target) as temporary:
+        temporary.write_bytes(content)
+        temporary.chmod(READ_ONLY)
     sync(target)

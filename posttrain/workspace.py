@@ -1,4 +1,4 @@
-"""Where a stage's outputs lie in the workspace, the plain files among them, and who is at work on what."""
+"""The paths of a workspace, writing its plain files, and locks that keep two processes from the same stage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from posttrain.errors import PipelineError
 
 PARAMS_FILE = "params.yaml"
 CUSTOM = Path("custom")
-"""Where a user's own modules lie."""
+"""The folder of the user's own modules."""
 LIBRARY = Path(__file__).resolve().parent.parent
 """The folder of the packages posttrain, stages and flows: a checkout, or where they are installed."""
 PATIENCE_S = 10.0
-"""How long to wait for a holder: an orphan ends itself within a second, and then its place is free."""
+"""How long to wait for a lock: an orphan ends itself within a second."""
 DONE = "done"
-"""The file in a run's checkpoints that says which plot the finished run wrote."""
+"""The file in a run's checkpoints with the digest of the plot that the finished run wrote."""
 HELD = "held"
 """The lock file of a run's checkpoints."""
 _DIGEST = "md5: "
@@ -33,80 +33,94 @@ _HELD: dict[str, int] = {}
 
 
 def model_path(name: str) -> Path:
-    """Where a stage's model lies: `online@grpo` -> models/online/grpo."""
+    """The folder of a stage's model: `online@grpo` -> models/online/grpo."""
     return Path("models") / name.replace("@", "/")
 
 
 def table_path(name: str) -> Path:
-    """Where a table lies: `two_step/chat` -> data/two_step/chat.parquet."""
+    """The file of a table: `two_step/chat` -> data/two_step/chat.parquet."""
     return Path("data") / f"{name}.parquet"
 
 
 def metrics_path(name: str) -> Path:
-    """Where a stage's summary lies."""
+    """The file of a stage's metrics."""
     return Path("metrics") / f"{name.replace('@', '/')}.json"
 
 
 def plot_path(name: str) -> Path:
-    """Where a stage's metrics per step lie."""
+    """The file of a stage's metrics per step."""
     return Path("plots") / f"{name.replace('@', '/')}.csv"
 
 
 def checkpoint_path(name: str) -> Path:
-    """Where a stage's checkpoints lie: under the main workspace, even when DVC runs the stage in a copy of it."""
+    """The folder of a stage's checkpoints, in the main workspace even when DVC runs the stage in a copy of it."""
     return Path(os.environ.get("DVC_ROOT") or ".") / "checkpoints" / name.replace("@", "/")
 
 
 def failure_path(stage: str) -> Path:
-    """Where the error of a stage's last run is kept, until it runs again."""
+    """The file with the error of a stage's last run, until it runs again."""
     return Path(".dvc/tmp/failures") / f"{stage.replace('/', '@')}.txt"
 
 
-def leads_out(path: str | Path, root: str | Path = ".") -> bool:
-    """Whether a path ends outside the workspace, or a folder of it, once its links are followed."""
+def is_outside(path: str | Path, root: str | Path = ".") -> bool:
+    """Whether a path, with its links resolved, is outside the workspace or another folder."""
     return not Path(path).resolve().is_relative_to(Path(root).resolve())
 
 
-def any_leads_out(path: str | Path) -> bool:
-    """Whether a path, or what lies in the folder that it is, ends outside the workspace."""
-    return any(leads_out(one) for one in (path, *Path(path).glob("*")))
+def any_outside(path: str | Path) -> bool:
+    """Whether a path, or an entry of the folder at that path, is outside the workspace."""
+    return any(is_outside(one) for one in (path, *Path(path).glob("*")))
 
 
 def library_command(module: str, *words: str) -> list[str]:
-    """The command that runs one of the library's modules, also in a folder that has a package of the same name."""
+    """The command that runs a module of the library, also in a folder with a package of the same name."""
     return [sys.executable, "-P", "-m", module, *words]
 
 
 def library_environment() -> dict[str, str]:
-    """This process' environment, with which such a command finds the library."""
+    """The environment for `library_command`."""
     return {**os.environ, "PYTHONPATH": python_path()}
 
 
 def python_path() -> str:
-    """PYTHONPATH for a process that runs one of the library's modules in whatever folder the project is."""
+    """PYTHONPATH for a process that runs a module of the library from any folder."""
     return os.pathsep.join(filter(None, [str(LIBRARY), os.environ.get("PYTHONPATH")]))
 
 
 def write_json(path: Path, data: object) -> None:
-    """Plain data as a JSON file that appears whole."""
+    """Write plain data as a JSON file, completely or not at all."""
     write_text(path, json.dumps(data, indent=2) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
-    """A text file that appears whole."""
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path whose file or folder replaces `path` at the end; an error leaves `path` as it was.
+
+    Example: `with atomic_path(file) as temporary: temporary.write_bytes(data)`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.tmp")
+    # One fixed name, so that the next attempt overwrites what a killed process left.
+    temporary = path.with_name(f".{path.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        fresh.write_text(text, encoding="utf-8")
-        os.replace(fresh, path)
-    except OSError:
+        yield temporary
+        if temporary.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
         with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
+            temporary.unlink()
 
 
-def finite_json(path: Path) -> Any:
-    """A JSON file whose numbers are numbers: what is not finite computes nothing, and JSON does not admit it."""
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, completely or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def read_finite_json(path: Path) -> Any:
+    """Read a JSON file; numbers that are not finite are refused, as in the JSON standard."""
     return json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
 
 
@@ -117,12 +131,12 @@ def _finite(text: str) -> float:
 
 
 def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:
-    """The numbers to so many significant digits."""
+    """The numbers, rounded to significant digits."""
     return {name: float(f"{value:.{digits}g}") for name, value in values.items()}
 
 
-def said_size(size: float) -> str:
-    """A number of bytes in words."""
+def format_size(size: float) -> str:
+    """A number of bytes as text, e.g. 1.5 MB."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"
@@ -130,8 +144,8 @@ def said_size(size: float) -> str:
     return f"{size:.3g} TB"
 
 
-def said_age(seconds: float) -> str:
-    """A time in words, in the largest unit of which there are two or more."""
+def format_age(seconds: float) -> str:
+    """A duration as text, in the largest unit with a value of two or more."""
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -139,29 +153,29 @@ def said_age(seconds: float) -> str:
 
 
 def hold(file: Path, what: str, patience_s: float = PATIENCE_S) -> None:
-    """Hold a lock file until this process ends, however it ends; who finds it held is told by whom."""
+    """Hold a lock file until this process ends; raise with the holder's name if another process has it."""
     key, until = os.path.abspath(file), time.monotonic() + patience_s
     while key not in _HELD:
         handle = _locked(file)
         if handle is not None:
             _HELD[key] = handle
-            with contextlib.suppress(OSError):  # a full disk must not stop a stage for want of this line
+            with contextlib.suppress(OSError):  # a full disk must not stop a stage because of this line
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, f"process {os.getpid()} ({' '.join(sys.argv)[:200]})".encode(), 0)
         elif time.monotonic() >= until:
             holder = file.read_text(encoding="utf-8", errors="replace") or "another process"
             fix = "Wait until it has ended, or end it; nothing was changed"
-            raise PipelineError(what=f"{holder} is at work on {what} already", where=str(file), fix=fix)
+            raise PipelineError(what=f"{holder} is using {what}", where=str(file), fix=fix)
         else:
             time.sleep(0.1)
 
 
-def hold_stage(name: str) -> None:
-    """Let no second process run this stage in this workspace."""
+def lock_stage(name: str) -> None:
+    """Keep a second process from running this stage in this workspace."""
     hold(Path("checkpoints/.held") / name.replace("/", "@"), f"the stage {name} of this workspace")
 
 
-def is_held(file: Path) -> bool:
+def is_locked(file: Path) -> bool:
     """Whether a living process holds a lock file."""
     handle = _locked(file)
     if handle is not None:
@@ -169,8 +183,8 @@ def is_held(file: Path) -> bool:
     return handle is None
 
 
-def drop_unheld(folder: Path) -> bool:
-    """Remove a folder of checkpoints, unless a living process is at work on it; whether it was removed."""
+def remove_unlocked(folder: Path) -> bool:
+    """Remove a folder of checkpoints unless a process uses it; whether it was removed."""
     handle = _locked(folder / HELD)
     if handle is not None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -178,23 +192,23 @@ def drop_unheld(folder: Path) -> bool:
     return handle is not None
 
 
-def drop_committed() -> None:
-    """Remove the checkpoints of finished runs that DVC has recorded: dvc.lock then names the plot that they wrote."""
+def remove_committed() -> None:
+    """Remove the checkpoints of finished runs that DVC has recorded: dvc.lock then has the digest of their plot."""
     with contextlib.suppress(OSError):  # another stage that starts now may remove the same ones
         marks = {mark: mark.read_text(encoding="utf-8") for mark in checkpoint_path("").rglob(DONE)}
         recorded = Path("dvc.lock").read_text(encoding="utf-8") if marks else ""
         for mark, digest in marks.items():
             if digest.startswith(_DIGEST) and digest in recorded:
-                drop_unheld(mark.parent)
+                remove_unlocked(mark.parent)
 
 
 def recorded_digest(file: Path) -> str:
-    """The digest by which dvc.lock names a file."""
+    """The digest of a file as dvc.lock writes it."""
     return f"{_DIGEST}{hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}"
 
 
 def _locked(file: Path) -> int | None:
-    """The handle of the lock on a file, None if another process has it; the kernel lets go when a process ends."""
+    """The handle of the lock on a file, None if another process has it; the kernel releases it when a process ends."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
@@ -202,7 +216,7 @@ def _locked(file: Path) -> int | None:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(handle), file.stat()):  # else it was removed while we took it
+        if os.path.samestat(os.fstat(handle), file.stat()):  # else it was removed meanwhile
             return handle
     except (BlockingIOError, FileNotFoundError):
         pass

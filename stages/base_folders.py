@@ -10,7 +10,7 @@ from posttrain.models.rounding import SaveDtype
 from posttrain.models.tokenizer import TemplateParams
 from posttrain.params import PARAMS_FILE, load
 from posttrain.stage import run_named_stage
-from posttrain.workspace import any_leads_out, metrics_path, model_path, write_json
+from posttrain.workspace import any_outside, metrics_path, model_path, write_json
 
 
 class FolderRun(TemplateParams):
@@ -25,7 +25,7 @@ def main(run: str) -> None:
     """Writes models/base/RUN and metrics/base/RUN.json."""
     name, section = f"base@{run}", f"base.folders.{run}"
     params = load(FolderRun, section)
-    if any_leads_out(params.path) and not params.outside_workspace:
+    if any_outside(params.path) and not params.outside_workspace:
         where = f"{section}.path = {params.path} ({PARAMS_FILE})"
         fix = f"Copy the model into the workspace, or set {section}.outside_workspace: true"
         raise ParamsError(what="the path leads out of the workspace", where=where, fix=fix)

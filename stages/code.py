@@ -7,14 +7,14 @@ import sys
 
 from posttrain.code import write_code
 from posttrain.errors import PosttrainError
-from posttrain.made import check_made
+from posttrain.input_names import check_input_names
 
 
 def main() -> int:
     """Writes code/STAGE/RUN.json for every run, and code/report.json."""
     argparse.ArgumentParser(prog="python -m posttrain run code", description=__doc__).parse_args()
     try:
-        check_made()
+        check_input_names()
         write_code()
     except PosttrainError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import cProfile
 import io
-import os
 import pstats
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.timings import peak_mb
+from posttrain.workspace import atomic_path
 
 FOLDER: Final = Path("profiles")
 TRACED_STEPS: Final = 3
@@ -89,9 +89,8 @@ class _Operators:
         """The operators that took most of the time; the trace, for chrome://tracing or ui.perfetto.dev, in a file."""
         if self in CLOCK.watchers:
             self._stop()
-        fresh = folder / ".trace.tmp"
-        self._profile.export_chrome_trace(str(fresh))
-        os.replace(fresh, folder / "trace.json")
+        with atomic_path(folder / "trace.json") as temporary:
+            self._profile.export_chrome_trace(str(temporary))
         found = self._profile.key_averages()
         device = any(one.self_device_time_total for one in found)
         order = "self_device_time_total" if device else "self_cpu_time_total"

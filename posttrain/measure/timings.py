@@ -28,7 +28,7 @@ def timings_path(stage: str) -> Path:
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
-def tell_timings(stage: str) -> None:
+def print_timings(stage: str) -> None:
     """Write down where the time went, and say so in a line on stderr."""
     spent = CLOCK.seconds()
     total = sum(spent.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from posttrain.models.loading import (
 )
 from posttrain.models.rounding import SaveDtype, round_weights, saved_tensors
 from posttrain.models.weights import SHARD_BYTES, WeightFiles, describe, digest, kind, open_weights, write_shards
-from posttrain.workspace import finite_json
+from posttrain.workspace import atomic_path, read_finite_json
 
 MANIFEST = "manifest.json"
 FORMAT = "posttrain_format"
@@ -123,7 +122,7 @@ def load_config(folder: Path) -> Any:
 
     file = folder / "config.json"
     try:
-        data = {name: value for name, value in finite_json(file).items() if name not in IGNORED_KEYS}
+        data = {name: value for name, value in read_finite_json(file).items() if name not in IGNORED_KEYS}
         kind_of = CONFIG_MAPPING[data["model_type"]]
         config = kind_of.from_dict(kind_of._decode_special_floats(data))  # transformers' own way to write infinity
         sizes = config.get_text_config()
@@ -167,22 +166,18 @@ def save_model(
     _check_finite(model, target, "Lower the learning rate; the last good checkpoint is kept")
     dtype = round_weights(model, source, save_dtype)
     _check_finite(model, target, f"They are too large for {kind(dtype)}: set save_dtype: bfloat16 or float32")
-    fresh = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(fresh, ignore_errors=True)
     try:
-        fresh.mkdir(parents=True)
-        manifest = dict(sorted(write_shards(saved_tensors(model, dtype), fresh, shard_bytes).items()))
-        (fresh / "config.json").write_text(_config_text(model, dtype), encoding="utf-8")
-        for file in sorted(Path(files).iterdir()) if files else _small_files(Path(source)):
-            shutil.copyfile(file, fresh / file.name)
-        for file in fresh.glob("*.safetensors"):  # which safetensors makes readable for the owner alone
-            file.chmod((fresh / "config.json").stat().st_mode)
-        manifest |= {file.name: digest(file) for file in sorted(fresh.iterdir()) if file.suffix != ".safetensors"}
-        (fresh / MANIFEST).write_text(json.dumps({FORMAT: MODELS, **manifest}, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(target, ignore_errors=True)
-        os.replace(fresh, target)
+        with atomic_path(target) as folder:
+            folder.mkdir()
+            manifest = dict(sorted(write_shards(saved_tensors(model, dtype), folder, shard_bytes).items()))
+            (folder / "config.json").write_text(_config_text(model, dtype), encoding="utf-8")
+            for file in sorted(Path(files).iterdir()) if files else _small_files(Path(source)):
+                shutil.copyfile(file, folder / file.name)
+            for file in folder.glob("*.safetensors"):  # which safetensors makes readable for the owner alone
+                file.chmod((folder / "config.json").stat().st_mode)
+            manifest |= {file.name: digest(file) for file in sorted(folder.iterdir()) if file.suffix != ".safetensors"}
+            (folder / MANIFEST).write_text(json.dumps({FORMAT: MODELS, **manifest}, indent=1) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(fresh, ignore_errors=True)
         fix = "Free some disk space or fix the folder's rights, and run it again: a trained model's checkpoint is kept"
         raise ModelError(what=f"the model cannot be written ({error})", where=str(target), fix=fix) from error
 

@@ -21,7 +21,7 @@ from posttrain.models.store import (
 from posttrain.params import Params
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation, Message
-from posttrain.workspace import CUSTOM, leads_out
+from posttrain.workspace import CUSTOM, is_outside
 
 TURN = "{{ message['role'] + '\\n' + message['content'] + eos_token + '\\n' }}"
 TEMPLATE = (
@@ -102,7 +102,7 @@ def check_template(folder: Path, files: Path, chat_template: str, *, scores: boo
 
 
 def _read_template(file: str) -> str:
-    if leads_out(file, CUSTOM):
+    if is_outside(file, CUSTOM):
         raise ModelError(what=f"the chat template lies outside {CUSTOM}/", where=file, fix=f"Move it to {CUSTOM}/")
     try:
         template = Path(file).read_text(encoding="utf-8")

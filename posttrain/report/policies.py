@@ -12,7 +12,7 @@ import polars as pl
 from posttrain.errors import VERIFY, DataError, PosttrainError
 from posttrain.stage_table import Settings, policies
 from posttrain.tables.store import read_table
-from posttrain.workspace import finite_json
+from posttrain.workspace import read_finite_json
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def reference(policies: Iterable[Policy]) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A file of metrics."""
     try:
-        data = finite_json(path)
+        data = read_finite_json(path)
     except FileNotFoundError as error:
         raise DataError(what="file not found", where=str(path), fix="Run the pipeline: dvc repro") from error
     except (OSError, ValueError, RecursionError) as error:

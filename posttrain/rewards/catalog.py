@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
-from posttrain.entries import Entries
 from posttrain.errors import ParamsError
+from posttrain.lazy_table import LazyTable
 from posttrain.params import PARAMS_FILE, check, did_you_mean
 from posttrain.rewards.reward import Reward, Term
 from posttrain.slots import NONE
@@ -17,7 +17,7 @@ from posttrain.user_code import is_import_path, load_object
 
 LEARNED: Final = "model"
 """The name of the reward model's score."""
-REWARDS: Final[Entries[Reward[Any]]] = Entries(
+REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
     "REWARDS",
     {
         "correct": "posttrain.rewards.numeric",

@@ -13,7 +13,7 @@ from posttrain.errors import DataError
 from posttrain.tables.failures import first_line, printable
 from posttrain.tables.readers import READERS, Part, file_part
 from posttrain.tables.splits import SPLIT_NAMES
-from posttrain.workspace import leads_out
+from posttrain.workspace import is_outside
 
 Parts = dict[str, list[Part]]
 """The parts of a source by the source's own name of their split."""
@@ -108,7 +108,7 @@ class Finder:
         return file_part(file)
 
     def _check_inside(self, place: Path) -> None:
-        if not self.outside_workspace and leads_out(place):
+        if not self.outside_workspace and is_outside(place):
             fix = "Copy the data into the workspace, or set outside_workspace: true"
             raise self._error(f"{place} leads out of the workspace", fix)
 

@@ -6,7 +6,6 @@ A damaged file raises and never panics.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -17,12 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from posttrain.durable import sync
 from posttrain.errors import VERIFY, TableError
 from posttrain.formats import TABLES, UPGRADE, check_format
+from posttrain.fsync import sync
 from posttrain.measure.phases import phase
 from posttrain.tables.columns import Kind
 from posttrain.tables.failures import Failure, rejected_rows, row_failures, sentences, structure_failures
+from posttrain.workspace import atomic_path
 
 _MAGIC: Final = b"PAR1"
 _SMALLEST: Final = 12
@@ -55,15 +55,9 @@ def write_table(frame: pl.DataFrame, path: Place, kind: Kind) -> None:
 @phase("write")
 def write_tables(tables: Mapping[Kind, pl.DataFrame], folder: Path) -> None:
     """Put checked tables at folder/KIND.parquet; the folder appears whole or not at all."""
-    fresh = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(fresh, ignore_errors=True)
-    try:
+    with atomic_path(folder) as temporary:
         for kind, frame in tables.items():
-            write_parquet(frame, fresh / f"{kind}.parquet")
-        shutil.rmtree(folder, ignore_errors=True)
-        fresh.replace(folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+            write_parquet(frame, temporary / f"{kind}.parquet")
 
 
 def check_table(frame: pl.DataFrame, kind: Kind, path: Place) -> pl.DataFrame:
@@ -236,19 +230,16 @@ def _text_lengths(stream: BinaryIO, group: int, path: str) -> Iterator[int]:
 def write_parquet(frame: pl.DataFrame, path: Place) -> None:
     """The frame as parquet, atomically and with the same bytes for the same content."""
     file = Path(path)
-    # one fixed name, so that what a killed process left is overwritten and does not pile up
-    partial = file.with_name(f".{file.name}.partial")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as stream:
-            schema = _arrow(frame.clear()).schema
-            with pq.ParquetWriter(
-                stream, schema, compression="zstd", compression_level=3, write_page_checksum=True
-            ) as writer:
-                for part in frame.iter_slices(_ROW_GROUP) if frame.height else [frame]:
-                    writer.write_table(_arrow(part))
-        sync(partial)
-        partial.replace(file)
+        with atomic_path(file) as temporary:
+            with temporary.open("wb") as stream:
+                schema = _arrow(frame.clear()).schema
+                with pq.ParquetWriter(
+                    stream, schema, compression="zstd", compression_level=3, write_page_checksum=True
+                ) as writer:
+                    for part in frame.iter_slices(_ROW_GROUP) if frame.height else [frame]:
+                        writer.write_table(_arrow(part))
+            sync(temporary)
         sync(file)
     except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
         raise TableError(
@@ -256,8 +247,6 @@ def write_parquet(frame: pl.DataFrame, path: Place) -> None:
             where=str(file),
             fix="Free some disk space or fix the folder's rights",
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _arrow(frame: pl.DataFrame) -> pa.Table:

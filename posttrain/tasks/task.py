@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import polars as pl
 
-from posttrain.entries import Entries
 from posttrain.errors import DataError, ParamsError, PosttrainError
+from posttrain.lazy_table import LazyTable
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
 from posttrain.rollout import Message, Rollout
 from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, with_ids
@@ -55,7 +55,7 @@ class Task:
     """(label, figures of the reference, figures of a policy) -> a line for the report about what a gain consists of."""
 
 
-TASKS: Final[Entries[Task]] = Entries(
+TASKS: Final[LazyTable[Task]] = LazyTable(
     "TASKS",
     {
         "two_step": "posttrain.tasks.two_step.task",

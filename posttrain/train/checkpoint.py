@@ -31,12 +31,12 @@ from posttrain.workspace import (
     DONE,
     HELD,
     checkpoint_path,
-    drop_unheld,
+    format_age,
+    format_size,
     hold,
-    is_held,
+    is_locked,
     recorded_digest,
-    said_age,
-    said_size,
+    remove_unlocked,
     write_json,
 )
 
@@ -94,7 +94,7 @@ class Checkpoints:
             shutil.rmtree(left, ignore_errors=True)
         write_json(self._folder / RUN, {"format": CHECKPOINTS, **key})
         if others := self._other_unfinished_runs():
-            size = said_size(sum(file.stat().st_size for one in others for file in one.rglob("*") if file.is_file()))
+            size = format_size(sum(file.stat().st_size for one in others for file in one.rglob("*") if file.is_file()))
             what = f"{len(others)} unfinished runs with other parameters or inputs keep {size} of checkpoints"
             print(f"{stage}: {what}; `python -m posttrain checkpoints` lists them")
 
@@ -159,8 +159,8 @@ class Checkpoints:
         needed = (KEPT + 1 - min(len(self._all()), KEPT)) * size  # the next one is written before the oldest goes
         free = shutil.disk_usage(self._folder).free
         if needed > free:
-            amounts = f"{said_size(size)} each need {said_size(needed)}"
-            what = f"checkpoints of {amounts} of disk, and {said_size(free)} are free"
+            amounts = f"{format_size(size)} each need {format_size(needed)}"
+            what = f"checkpoints of {amounts} of disk, and {format_size(free)} are free"
             fix = "Free some disk space (`python -m posttrain checkpoints` lists what lies there), or make "
             fix += "checkpoints/ a link to a larger one"
             raise CheckpointError(what=what, where=str(self._stage), fix=fix)
@@ -179,14 +179,14 @@ class Checkpoints:
         return [
             one
             for one in self._other_runs()
-            if any(one.glob("step-*")) and not (one / DONE).is_file() and not is_held(one / HELD)
+            if any(one.glob("step-*")) and not (one / DONE).is_file() and not is_locked(one / HELD)
         ]
 
     def _remove_finished(self) -> None:
         """Remove the folders of the stage's other runs that are finished or never saved a checkpoint."""
         for folder in self._other_runs():
             if (folder / DONE).is_file() or not any(folder.glob("step-*")):
-                drop_unheld(folder)
+                remove_unlocked(folder)
 
     def _edits_since(self, saved: CheckpointData, folder: Path) -> list[str]:
         """What was edited since the run began, now included; raise if nobody has accepted it."""
@@ -198,7 +198,7 @@ class Checkpoints:
         if accepted is None or differences(accepted, self._maker):
             write_json(self._folder / ASKED, self._maker)
             stage = os.environ.get("DVC_STAGE", self._name).rpartition(":")[2]
-            age = said_age(time.time() - folder.stat().st_mtime)
+            age = format_age(time.time() - folder.stat().st_mtime)
             named = ", ".join([*changed[:10], *(["and more"] if len(changed) > 10 else [])])
             what = f"step {saved.step}, saved {age} ago, was made with other code or packages: {named}"
             command = "python -m posttrain checkpoints"

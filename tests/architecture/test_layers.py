@@ -23,16 +23,16 @@ LAYERS = (
     {"posttrain.tasks"},
     {"posttrain.algorithms", "posttrain.models"},  # neither knows the other
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
-    {"posttrain.inputs", "posttrain.leftovers", "posttrain.made", "posttrain.user_text"},
+    {"posttrain.inputs", "posttrain.leftovers", "posttrain.input_names", "posttrain.user_text"},
     {"posttrain.lock_entries"},
     {"posttrain.code"},
-    {"posttrain.choices", "posttrain.settle", "posttrain.slots", "posttrain.stage_table"},
-    {"posttrain.measure", "posttrain.durable", "posttrain.installed", "posttrain.outlines"},
-    {"posttrain.digests", "posttrain.user_code"},
+    {"posttrain.choices", "posttrain.recorded_runs", "posttrain.slots", "posttrain.stage_table"},
+    {"posttrain.measure", "posttrain.fsync", "posttrain.installed", "posttrain.outlines"},
+    {"posttrain.digests", "posttrain.dvc_repair", "posttrain.user_code"},
     {"posttrain.params"},
     {"posttrain.formats", "posttrain.renames"},
-    {"posttrain.hub", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
-    {"posttrain.errors", "posttrain.rollout", "posttrain.entries"},
+    {"posttrain.hub", "posttrain.progress", "posttrain.workspace"},
+    {"posttrain.errors", "posttrain.rollout", "posttrain.lazy_table"},
     {"posttrain"},
 )
 THIRD_PARTY = {

@@ -130,7 +130,7 @@ def two_at_once(bench: Bench, seed: int) -> bool:
     """A second process of a stage that runs already is told by whom, and disturbs nothing."""
     workspace = bench.copy()
     holder = "import sys, time; sys.argv = ['the first']; from pathlib import Path; from posttrain.workspace import "
-    holder += "hold_stage; hold_stage('sft@main'); print('held', flush=True); time.sleep(600)"
+    holder += "lock_stage; lock_stage('sft@main'); print('held', flush=True); time.sleep(600)"
     root = str(Path(__file__).resolve().parents[2])
     with subprocess.Popen(
         [sys.executable, "-c", holder], cwd=workspace, env=environment() | {"PYTHONPATH": root}, stdout=subprocess.PIPE
@@ -139,7 +139,7 @@ def two_at_once(bench: Bench, seed: int) -> bool:
         first.stdout.readline()
         before = digests(workspace)
         second = bench.server.run(workspace, bench.stage)
-        told = _told(second, f"process {first.pid} (the first) is at work on the stage sft@main")
+        told = _told(second, f"process {first.pid} (the first) is using the stage sft@main")
         told = told and digests(workspace) == before
         first.kill()
     return told and bench.recovers(workspace)

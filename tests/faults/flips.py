@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from posttrain.digests import recorded
-from posttrain.durable import cached
+from posttrain.fsync import cached
 from tests.faults.ledger import Row
 from tests.faults.project import command, errors, made, products, repro
 

@@ -112,7 +112,7 @@ class Fuzz:
         names = {
             name
             for name in theirs.keys() | after
-            if not name.startswith(("checkpoints/", "timings/")) and name != spoilt
+            if not name.startswith(("checkpoints/", "timings/", "logs/")) and name != spoilt
         }
         return all(theirs.get(name) == after.get(name) for name in names)
 

@@ -23,7 +23,9 @@ fit:
     a: {data: numbers, rate: 0.9, steps: 60}
     b: {data: numbers, rate: 0.5, steps: 20}
 """
-IGNORED = "/data/\n/models/\n/metrics/\n/records/\n/checkpoints/\n/timings/\n/.prefect/\n/.sweeps/\n__pycache__/\n"
+IGNORED = (
+    "/data/\n/models/\n/metrics/\n/records/\n/checkpoints/\n/timings/\n/logs/\n/.prefect/\n/.sweeps/\n__pycache__/\n"
+)
 
 
 def made(folder: Path) -> Path:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from posttrain.digests import recorded
-from posttrain.durable import cached
-from posttrain.settle import unused
+from posttrain.fsync import cached
+from posttrain.recorded_runs import unused_inputs
 from posttrain.verify import CHECKED
 from tests.faults import cuts, edits, flips
 from tests.faults.cuts import Cuts
@@ -51,7 +51,7 @@ def test_a_record_names_the_inputs_that_dvc_records(smoke_workspace: Path) -> No
         (path,) = [out["path"] for out in entry["outs"] if out["path"].startswith("records/")]
         record = json.loads((smoke_workspace / path).read_text())
         assert sorted(record["inputs"]) == sorted({dep["path"] for dep in entry["deps"]})
-        assert not unused(entry, record), name
+        assert not unused_inputs(entry, record), name
 
 
 @pytest.mark.parametrize("fault", slow_but(edits.FAULTS, QUICK_EDITS))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flows import notify
-from flows.arrivals import Watch
+from flows.data_watcher import FolderWatcher
 from flows.deploy import main
 from posttrain.errors import PipelineError
 from tests.flows.project import Project
@@ -112,8 +112,8 @@ def test_sigterm_ends_the_run_pauses_the_schedule_and_leaves_no_other_run(projec
         project.wait_begun("prepare")
         serving.terminate()
         assert serving.wait(timeout=30) == 0, log.read_text()
-    ours = [line for line in log.read_text().splitlines() if "Task run" not in line]
-    assert not any("Traceback" in line for line in ours), ours
+    lines = [line for line in log.read_text().splitlines() if "Task run" not in line]
+    assert not any("Traceback" in line for line in lines), lines
     assert project.api("deployments/filter", **asked)[0]["paused"]
     assert [run["state_type"] for run in project.api("flow_runs/filter", **asked)] == ["CRASHED"]
     end = time.monotonic() + 15  # the guard ends the stage
@@ -161,37 +161,37 @@ def test_a_webhook_is_tried_again_and_never_breaks_a_flow(
     assert len(webhook.posted) == 1, "what is refused is not sent again"
     for unfit in ("http://127.0.0.1:9/secret", "127.0.0.1/secret", "http://127.0.0.1:9/se cret", "secret"):
         assert not notify.send(unfit, body)
-    assert "was not told of the failure: InvalidURL" in caplog.text
+    assert "could not be posted to POSTTRAIN_WEBHOOK: InvalidURL" in caplog.text
     assert "cret" not in caplog.text
 
 
 def test_a_file_arrives_once_it_is_at_rest(tmp_path: Path) -> None:
     (tmp_path / "old.csv").write_text("a")
-    eye = Watch(tmp_path)
-    assert eye.arrived() == []
+    watcher = FolderWatcher(tmp_path)
+    assert watcher.changed() == []
     new = tmp_path / "new.csv"
     new.write_text("a")
-    assert eye.arrived() == [], "it may still be written"
+    assert watcher.changed() == [], "it may still be written"
     new.write_text("ab")
-    assert eye.arrived() == []
-    assert eye.arrived() == [new]
-    assert eye.arrived() == [], "once"
+    assert watcher.changed() == []
+    assert watcher.changed() == [new]
+    assert watcher.changed() == [], "once"
     (tmp_path / "old.csv").write_text("changed")
     (tmp_path / ".hidden").write_text("a")
     (tmp_path / "half.csv.part").write_text("a")
-    assert eye.arrived() == []
-    assert eye.arrived() == [tmp_path / "old.csv"]
+    assert watcher.changed() == []
+    assert watcher.changed() == [tmp_path / "old.csv"]
     new.unlink()
-    assert eye.arrived() == []
-    with pytest.raises(PipelineError, match="there is no such folder"):
-        Watch(tmp_path / "lost")
+    assert watcher.changed() == []
+    with pytest.raises(PipelineError, match="folder not found"):
+        FolderWatcher(tmp_path / "lost")
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--cron", "at night"], "'at night' is no schedule"),
-        (["--every", "0"], "'0' is no number of seconds of at least 1"),
+        (["--cron", "at night"], "'at night' is not a schedule"),
+        (["--every", "0"], "'0' is not a number of seconds of at least 1"),
     ],
 )
 def test_a_time_that_is_none_is_refused(project: Project, words: list[str], told: str) -> None:
@@ -208,4 +208,4 @@ def test_workers_need_a_server(
     monkeypatch.setenv("PREFECT_HOME", str(bare.root / ".prefect"))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     assert main(["pool", "mine", "--every", "60"]) == 1
-    assert "no Prefect server is up. Start one: python -m flows.server" in capsys.readouterr().err
+    assert "no Prefect server is running. Start one: python -m flows.server" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flows.graph import Needs, Reading, Stage, find_root, mermaid, stale
+from flows.graph import GraphReader, Needs, Stage, find_root, mermaid, stale
 from posttrain.errors import PipelineError
 from tests.workspace import ROOT, make_workspace, run
 
@@ -22,7 +22,7 @@ ALL = ["prepare", "branch@left", "branch@right", "join", "sub/dvc.yaml:extra"]
 
 
 def test_agrees_with_dvc_dag(bare: Project) -> None:
-    stages = Reading(bare.root).stages
+    stages = GraphReader(bare.root).stages
     edges = {(above, stage.name) for stage in stages for above in stage.upstream}
     dot = bare.dvc("dag", "--dot")
     assert edges == set(re.findall(r'"([^"]+)" -> "([^"]+)"', dot))
@@ -31,7 +31,7 @@ def test_agrees_with_dvc_dag(bare: Project) -> None:
 
 def test_upstream_comes_first(bare: Project) -> None:
     seen: set[str] = set()
-    for stage in Reading(bare.root).stages:
+    for stage in GraphReader(bare.root).stages:
         assert seen.issuperset(stage.upstream)
         seen.add(stage.name)
 
@@ -46,46 +46,46 @@ def test_upstream_comes_first(bare: Project) -> None:
     ],
 )
 def test_targets_bring_their_upstream(bare: Project, targets: list[str], names: set[str]) -> None:
-    assert {stage.name for stage in Reading(bare.root, targets).stages} == names
+    assert {stage.name for stage in GraphReader(bare.root, targets).stages} == names
 
 
 def test_why_a_stage_is_stale_names_a_few_files(bare: Project) -> None:
     graph = bare.root / "dvc.yaml"
     graph.write_text(f"{graph.read_text()}\n  many:\n    cmd: 'true'\n    deps: [__a__.py, b, c, d, e, f]\n")
-    reasons = {stage.name: stage.reasons for stage in Reading(bare.root).stages}
+    reasons = {stage.name: stage.reasons for stage in GraphReader(bare.root).stages}
     assert reasons["many"] == ("changed deps: `__a__.py`, `b`, `c`, `d` and 2 more",)
     assert reasons["join"] == ("changed deps: `left.txt`, `right.txt`", "changed outs: `join.txt`")
     bare.dvc("repro", "branch@left")
     bare.runs({"gpus": 1}, {})
-    (left,) = [stage for stage in Reading(bare.root).stages if stage.name == "branch@left"]
+    (left,) = [stage for stage in GraphReader(bare.root).stages if stage.name == "branch@left"]
     assert left.reasons == ("changed deps: `params.yaml:runs.left`",)
 
 
 def test_a_slip_in_a_target_is_named(bare: Project) -> None:
     with pytest.raises(PipelineError, match="Did you mean 'join'"):
-        Reading(bare.root, ["jion"]).stages  # noqa: B018
+        GraphReader(bare.root, ["jion"]).stages  # noqa: B018
 
 
 def test_meta_is_typed(bare: Project) -> None:
     bare.runs({"gpus": 2, "timeout": 9}, {})
-    needs = {stage.name: stage.needs for stage in Reading(bare.root).stages}
+    needs = {stage.name: stage.needs for stage in GraphReader(bare.root).stages}
     assert needs["branch@left"] == Needs(gpus=2, timeout=9.0, retry_delay=0.5)
     assert needs["prepare"] == Needs()
     file = bare.root / "dvc.yaml"
     file.write_text(file.read_text().replace("retries:", "retrys:"))
     with pytest.raises(PipelineError, match=r"branch@left.*retrys.*Did you mean 'retries'"):
-        Reading(bare.root).stages  # noqa: B018
+        GraphReader(bare.root).stages  # noqa: B018
 
 
 def test_broken_yaml_is_one_error(bare: Project) -> None:
     (bare.root / "dvc.yaml").write_text("stages:\n  a: {cmd: x, deps: [a.txt], outs: [a.txt]}\n")
     with pytest.raises(PipelineError, match=r"dvc\.yaml"):
-        Reading(bare.root).stages  # noqa: B018
+        GraphReader(bare.root).stages  # noqa: B018
 
 
 def test_frozen_stages_wait_for_nobody(bare: Project) -> None:
     bare.dvc("freeze", "join")
-    assert {stage.name: stage.upstream for stage in Reading(bare.root).stages}["join"] == ()
+    assert {stage.name: stage.upstream for stage in GraphReader(bare.root).stages}["join"] == ()
 
 
 def test_stale_goes_downstream() -> None:
@@ -107,9 +107,9 @@ def test_reading_waits_for_the_lock(bare: Project) -> None:
     from dvc.repo import Repo
 
     with Repo(str(bare.root)).lock:
-        reading = Reading(bare.root)
+        reader = GraphReader(bare.root)
         time.sleep(5)  # DVC gives up after 3 where it is not told to wait
-    assert reading.stages
+    assert reader.stages
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from posttrain.lock import repair_lock
+from posttrain.dvc_repair import repair_lock
 from tests.flows.project import Project
 
 SLEEP = "import time; time.sleep(300)"
@@ -116,12 +116,12 @@ def site_cache(project: Project, folder: Path, env: dict[str, str] | None = None
 
 def test_the_site_cache_is_in_the_clone_for_every_dvc(bare: Project, tmp_path: Path) -> None:
     root = bare.root
-    ours = root / ".dvc/tmp/site"
+    site = root / ".dvc/tmp/site"
     assert not site_cache(bare, root).is_relative_to(root), "DVC's default is for the whole machine"
     repair_lock(root)
     for folder in (root, root / "sub"):
-        assert site_cache(bare, folder).is_relative_to(ours)
-    assert ours.stat().st_mode & 0o777 == 0o700
+        assert site_cache(bare, folder).is_relative_to(site)
+    assert site.stat().st_mode & 0o777 == 0o700
     assert not (root / "sub/.dvc").exists()
     # in the copies that experiments are run in too
     stage = f"stages:\n  doctor:\n    cmd: {sys.executable} -m dvc doctor > {tmp_path}/doctor\n"
@@ -130,7 +130,7 @@ def test_the_site_cache_is_in_the_clone_for_every_dvc(bare: Project, tmp_path: P
     subprocess.run(["git", "add", "-A"], cwd=root, check=True)
     subprocess.run(["git", "commit", "-qm", "doctor"], cwd=root, check=True)
     bare.dvc("exp", "run", "--temp", "doctor/dvc.yaml:doctor")
-    assert f"Repo.site_cache_dir: {ours}/repo/" in (tmp_path / "doctor").read_text()
+    assert f"Repo.site_cache_dir: {site}/repo/" in (tmp_path / "doctor").read_text()
     moved = root.rename(tmp_path / "moved clone")
     repair_lock(moved)
     assert site_cache(bare, moved).is_relative_to(moved / ".dvc/tmp/site")

@@ -143,7 +143,7 @@ def test_gpus_are_slots(project: Project) -> None:
     project.runs({"gpus": 3}, {"gpus": 1})
     too_many = type(project)(project.root, one_gpu).run("--force", "branch")
     assert too_many.code == 1
-    assert "a stage asks for 3 gpus and this host has 1" in too_many.err
+    assert "a stage needs 3 gpus and Prefect's limit" in too_many.err
 
 
 def test_a_held_lock_loses_no_work(project: Project) -> None:

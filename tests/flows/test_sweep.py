@@ -12,8 +12,17 @@ from typing import Any
 
 import pytest
 
-from flows.plan import Range, Sweep, Trial, check_committed, check_here, check_trials, checked_sweep_name, trials
 from flows.sweep import main
+from flows.sweep_config import (
+    Range,
+    Sweep,
+    Trial,
+    check_committed,
+    check_trials,
+    check_trials_here,
+    checked_sweep_name,
+    trials,
+)
 from posttrain.errors import PosttrainError
 from tests.flows.project import Project, clean_env
 from tests.workspace import ROOT
@@ -210,16 +219,16 @@ def test_a_slip_costs_no_work(
     Path("params.yaml").write_text(PARAMS)
     Path("dvc.yaml").write_text("stages: {online: {cmd: 'true'}}")
     fine = Trial("s-fine", {BETA: 0.1, "online.runs.a.seed": 3})
-    check_here([fine])
+    check_trials_here([fine])
     with pytest.raises(PosttrainError, match=said):
-        check_here([fine, Trial("s-wrong", overrides)])
+        check_trials_here([fine, Trial("s-wrong", overrides)])
 
 
 def test_nothing_that_takes_ctrl_c_away_is_loaded_beside_a_flow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Polars answers SIGINT itself, and a flow that waits for its tasks would not hear of it."""
-    names = "import sys, flows.sweep, flows.trials, flows.run, flows.deploy, flows.workers, flows.plan"
+    names = "import sys, flows.sweep, flows.sweep_runner, flows.run, flows.deploy, flows.workers, flows.sweep_config"
     words = [sys.executable, "-c", f"{names}; assert not {{'polars', 'torch'}} & set(sys.modules)"]
     subprocess.run(words, cwd=ROOT, check=True)
     monkeypatch.chdir(tmp_path)
@@ -261,9 +270,9 @@ def test_help_and_nothing_to_do(
 ) -> None:
     monkeypatch.chdir(small.root)
     for words, told in {
-        ("--seeds", "1,x"): "'1,x' are no whole numbers",
-        ("--jobs", "0"): "'0' is no whole number above 0",
-        ("--random", "0"): "'0' is no whole number above 0",
+        ("--seeds", "1,x"): "'1,x' are not whole numbers",
+        ("--jobs", "0"): "'0' is not a whole number above 0",
+        ("--random", "0"): "'0' is not a whole number above 0",
     }.items():
         with pytest.raises(SystemExit):
             main(["s", "-S", f"{BETA}=0.02,0.5", *words])
@@ -271,7 +280,7 @@ def test_help_and_nothing_to_do(
     assert main(["s", "-S", f"{BETA}=0.02,0.5", "--targets", "eval", "--plan"]) == 1
     assert "no stage 'eval'" in capsys.readouterr().err
     assert main(["lost"]) == 1
-    assert "sweeps/lost.yaml: there is no such file" in capsys.readouterr().err
+    assert "sweeps/lost.yaml: file not found" in capsys.readouterr().err
     (small.root / "sweeps").mkdir()
     (small.root / "sweeps" / "kl.yaml").write_text(f"grid:\n  {BETA}: [0.02, 0.5]\nseeds: [1, 2]\n")
     assert main(["kl", "--plan"]) == 0

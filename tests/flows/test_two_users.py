@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from flows.server import login
-from posttrain.lock import repair_lock
+from posttrain.dvc_repair import repair_lock
 from tests.flows.project import Project
-from tests.flows.test_door import ask
+from tests.flows.test_origin_check import ask
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 OTHER = 54_321
@@ -123,7 +123,7 @@ def _command_lines() -> str:
 
 
 def _environments() -> str:
-    """What the other user can read of processes of ours."""
+    """What the other user can read of our processes."""
     return "".join(_read(file) for file in Path("/proc").glob("[0-9]*/environ"))
 
 

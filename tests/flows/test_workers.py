@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.workers import called
+from flows.workers import host_name
 from tests.flows.project import Project
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def worker(shared: Project, root: Path) -> Iterator[Project]:
     git(shared.root, "clone", "-q", str(shared.root), str(root))
     clone = Project(root, {**shared.env, "PREFECT_HOME": str(root / ".prefect"), "PREFECT_RUNNER_POLL_FREQUENCY": "1"})
     clone.trouble(left={"seconds": 8}, right={"seconds": 8})
-    command, name = [sys.executable, "-m", "flows.workers"], called(root)
+    command, name = [sys.executable, "-m", "flows.workers"], host_name(root)
     with root.with_suffix(".log").open("wb") as sink:
         process = subprocess.Popen(command, cwd=root, env=clone.env, stdout=sink, stderr=sink)
     try:
@@ -96,7 +96,7 @@ def test_what_was_handed_to_a_dead_host_goes_to_another(shared: Project, tmp_pat
         for process in psutil.process_iter():
             if process.cmdline()[1:3] == ["-m", "flows.workers"] and process.cwd() == str(dying.root):
                 process.kill()  # without a word to the server, which takes it for serving a while longer
-        assert called(dying.root) in ready(shared)
+        assert host_name(dying.root) in ready(shared)
         ended = shared.run("--workers", "prepare")
     assert (ended.code, ended.states) == (0, {"prepare": "Completed"}), ended.err
     assert (tmp_path / "b" / "seen" / "prepare.json").exists()

@@ -17,7 +17,7 @@ from posttrain.models.store import load_tokenizer
 from posttrain.params import Params, load
 from posttrain.text.chat import DATE, ChatText, TemplateDate
 from posttrain.text.templates import PROCESS, RenderError, RenderRequest, Template
-from posttrain.workspace import finite_json
+from posttrain.workspace import read_finite_json
 from tests.library.models import tiny_folder
 
 SPECIALS = ["<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"]
@@ -206,10 +206,10 @@ def test_a_template_that_asks_for_the_date_gets_the_fixed_one(
     llama = "{%- if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}none{% endif %}" + OPENED
     one, other = with_template(text, llama), with_template(text, llama, "2025-01-02")
     assert one.decode(one.prompt([USER])).startswith("26 Jul 2024")
-    assert "date" not in finite_json(record_path("plain"))
+    assert "date" not in read_finite_json(record_path("plain"))
     assert other.decode(other.prompt([USER])).startswith("02 Jan 2025")
     write_record("dated", {})
-    assert finite_json(record_path("dated"))["date"] == "2025-01-02"
+    assert read_finite_json(record_path("dated"))["date"] == "2025-01-02"
 
 
 class Dated(Params):

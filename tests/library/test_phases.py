@@ -123,7 +123,7 @@ def test_the_file_the_line_and_the_table(
     with phase("generate"):
         hand.now = 3.0
     hand.now = 4.0
-    timings.tell_timings("online@grpo")
+    timings.print_timings("online@grpo")
     assert "online@grpo: 4.0 s: generate 3.0 s, other 1.0 s" in capsys.readouterr().err
     written = json.loads((tmp_path / "timings/online/grpo.json").read_text())
     assert written["seconds"]["generate"] == 3.0

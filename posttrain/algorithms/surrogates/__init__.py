@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
-from posttrain.entries import Entries
+from posttrain.lazy_table import LazyTable
 
 __all__ = ["SURROGATES", "Options", "Surrogate", "Tokens"]
 
-SURROGATES: Entries[Surrogate] = Entries(
+SURROGATES: LazyTable[Surrogate] = LazyTable(
     "SURROGATES",
     {
         "ppo_clip": "posttrain.algorithms.surrogates.base",

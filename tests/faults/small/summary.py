@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from posttrain.stage import run_stage
-from posttrain.workspace import finite_json, write_json
+from posttrain.workspace import read_finite_json, write_json
 
 
 def main() -> None:
-    scores = {file.stem: finite_json(file)["score"] for file in sorted(Path("metrics/fit").glob("*.json"))}
+    scores = {file.stem: read_finite_json(file)["score"] for file in sorted(Path("metrics/fit").glob("*.json"))}
     write_json(Path("report/summary.json"), scores)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 NAMES = ("127.0.0.1", "localhost")
-"""What a browser calls a server on this machine; any other name was pointed here by DNS (rebinding)."""
+"""Host names of this machine; any other name was pointed here by DNS (rebinding)."""
 Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 
-class Door:
+class OriginCheck:
     """ASGI middleware that checks the Host and Origin headers of every request and websocket."""
 
     def __init__(self, app: App) -> None:
@@ -20,22 +20,22 @@ class Door:
     async def __call__(
         self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
     ) -> None:
-        why = refusal(scope["headers"]) if scope["type"] in ("http", "websocket") else ""
-        if not why:
+        reason = refusal_reason(scope["headers"]) if scope["type"] in ("http", "websocket") else ""
+        if not reason:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": why})
+            await send({"type": "websocket.close", "code": 1008, "reason": reason})
         else:
             await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
-            await send({"type": "http.response.body", "body": why.encode()})
+            await send({"type": "http.response.body", "body": reason.encode()})
 
 
-def refusal(headers: list[tuple[bytes, bytes]]) -> str:
+def refusal_reason(headers: list[tuple[bytes, bytes]]) -> str:
     """Why a request with these headers is refused; empty when it is not."""
     hosts, origins = ([value.decode("latin-1").lower() for name, value in headers if name == key] for key in _KEYS)
     if len(hosts) != 1 or hosts[0].partition(":")[0] not in NAMES:
         return f"unknown host; use {' or '.join(NAMES)}"
-    # The port is compared with the one that was asked for: through a tunnel it may be another one than the server's.
+    # The port is that of the Host header: through a tunnel it may differ from the server's.
     _, colon, port = hosts[0].partition(":")
     own = {f"http://{name}{colon}{port}" for name in NAMES}
     return "" if own.issuperset(origins) else "requests from other sites are refused"

@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from flows import server as flows_server
-from flows.door import refusal
+from flows.origin_check import refusal_reason
 from posttrain.errors import PipelineError
 from tests.flows.project import Project, call
 from tests.report import browser
@@ -73,12 +73,12 @@ def test_another_site_or_host_name_is_refused_even_with_the_login(server_env: di
 
 
 def test_a_port_may_differ_through_a_tunnel_and_a_second_host_is_refused() -> None:
-    assert refusal([(b"host", b"localhost:5000"), (b"origin", b"http://127.0.0.1:5000")]) == ""
-    assert refusal([(b"host", b"LOCALHOST")]) == ""
-    assert refusal([(b"host", b"127.0.0.1:4200"), (b"origin", b"http://127.0.0.1:5000")])
-    assert refusal([(b"host", b"127.0.0.1:4200"), (b"host", b"evil.example")])
-    assert refusal([(b"host", b"127.0.0.1.evil.example:4200")])
-    assert refusal([])
+    assert refusal_reason([(b"host", b"localhost:5000"), (b"origin", b"http://127.0.0.1:5000")]) == ""
+    assert refusal_reason([(b"host", b"LOCALHOST")]) == ""
+    assert refusal_reason([(b"host", b"127.0.0.1:4200"), (b"origin", b"http://127.0.0.1:5000")])
+    assert refusal_reason([(b"host", b"127.0.0.1:4200"), (b"host", b"evil.example")])
+    assert refusal_reason([(b"host", b"127.0.0.1.evil.example:4200")])
+    assert refusal_reason([])
 
 
 def test_the_login_is_made_once_and_kept_from_others(tmp_path: Path) -> None:

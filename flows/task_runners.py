@@ -1,7 +1,7 @@
 """Stages as tasks of Ray or Dask, on one machine or on a cluster whose hosts all see this folder under the same path.
 
-Without an address a small local cluster is started on the loopback and ends with the flow; RAY_ADDRESS or
-DASK_SCHEDULER_ADDRESS names one that is there. What is done is asked of dvc.lock here as anywhere.
+Without an address a small local cluster is started on loopback and ends with the flow; RAY_ADDRESS or
+DASK_SCHEDULER_ADDRESS names an existing one. As everywhere, dvc.lock says which stages are done.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from typing import Any
 
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.graph import Stage, Where
+from flows.graph import Executor, Stage
 from posttrain.errors import PipelineError
 from posttrain.workspace import python_path
 
-ENGINES = ("ray", "dask")
+CLUSTER_RUNNERS = ("ray", "dask")
 LOOPBACK = "127.0.0.1"
 
 
-def task_runner(where: Where) -> TaskRunner[Any]:
-    """Prefect's runner for where the stages shall run."""
-    if where not in ENGINES:
+def task_runner(executor: Executor) -> TaskRunner[Any]:
+    """Prefect's task runner for an executor."""
+    if executor not in CLUSTER_RUNNERS:
         return ThreadPoolTaskRunner()
-    if find_spec(f"prefect_{where}") is None:
-        fix = f"pip install -c constraints.txt -e '.[{where}]'"
-        raise PipelineError(what=f"prefect-{where} is not installed", where=f"--{where}", fix=fix)
-    runner: TaskRunner[Any] = _ray() if where == "ray" else _dask()
+    if find_spec(f"prefect_{executor}") is None:
+        fix = f"pip install -c constraints.txt -e '.[{executor}]'"
+        raise PipelineError(what=f"prefect-{executor} is not installed", where=f"--{executor}", fix=fix)
+    runner: TaskRunner[Any] = _ray() if executor == "ray" else _dask()
     return runner
 
 
-def listen_again() -> None:
-    """Give SIGTERM back to Python: Ray, once started, would abort the process instead."""
+def restore_sigterm() -> None:
+    """Have Python handle SIGTERM again: Ray, once started, would abort the process instead."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 @contextmanager
-def asking(where: Where, stage: Stage) -> Iterator[None]:
-    """What is submitted inside waits for the stage's GPUs, which the engine hands out and shows it."""
-    if where not in ENGINES or not stage.needs.gpus:
+def gpu_resources(executor: Executor, stage: Stage) -> Iterator[None]:
+    """A task submitted inside waits for the stage's GPUs; Ray or Dask assigns them and sets CUDA_VISIBLE_DEVICES."""
+    if executor not in CLUSTER_RUNNERS or not stage.needs.gpus:
         yield
         return
-    if where == "ray":
+    if executor == "ray":
         from prefect_ray.context import remote_options
 
         with remote_options(num_gpus=stage.needs.gpus):
@@ -61,8 +61,8 @@ def asking(where: Where, stage: Stage) -> Iterator[None]:
 
 
 def _ray() -> Any:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # it would tell the vendor
-    # It would kill the guard of a stage and leave the stage: the guard ends both once its worker is gone.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # it would send usage data to the vendor
+    # Ray would kill the guard of a stage but not the stage. The guard ends the stage once its worker is gone.
     os.environ["RAY_kill_child_processes_on_worker_exit"] = "false"  # noqa: SIM112 (Ray spells it so)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     from prefect_ray import RayTaskRunner

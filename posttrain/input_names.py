@@ -1,4 +1,4 @@
-"""Inputs that no run makes. What a removed run has left still lies there, so that DVC alone would take it."""
+"""Checks that runs of params.yaml make the inputs that runs name: DVC alone would use the outputs of removed runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLOT: Final = re.compile(r"(models|data)/\$\{([\w.]+)\}(\.parquet)?")
 UNUSED: Final = "none"
 
 
-def check_made(stage: str | None = None) -> None:
+def check_input_names(stage: str | None = None) -> None:
     """Raise if a run, or this one alone, names a model or a table that no run of params.yaml makes."""
     settings = read_params()
     made = {

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import psutil
 import pytest
 
-from flows import engines
+from flows import task_runners
 from flows.graph import Needs, Stage
 from posttrain.errors import PipelineError
 from tests.flows.project import Project
@@ -99,14 +99,14 @@ def test_a_local_cluster_of_dask_listens_on_the_loopback_only(project: Project) 
 def test_an_engine_that_is_not_installed_is_an_error_that_says_how(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    monkeypatch.setattr(task_runners, "find_spec", lambda _: None)
     with pytest.raises(PipelineError, match=rf"prefect-{engine} is not installed.*pip install .*\[{engine}\]"):
-        engines.task_runner(engine)  # type: ignore[arg-type]
+        task_runners.task_runner(engine)  # type: ignore[arg-type]
 
 
 def test_gpus_are_asked_of_the_engine(engine: str) -> None:
     stage = Stage("one", (), Needs(gpus=2), ())
-    with engines.asking(engine, stage):  # type: ignore[arg-type]
+    with task_runners.gpu_resources(engine, stage):  # type: ignore[arg-type]
         if engine == "ray":
             from prefect_ray.context import RemoteOptionsContext
 

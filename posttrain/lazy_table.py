@@ -1,4 +1,4 @@
-"""A table whose rows lie in modules that are imported when a row is looked up: a run loads only what it uses."""
+"""A table whose rows are in modules that are imported when a row is looked up: a run imports only what it uses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import TypeVar
 E = TypeVar("E")
 
 
-class Entries(Mapping[str, E]):
-    """Rows by name: each module has those of its own in a mapping that is called like the table."""
+class LazyTable(Mapping[str, E]):
+    """Rows by name; each module has its rows in a mapping with the table's name.
+
+    Example: `LazyTable("TASKS", {"two_step": "posttrain.tasks.two_step"})["two_step"]`.
+    """
 
     def __init__(self, table: str, places: Mapping[str, str]) -> None:
         self._table, self.places = table, dict(places)

@@ -1,4 +1,4 @@
-"""What a sweep consists of: its settings times its seeds, each checked and named before any work."""
+"""The trials of a sweep: its settings times its seeds, each checked and named before any work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from flows.graph import ours
+from flows.graph import is_posttrain_pipeline
 from posttrain.compare.experiments import git
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read, read_yaml
@@ -28,11 +28,11 @@ from posttrain.workspace import CUSTOM, library_command, library_environment
 
 Overrides = Mapping[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
-LONGEST_SLUG = 48
+MAX_SLUG = 48
 
 
 class Range(Params):
-    """Numbers to draw from."""
+    """A range of numbers to draw from."""
 
     low: float
     high: float
@@ -48,7 +48,7 @@ class Range(Params):
 
 
 class Random(Params):
-    """Random search: so many draws, each key by itself."""
+    """Random search: the keys are drawn independently."""
 
     draws: int = Field(ge=1)
     seed: int = Field(0, ge=0, description="the same seed gives the same draws")
@@ -70,29 +70,29 @@ class Sweep(Params):
     targets: list[str] = Field(default_factory=list, description="stages to run, with what they need; default: all")
 
     @model_validator(mode="after")
-    def _something(self) -> Sweep:
+    def _not_empty(self) -> Sweep:
         if not (self.grid or self.settings or self.random or self.seeds):
-            raise ValueError("it names nothing to run. Give it grid, settings, random or seeds")
+            raise ValueError("nothing to run. Add grid, settings, random or seeds")
         if self.seeds and not self.seed_keys and not self.swept:
             raise ValueError("seeds alone need seed_keys, e.g. [online.runs.grpo.seed]")
         return self
 
     @property
     def swept(self) -> list[str]:
-        """All keys that it sets, without seeds."""
-        drawn = self.random.over if self.random else {}
-        return list(dict.fromkeys([*self.grid, *(key for one in self.settings for key in one), *drawn]))
+        """All keys that the sweep sets, without seeds."""
+        random_keys = self.random.over if self.random else {}
+        return list(dict.fromkeys([*self.grid, *(key for one in self.settings for key in one), *random_keys]))
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One experiment of a sweep, under the name that DVC keeps it by."""
+    """One experiment of a sweep, with its name in DVC."""
 
     name: str
     overrides: Overrides
 
-    def words(self) -> list[str]:
-        """The options that give `dvc exp run` these settings; `++` also adds a key that has its default so far."""
+    def dvc_options(self) -> list[str]:
+        """The options of `dvc exp run` for these settings; `++` also adds a key that params.yaml leaves out."""
         return [word for key, value in self.overrides.items() for word in ("-S", f"++{key}={_hydra(value)}")]
 
 
@@ -102,32 +102,33 @@ def read_sweep(file: Path) -> Sweep:
 
 
 def checked_sweep_name(name: str) -> str:
-    """The name, if experiments can begin with it: SWEEP-SETTINGS; a '-' would make it look like another's."""
+    """The name, if it can begin names of experiments (SWEEP-SETTINGS); with a '-' it could match another sweep's."""
     if not NAME.fullmatch(name):
-        fix = "Use letters, digits and '_'; file names under sweeps/ too"
+        fix = "Use letters, digits and '_', also for file names under sweeps/"
         raise PipelineError(what=f"'{name}' cannot name a sweep", where="sweep", fix=fix)
     return name
 
 
 def trials(name: str, sweep: Sweep) -> list[Trial]:
-    """Every setting with every seed, each once; the seeds of a setting follow each other."""
+    """Every setting with every seed, without repetitions; the seeds of a setting follow each other."""
     grid = [dict(zip(sweep.grid, values, strict=True)) for values in itertools.product(*sweep.grid.values())]
-    chosen = [*(grid if sweep.grid else []), *sweep.settings, *_drawn(sweep.random)] or [{}]
+    settings = [*(grid if sweep.grid else []), *sweep.settings, *_random_settings(sweep.random)] or [{}]
     keys = sweep.seed_keys or sorted({f"{_section(key)}.seed" for key in sweep.swept})
-    seeded = [{**one, **dict.fromkeys(keys, seed)} for one in chosen for seed in sweep.seeds] if sweep.seeds else chosen
-    found = {one.name: one for one in (Trial(_name(name, overrides), overrides) for overrides in seeded)}
-    return list(found.values())
+    if sweep.seeds:
+        settings = [{**one, **dict.fromkeys(keys, seed)} for one in settings for seed in sweep.seeds]
+    by_name = {one.name: one for one in (Trial(_name(name, overrides), overrides) for overrides in settings)}
+    return list(by_name.values())
 
 
-def check_trials(found: Sequence[Trial]) -> None:
-    """Hold the whole params.yaml of every trial against its types, so that a slip costs no work.
+def check_trials(trials: Sequence[Trial]) -> None:
+    """Check the whole params.yaml of every trial, so that a mistake costs no work.
 
-    In a process of its own: the types bring polars along, whose handler of SIGINT would keep Ctrl-C from a flow that
-    waits for its tasks.
+    In a process of its own: the check imports polars, whose SIGINT handler would keep Ctrl-C from a flow that waits
+    for its tasks.
     """
-    asked = json.dumps([[one.name, dict(one.overrides)] for one in found])
-    command, env = library_command("flows.plan"), library_environment()
-    done = subprocess.run(command, input=asked, env=env, check=False, stdout=subprocess.PIPE, text=True)
+    request = json.dumps([[one.name, dict(one.overrides)] for one in trials])
+    command, env = library_command("flows.sweep_config"), library_environment()
+    done = subprocess.run(command, input=request, env=env, check=False, stdout=subprocess.PIPE, text=True)
     try:
         answer = json.loads(done.stdout)
     except ValueError as error:
@@ -137,33 +138,33 @@ def check_trials(found: Sequence[Trial]) -> None:
         raise ParamsError(**answer["error"])
 
 
-def check_here(found: Sequence[Trial]) -> None:
-    """The same in this process."""
+def check_trials_here(trials: Sequence[Trial]) -> None:
+    """Check the whole params.yaml of every trial in this process."""
     from posttrain.sections import check_params
 
     root = Path.cwd()
-    if not ours(root):
+    if not is_posttrain_pipeline(root):
         return
-    here = read()
-    for key in dict.fromkeys(key for one in found for key in one.overrides):
-        _check_run(key, here)
+    params = read()
+    for key in dict.fromkeys(key for one in trials for key in one.overrides):
+        _check_key(key, params)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path(CUSTOM).symlink_to(root / CUSTOM)
-        for one in found:
-            laid = here
+        for one in trials:
+            merged = params
             for key, value in one.overrides.items():
-                laid = merge(laid, _nested(key, value))
-            Path(PARAMS_FILE).write_text(json.dumps(laid), encoding="utf-8")  # JSON is YAML
+                merged = merge(merged, _nested(key, value))
+            Path(PARAMS_FILE).write_text(json.dumps(merged), encoding="utf-8")  # JSON is YAML
             try:
                 check_params(root)
             except ParamsError as error:
-                raise ParamsError(what=error.what, where=f"{one.name} ({shown(one)})", fix=error.fix) from error
+                raise ParamsError(what=error.what, where=f"{one.name} ({described(one)})", fix=error.fix) from error
 
 
 def check_committed(where: str, fix: str) -> None:
-    """What runs elsewhere is made from a commit, which should tell all of it. DVC's own products may have changed."""
+    """Raise if files other than DVC's outputs differ from the last commit: what runs elsewhere starts from it."""
     git("rev-parse", "--verify", "HEAD")
-    # What DVC writes is told by dvc.lock, where each output is a line `path: ...`.
+    # dvc.lock names every output of DVC in a line `path: ...`.
     lock = Path("dvc.lock")
     text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
     products = {"dvc.lock", *re.findall(r"path: (\S+)", text[text.find("outs:") :])}
@@ -177,12 +178,12 @@ def check_committed(where: str, fix: str) -> None:
         raise PipelineError(what=f"changed since the last commit: {listed}", where=where, fix=fix)
 
 
-def shown(trial: Trial) -> str:
-    """Its settings for a person."""
+def described(trial: Trial) -> str:
+    """The settings of a trial as text."""
     return " ".join(f"{key}={value}" for key, value in trial.overrides.items())
 
 
-def _drawn(search: Random | None) -> list[dict[str, Any]]:
+def _random_settings(search: Random | None) -> list[dict[str, Any]]:
     if search is None:
         return []
     rng = random.Random(search.seed)
@@ -200,20 +201,20 @@ def _draw(over: Range | list[Any], rng: random.Random) -> Any:
 
 
 def _section(key: str) -> str:
-    """What has a seed of its own: a run, or evaluate.settings."""
+    """The section that has a seed of its own: a run, or evaluate.settings."""
     parts = key.split(".")
     return ".".join(parts[:2] if parts[0] == "evaluate" else parts[:3])
 
 
-def _check_run(key: str, here: Mapping[str, Any]) -> None:
-    """A run that params.yaml does not have would be made by its first setting."""
+def _check_key(key: str, params: Mapping[str, Any]) -> None:
+    """Raise if the key belongs to no run of params.yaml: setting it would add a run."""
     parts = key.split(".")
     group = ".".join(parts[:2])
     if parts[0] in GROUPS and group not in ("evaluate.settings", "evaluate.policies"):
-        known = list(group_of(here, group)) if len(parts) > 1 else []
+        known = list(group_of(params, group)) if len(parts) > 1 else []
         if len(parts) < 4 or parts[2] not in known:
             fix = did_you_mean(parts[2] if len(parts) > 2 else "", known)
-            raise ParamsError(what=f"'{key}' is no setting of a run of params.yaml", where="sweep", fix=fix)
+            raise ParamsError(what=f"'{key}' is not a setting of a run of params.yaml", where="sweep", fix=fix)
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
@@ -225,8 +226,8 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
 def _name(sweep: str, overrides: Overrides) -> str:
     """Readable, and unique by a digest of the exact settings: the same settings are the same experiment."""
     digest = hashlib.sha256(json.dumps(overrides, sort_keys=True).encode()).hexdigest()[:6]
-    said = {key.rpartition(".")[2]: value for key, value in overrides.items()}
-    slug = re.sub(r"\.{2,}", ".", "-".join(f"{key}{_plain(value)}" for key, value in said.items()))[:LONGEST_SLUG]
+    last_keys = {key.rpartition(".")[2]: value for key, value in overrides.items()}
+    slug = re.sub(r"\.{2,}", ".", "-".join(f"{key}{_plain(value)}" for key, value in last_keys.items()))[:MAX_SLUG]
     return f"{sweep}-{slug.strip('.-')}-{digest}"
 
 
@@ -235,7 +236,7 @@ def _plain(value: Any) -> str:
 
 
 def _hydra(value: Any) -> str:
-    """A value in the grammar of Hydra's overrides, which `-S` speaks."""
+    """A value in the syntax of Hydra's overrides, which `-S` uses."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{_hydra(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
@@ -247,9 +248,9 @@ def _hydra(value: Any) -> str:
 
 
 def main() -> int:
-    """Check the trials on standard input; answer with the error, or with nothing, as one JSON object."""
+    """Check the trials on standard input and print the error, if any, as one JSON object."""
     try:
-        check_here([Trial(name, overrides) for name, overrides in json.load(sys.stdin)])
+        check_trials_here([Trial(name, overrides) for name, overrides in json.load(sys.stdin)])
     except PosttrainError as error:
         print(json.dumps({"error": {"what": error.what, "where": error.where, "fix": error.fix}}))
         return 1

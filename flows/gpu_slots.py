@@ -1,4 +1,4 @@
-"""GPU slots: a Prefect global concurrency limit per host, asked only for stages whose `meta` wants gpus."""
+"""GPU slots: a Prefect global concurrency limit per host, used only by stages whose `meta` has gpus."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from contextlib import AbstractContextManager, contextmanager
 from flows.graph import Stage
 from posttrain.errors import PipelineError
 
-_ASK_AGAIN = 1.0
-_ALL_TAKEN = 423
-_LEASE = 60.0  # after a flow was killed with -9, its slots are free again after so many seconds
+_POLL = 1.0
+_LOCKED = 423  # the HTTP status when all slots are in use
+_LEASE = 60.0  # seconds until the slots of a flow that was killed with -9 are free again
 
 
-class Slots:
-    """Hands out the GPUs of this host to the stages of one flow, in agreement with other flows on the same server."""
+class GpuSlots:
+    """Assigns the GPUs of this host to the stages of one flow, coordinated with other flows on the same server."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.name = f"gpu-{socket.gethostname()}"
         self._free = devices()
         self._lock = threading.Lock()
-        wanted = max((stage.needs.gpus for stage in stages), default=0)
-        if wanted:
-            self._ensure(wanted)
+        needed = max((stage.needs.gpus for stage in stages), default=0)
+        if needed:
+            self._ensure_limit(needed)
 
     @contextmanager
-    def take(self, stage: Stage, cancel: threading.Event) -> Iterator[dict[str, str]]:
-        """Hold the stage's slots, waited for until `cancel` is set; gives the environment that shows it its GPUs."""
+    def acquire(self, stage: Stage, cancel: threading.Event) -> Iterator[dict[str, str]]:
+        """Wait for the stage's slots, until `cancel` is set, and hold them; yields its CUDA_VISIBLE_DEVICES."""
         if not stage.needs.gpus:
             yield {}
             return
@@ -39,41 +39,41 @@ class Slots:
         if slot is None:
             yield {}
             return
-        mine = self._pick(stage.needs.gpus)
+        gpus = self._pick(stage.needs.gpus)
         try:
-            yield {"CUDA_VISIBLE_DEVICES": ",".join(mine)} if mine else {}
+            yield {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
         finally:
             with self._lock:
-                self._free = sorted([*self._free, *mine])
+                self._free = sorted([*self._free, *gpus])
             slot.__exit__(None, None, None)
 
     def _wait(self, count: int, cancel: threading.Event) -> AbstractContextManager[None] | None:
-        """The entered slots, or nothing once `cancel` is set."""
+        """The acquired slots, or None once `cancel` is set."""
         from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
         from prefect.concurrency.sync import concurrency
 
         while not cancel.is_set():
-            # Asked anew instead of waited for in Prefect, because its wait cannot be interrupted.
+            # Polled, because Prefect's own wait cannot be interrupted.
             slot = concurrency(self.name, count, max_retries=0, lease_duration=_LEASE, strict=True)
             try:
                 slot.__enter__()
             except ConcurrencySlotAcquisitionError as error:
-                if getattr(getattr(error.__cause__, "response", None), "status_code", None) != _ALL_TAKEN:
+                if getattr(getattr(error.__cause__, "response", None), "status_code", None) != _LOCKED:
                     raise
-                cancel.wait(_ASK_AGAIN)
+                cancel.wait(_POLL)
             else:
                 return slot
         return None
 
     def _pick(self, count: int) -> list[str]:
         with self._lock:
-            # A limit larger than the machine is the user's wish to share GPUs: then nobody is told which to use.
-            mine = self._free[:count] if len(self._free) >= count else []
-            self._free = self._free[len(mine) :]
-            return mine
+            # With a limit above the number of GPUs the user shares them between stages: then none is assigned.
+            gpus = self._free[:count] if len(self._free) >= count else []
+            self._free = self._free[len(gpus) :]
+            return gpus
 
-    def _ensure(self, wanted: int) -> None:
-        """Make the limit where there is none; one that the user has set stays as it is."""
+    def _ensure_limit(self, needed: int) -> None:
+        """Create the limit if it is missing; one that the user has set stays as it is."""
         from prefect.client.orchestration import get_client
         from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
         from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
@@ -87,11 +87,11 @@ class Slots:
                     client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=self.name, limit=limit))
                 except ObjectAlreadyExists:
                     limit = client.read_global_concurrency_limit_by_name(self.name).limit
-        if wanted > limit:
+        if needed > limit:
             raise PipelineError(
-                what=f"a stage asks for {wanted} gpus and this host has {limit}",
-                where=f"dvc.yaml (meta.gpus) against Prefect's limit '{self.name}'",
-                fix=f"Ask for less, or run `prefect global-concurrency-limit update {self.name} --limit {wanted}`",
+                what=f"a stage needs {needed} gpus and Prefect's limit '{self.name}' is {limit}",
+                where="dvc.yaml, meta.gpus",
+                fix=f"Lower it, or run `prefect global-concurrency-limit update {self.name} --limit {needed}`",
             )
 
 

@@ -1,7 +1,7 @@
-"""What DVC recorded of a run against what the run has used, once DVC has recorded it.
+"""Compares the inputs that DVC recorded for a run with those that the run has used.
 
-Between a stage's end and DVC's own look at the inputs an edit can still come. So a run leaves a note; who comes next (a
-later stage, a flow, `posttrain sync` or `repair`) compares, and has the disk keep what DVC has cached.
+An input can be edited after a stage has ended and before DVC reads its digest. So a run leaves a note; a later stage, a
+flow, `posttrain sync` or `repair` then compares, and writes DVC's cache to the disk (fsync).
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.digests import file_digest, recorded
-from posttrain.durable import cache_folder, object_path, sync_cache
 from posttrain.errors import PipelineError
+from posttrain.fsync import cache_folder, object_path, sync_cache
 from posttrain.workspace import write_json
 
 NOTES: Final = Path(".dvc/tmp/ended")
 
 
-def note_end(record: Path) -> None:
-    """Note that DVC is about to record the run that wrote this record."""
+def note_finished(record: Path) -> None:
+    """Leave a note that DVC is about to record the run that wrote this record."""
     stage = os.environ.get("DVC_STAGE")
     if stage and NOTES.parent.is_dir():
         note = {"stage": stage, "path": record.as_posix(), "record": file_digest(record)}
         write_json(NOTES / f"{stage.replace('/', '@')}.json", note)
 
 
-def settle(root: Path, stage: str = "") -> None:
-    """Have the disk keep what DVC has recorded; raise if it names inputs that the stage (or any) has not used."""
-    if lines := disown(root, stage):
+def check_and_sync(root: Path, stage: str = "") -> None:
+    """Write DVC's cache to the disk; raise if dvc.lock names inputs that the stage (or any stage) has not used."""
+    if lines := forget_mismatched(root, stage):
         raise PipelineError(what="\n".join(lines), where="dvc.lock", fix="Run it again")
     sync_cache(root)
 
 
-def disown(root: Path, stage: str = "") -> list[str]:
-    """Make DVC forget a run for which it has recorded other inputs than the run has used; a line for each."""
+def forget_mismatched(root: Path, stage: str = "") -> list[str]:
+    """Remove the results of runs for which DVC recorded inputs that the run has not used; a line for each."""
     lines = []
     for file in sorted((root / NOTES).glob("*.json")):
         note = read_record(file)
@@ -45,11 +45,11 @@ def disown(root: Path, stage: str = "") -> list[str]:
         if stage not in ("", note.get("stage")) or not any(
             names.items() <= out.items() for out in entry.get("outs", [])
         ):
-            continue  # not asked for, or not recorded
+            continue  # another stage, or not recorded
         here, kept = root / note["path"], object_path(cache_folder(root), note["record"])
         whole = here.is_file() and file_digest(here) == note["record"]
-        if wrong := unused(entry, read_record(here if whole else kept)):
-            # Without its record neither dvc.lock's entry nor the run cache's can be taken for done.
+        if wrong := unused_inputs(entry, read_record(here if whole else kept)):
+            # Without its record DVC uses neither the entry of dvc.lock nor that of the run cache.
             kept.unlink(missing_ok=True)
             if whole:
                 here.unlink(missing_ok=True)
@@ -58,8 +58,8 @@ def disown(root: Path, stage: str = "") -> list[str]:
     return lines
 
 
-def unused(entry: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
-    """The inputs that dvc.lock names for a stage and that its record, of what it has used, does not."""
+def unused_inputs(entry: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
+    """The inputs that dvc.lock names for a stage and that its record of used inputs does not have."""
     if "inputs" not in record:
         return []
     pairs = [(dep["path"], record["inputs"].get(dep["path"]), dep.get("md5")) for dep in entry.get("deps", [])]

@@ -1,4 +1,4 @@
-"""Repairs what a killed DVC left of its own files, and keeps its site cache inside this clone."""
+"""Repairs DVC's own files after a kill, and keeps its site cache inside this clone."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from typing import Any
 import psutil
 
 from posttrain.errors import PipelineError
+from posttrain.workspace import write_text
 
 LOCK = Path("dvc.lock")
 DAMAGED = Path("dvc.lock.damaged")
 CONFLICT = b"\n<<<<<<< "
-"""Of a merge: no kill did that, and a person has to choose."""
+"""The mark of a merge conflict, which a person has to resolve."""
 RWLOCKS = (Path(".dvc/tmp/rwlock"), Path(".dvc/tmp/exps/rwlock"))
-"""Who of the DVC processes that run reads and writes what: outputs, and the references of experiments."""
+"""Files in which running DVC processes list what they read and write: outputs, and the references of experiments."""
 OUTPUTS = ("data", "metrics", "models", "plots", "records", "report", "results")
 CLOCK_S = 2.0
-"""By so much two clocks of one machine may differ: the kernel's ticks and the file system's."""
+"""The largest difference between the kernel's and the file system's clock."""
 SITE_CACHE = Path(".dvc/tmp/site")
-"""DVC unpickles what lies here. Its default, /var/tmp/dvc, can be written by every user of the machine."""
+"""DVC unpickles files of this folder. Its default, /var/tmp/dvc, can be written by every user of the machine."""
 COPIES = Path(".dvc/tmp/exps/standalone")
 """Where `dvc exp run --temp` makes a copy of the workspace for each experiment."""
-TRIAL = re.compile(r"\.[\w-]{22}\.tmp")
-"""What DVC calls the files with which it finds out whether links work, and those that it copies to first."""
+LINK_TEST = re.compile(r"\.[\w-]{22}\.tmp")
+"""The names of DVC's files for testing whether links work, and of its unfinished copies."""
 CACHED = (".", "files/md5", "files/md5/*", "runs/*/*")
-"""Where in its cache it makes them."""
+"""The folders of DVC's cache that can have such files."""
 OLD_S = 3600.0
-"""A file in the cache that nobody has written to for so long is in no copy's way: clones may share a cache."""
+"""Such a file in the cache is removed after this time: another clone that shares the cache may be writing it."""
 
 
 def repair_lock(root: Path) -> str:
-    """Set a damaged dvc.lock aside, free what dead processes hold, remove what they left; a line for each repair.
+    """Move a damaged dvc.lock aside and remove locks and files of dead processes; a line for each repair.
 
-    All this under the locks that DVC takes to write them, so that those of a DVC at work are left alone.
+    It holds the locks with which DVC writes these files, so that a running DVC is not disturbed.
     """
     from dvc.lock import make_lock
 
@@ -52,13 +53,13 @@ def repair_lock(root: Path) -> str:
             folder = (root / lock).parent
             folder.mkdir(parents=True, exist_ok=True)
             held.enter_context(make_lock(str(root / lock), tmp_dir=str(folder), wait=True))
-        _keep_site_cache(root)
-        repairs = [_mend_lock(root), *(_mend_rwlock(root, file) for file in RWLOCKS), *_remove_copies(root)]
-        return "\n".join(line for line in [*repairs, *_remove_trials(root)] if line)
+        _set_site_cache(root)
+        repairs = [_repair_lock_file(root), *(_repair_rwlock(root, file) for file in RWLOCKS), *_remove_copies(root)]
+        return "\n".join(line for line in [*repairs, *_remove_link_tests(root)] if line)
 
 
-def _keep_site_cache(root: Path) -> None:
-    """Have every DVC in this clone use a site cache that only its owner can enter; another one set here is kept."""
+def _set_site_cache(root: Path) -> None:
+    """Have every DVC in this clone use a site cache that only its owner can enter, unless another one is configured."""
     from dvc.config import Config
 
     ours = root.resolve() / SITE_CACHE
@@ -67,27 +68,25 @@ def _keep_site_cache(root: Path) -> None:
     config = Config(str(root / ".dvc"))
     local = config.read("local")
     named = str(local.get("core", {}).get("site_cache_dir", ""))
-    # One that ends like ours is from before the clone was moved or copied.
+    # One with the same end is from before the clone was moved or copied.
     if named != str(ours) and (not named or named.endswith(f"/{SITE_CACHE}")):
         with config.edit("local") as settings:
             settings.setdefault("core", {})["site_cache_dir"] = str(ours)
 
 
-def _mend_lock(root: Path) -> str:
-    """The last commit's dvc.lock in its place; what ran since is in DVC's run cache."""
+def _repair_lock_file(root: Path) -> str:
+    """Replace a damaged dvc.lock by the last commit's; later runs are in DVC's run cache."""
     lock = root / LOCK
-    if not lock.exists() or CONFLICT in (text := lock.read_bytes()) or whole(text):
+    if not lock.exists() or CONFLICT in (text := lock.read_bytes()) or is_valid_lock(text):
         return ""
     os.replace(lock, root / DAMAGED)
     committed = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=root, capture_output=True, check=False)
-    if committed.returncode == 0 and whole(committed.stdout):
-        fresh = lock.with_suffix(".lock.tmp")
-        fresh.write_bytes(committed.stdout)
-        os.replace(fresh, lock)
+    if committed.returncode == 0 and is_valid_lock(committed.stdout):
+        write_text(lock, committed.stdout.decode())
     return f"dvc.lock was damaged, by a kill while DVC wrote it: set aside as {DAMAGED}; `dvc repro` restores the rest"
 
 
-def _mend_rwlock(root: Path, name: Path) -> str:
+def _repair_rwlock(root: Path, name: Path) -> str:
     from dvc.rwlock import SCHEMA
     from voluptuous import Invalid
 
@@ -99,7 +98,7 @@ def _mend_rwlock(root: Path, name: Path) -> str:
         return ""
     except (ValueError, Invalid):
         file.unlink()
-        return f"{name} was damaged, by a kill while DVC wrote it: removed, as nobody needs it"
+        return f"{name} was damaged, by a kill while DVC wrote it: removed, as it is not needed"
     kept: dict[str, dict[str, Any]] = {"read": {}, "write": {}}
     gone = []
     for kind, path, holder in _holders(held):
@@ -111,9 +110,7 @@ def _mend_rwlock(root: Path, name: Path) -> str:
             kept[kind].setdefault(path, []).append(holder)
     if not gone:
         return ""
-    fresh = file.with_name(".rwlock.new")
-    fresh.write_text(json.dumps(kept), encoding="utf-8")
-    os.replace(fresh, file)
+    write_text(file, json.dumps(kept))
     return f"{name} named processes that have ended: {', '.join(sorted(set(gone)))}: removed from it"
 
 
@@ -127,7 +124,7 @@ def _holders(held: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _holds(holder: dict[str, Any], written: float) -> bool:
-    """Whether the DVC that took a lock is still there, and not another process that has been given its number since."""
+    """Whether the DVC process that took a lock is still running; its process id may belong to another process now."""
     try:
         process = psutil.Process(int(holder["pid"]))
         if process.status() == psutil.STATUS_ZOMBIE or process.create_time() > written + CLOCK_S:
@@ -137,12 +134,12 @@ def _holds(holder: dict[str, Any], written: float) -> bool:
         return False
     except psutil.AccessDenied:
         return True
-    # DVC notes its sys.argv, which begins with the path of a script or module: what it ends with can be compared.
+    # DVC records its sys.argv, which begins with the path of a script or module: only its end can be compared.
     return holder["cmd"].endswith(last) or last.replace(".", "/") in holder["cmd"]
 
 
 def _remove_copies(root: Path) -> list[str]:
-    """Copies of the workspace that experiments were run in, once no experiment runs here."""
+    """Remove the copies of the workspace for experiments, if no experiment is running."""
     copies = root / COPIES
     left = list(copies.glob("tmp*"))
     if not left or any(_runs_experiment(process, root) for process in psutil.process_iter()):
@@ -162,18 +159,18 @@ def _runs_experiment(process: psutil.Process, root: Path) -> bool:
     return place.is_relative_to(root / COPIES) or ("exp" in words and place.is_relative_to(root))
 
 
-def _remove_trials(root: Path) -> list[str]:
-    beside = [file for name in OUTPUTS for file in (root / name).rglob(".*.tmp") if TRIAL.fullmatch(file.name)]
+def _remove_link_tests(root: Path) -> list[str]:
+    beside = [file for name in OUTPUTS for file in (root / name).rglob(".*.tmp") if LINK_TEST.fullmatch(file.name)]
     until = time.time() - OLD_S
     cached = [file for where in CACHED for file in (root / ".dvc/cache").glob(f"{where}/.*.tmp")]
-    beside += [file for file in cached if TRIAL.fullmatch(file.name) and file.lstat().st_mtime < until]
+    beside += [file for file in cached if LINK_TEST.fullmatch(file.name) and file.lstat().st_mtime < until]
     for file in beside:
         file.unlink()
     return [f"{file.relative_to(root)} was left by a DVC that was killed: removed" for file in beside]
 
 
-def whole(text: bytes) -> bool:
-    """Whether DVC would read it."""
+def is_valid_lock(text: bytes) -> bool:
+    """Whether DVC can read this dvc.lock."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc_data.hashfile.hash import algorithms_available
     from ruamel.yaml import YAML

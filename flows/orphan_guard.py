@@ -1,7 +1,7 @@
-"""Ends the process groups of stages: on request, and all that are left when the flow itself has been killed.
+"""Ends the process groups of stages: on request, and all that are left when the flow itself was killed.
 
-Runs as a process of its own (`python -I -S guard.py`, standard library only): it reads '+PGID' and '-PGID' lines from
-its standard input, and the end of that input means that the flow is gone, however it went.
+The guard is a process of its own (`python -I -S orphan_guard.py`, standard library only). It reads '+PGID' and '-PGID'
+lines from its standard input; the end of that input means that the flow has ended, for whatever reason.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import sys
 import time
 from types import TracebackType
 
-# What is sent, and how many seconds it is given before the next: a stage may save its state on the first.
-STEPS = ((signal.SIGINT, 5.0), (signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0))
+# The signals, and the seconds until the next one: a stage may save its state on the first.
+TERMINATION_STEPS = ((signal.SIGINT, 5.0), (signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0))
 
 
-class Ending:
-    """Ends one process group step by step, without blocking: call `press` again until the group is gone."""
+class GroupTermination:
+    """Ends one process group signal by signal, without blocking: call `step` until the group has ended."""
 
-    def __init__(self, group: int, steps: tuple[tuple[signal.Signals, float], ...] = STEPS) -> None:
+    def __init__(self, group: int, steps: tuple[tuple[signal.Signals, float], ...] = TERMINATION_STEPS) -> None:
         self.group, self._left, self._next = group, list(steps), 0.0
 
-    def press(self) -> bool:
-        """Send the next signal when it is due; False once there is nobody or nothing left to send."""
+    def step(self) -> bool:
+        """Send the next signal when it is due; False once the group has ended or no signal is left."""
         now = time.monotonic()
         if now >= self._next:
             if not self._left:
                 return False
-            number, patience = self._left.pop(0)
-            self._next = now + patience
+            number, timeout = self._left.pop(0)
+            self._next = now + timeout
             return send(self.group, number)
         return alive(self.group)
 
@@ -49,10 +49,10 @@ def alive(group: int) -> bool:
     return send(group, 0)
 
 
-class Guard:
-    """The flow's end of the pipe: tells the guard process which groups are running."""
+class OrphanGuard:
+    """Starts the guard process and sends it the process groups that are running."""
 
-    def __enter__(self) -> Guard:
+    def __enter__(self) -> OrphanGuard:
         command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         return self
@@ -65,30 +65,30 @@ class Guard:
         self._process.wait()
 
     def add(self, group: int) -> None:
-        """From now on this group must not outlive the flow."""
-        self._tell(f"+{group}\n")
+        """Add a group that must not outlive the flow."""
+        self._send(f"+{group}\n")
 
     def drop(self, group: int) -> None:
-        """This group is gone; its number may be given to somebody else."""
-        self._tell(f"-{group}\n")
+        """Drop a group that has ended; the system may give its number to another process."""
+        self._send(f"-{group}\n")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin is not None
-        # One write of a short line is atomic, so that threads need no lock here.
+        # One write of a short line is atomic, so that threads need no lock.
         os.write(self._process.stdin.fileno(), line.encode())
 
 
 def main() -> None:
-    """Keep the list until the input ends, then end what is left."""
+    """Keep the list of groups until the input ends, then end those that are left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
     for line in sys.stdin:
         group = int(line[1:])
         groups.add(group) if line[0] == "+" else groups.discard(group)
-    endings = [Ending(group) for group in groups]
-    while endings:
-        endings = [ending for ending in endings if ending.press()]
+    terminations = [GroupTermination(group) for group in groups]
+    while terminations:
+        terminations = [one for one in terminations if one.step()]
         time.sleep(0.05)
 
 

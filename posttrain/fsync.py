@@ -1,4 +1,4 @@
-"""What a power cut must not take: files are written to the disk, not only to its cache in memory."""
+"""Writes files to the disk (fsync), so that a power cut does not lose them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from posttrain.digests import LOCK, listed, recorded
 
 
 def sync(path: Path) -> None:
-    """Have the disk keep a file or a folder with all that lies in it, and its name."""
+    """Write a file, or a folder with all its files, and its name to the disk."""
     if path.is_dir():
         for here, _, files in os.walk(path):
             for name in files:
@@ -24,7 +24,7 @@ def sync(path: Path) -> None:
 
 
 def sync_cache(root: Path = Path()) -> None:
-    """Have the disk keep dvc.lock and what DVC has cached of the outputs that it names: DVC leaves both in memory."""
+    """Write dvc.lock and the cached outputs that it names to the disk, which DVC itself does not do."""
     cache = cache_folder(root)
     objects = {
         file for entry in recorded(root).values() for out in entry.get("outs", []) for file in cached(cache, out)
@@ -36,23 +36,23 @@ def sync_cache(root: Path = Path()) -> None:
 
 
 def cache_folder(root: Path) -> Path:
-    """Where DVC's cache keeps its objects."""
+    """The folder of the objects in DVC's cache."""
     from dvc.config import Config
 
     try:
         folder = Config(str(root.absolute() / ".dvc")).get("cache", {}).get("dir")
-    except NotADirectoryError:  # without a home folder there is no configuration of the user's
+    except NotADirectoryError:  # without a home folder there is no user configuration
         folder = None
     return Path(folder or root / ".dvc/cache") / "files/md5"
 
 
 def object_path(cache: Path, digest: str) -> Path:
-    """Where the cache keeps what has this digest."""
+    """The path of the object with this digest in the cache."""
     return cache / digest[:2] / digest[2:]
 
 
 def cached(cache: Path, out: Mapping[str, Any]) -> Iterator[Path]:
-    """The places of an output's objects in the cache: its own, and those of a folder's files."""
+    """The paths of an output's objects in the cache: its own, and those of a folder's files."""
     if digest := out.get("md5"):
         yield object_path(cache, digest)
         if digest.endswith(".dir"):

@@ -1,4 +1,4 @@
-"""What a flow leaves to read: the table on the terminal and the artifacts in Prefect."""
+"""The results of a flow run: the table on the terminal and the artifacts in Prefect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from posttrain.measure.timings import FOLDER, timings_table
 from posttrain.report.plots_page import vegalite_5
 from posttrain.workspace import library_command, library_environment
 
-MOST_PLOTS = 12
+MAX_PLOTS = 12
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[di
 
 
 def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> None:
-    """Make the artifacts of the flow run that this is called in."""
+    """Create the artifacts of the current flow run."""
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
     create_table_artifact(rows_of(stages, outcomes), key="stages", description="Stages with their states and seconds")
@@ -61,30 +61,30 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     states = {name: outcome.state for name, outcome in outcomes.items()}
     about = "The DAG of dvc.yaml, as mermaid: GitHub, GitLab and VS Code draw it. Prefect draws it above the run's logs"
     create_markdown_artifact(f"```mermaid\n{mermaid(stages, states)}\n```", key="dag", description=about)
-    with contextlib.suppress(PipelineError):  # stages that ran on other hosts have left none here
-        spent = timings_table(root / FOLDER)
-        create_markdown_artifact(f"```\n{spent}\n```", key="timings", description="What each stage's time went into")
+    with contextlib.suppress(PipelineError):  # stages that ran on other hosts have no timings here
+        timings = timings_table(root / FOLDER)
+        create_markdown_artifact(f"```\n{timings}\n```", key="timings", description="What each stage's time went into")
     if any(outcome.state == "Failed" for outcome in outcomes.values()):
-        _posttrain(root, "report")  # the page of an earlier run must not stand for this one
+        _posttrain(root, "report")  # the page must not be that of an earlier run
     if rows := results(root):
         create_table_artifact(rows, key="results", description="Every policy with its figures, or why it has none")
     changed = metrics_diff(root)
     if changed:
         create_table_artifact(changed, key="metrics", description="Metrics against the last commit")
-    # Not as image artifacts: Prefect's page prints the address of each, which is the whole picture, across the screen.
-    if drawn := "\n\n".join(f"![{title}]({image})" for title, image in plots(root).items()):
-        create_markdown_artifact(drawn, key="plots", description="The plots that dvc.yaml names")
+    # Not as image artifacts: Prefect's page would print the address of each, which contains the whole picture.
+    if images := "\n\n".join(f"![{title}]({image})" for title, image in plots(root).items()):
+        create_markdown_artifact(images, key="plots", description="The plots that dvc.yaml names")
 
 
 def results(root: Path) -> list[dict[str, Any]]:
-    """What `python -m posttrain results` says, one row per policy; empty where nothing is evaluated."""
+    """The rows of `python -m posttrain results`, one per policy; empty where nothing is evaluated."""
     rows: list[dict[str, Any]] = json.loads(_posttrain(root, "results", "--json") or "[]")
-    shown = ("policy", "score", "low", "high", "greedy", "kl", "error")
-    return [{key: row.get(key, "") for key in shown} for row in rows]
+    columns = ("policy", "score", "low", "high", "greedy", "kl", "error")
+    return [{column: row.get(column, "") for column in columns} for row in rows]
 
 
 def _posttrain(root: Path, *words: str) -> str:
-    """What a command of ours prints; empty where it fails, as in a project without policies."""
+    """The output of a posttrain command; empty if it fails, as in a project without policies."""
     command, env = library_command("posttrain", *words), library_environment()
     done = subprocess.run(
         command, check=False, cwd=root, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -94,38 +94,38 @@ def _posttrain(root: Path, *words: str) -> str:
 
 def plots(root: Path) -> dict[str, str]:
     """The plots of the report and those that dvc.yaml names, as DVC shows them: title -> PNG as a data URI."""
-    shown = _asked_of_dvc(root, "plots", "show", "--json").get("data", {})
-    named = {title: parts for title, parts in shown.items() if "/" not in title or title.startswith("report/")}
+    data = _dvc_json(root, "plots", "show", "--json").get("data", {})
+    selected = {title: parts for title, parts in data.items() if "/" not in title or title.startswith("report/")}
     return {
-        title: f"data:image/png;base64,{base64.b64encode(_drawn(part['content'])).decode()}"
-        for title, parts in list(named.items())[:MOST_PLOTS]
+        title: f"data:image/png;base64,{base64.b64encode(_png(part['content'])).decode()}"
+        for title, parts in list(selected.items())[:MAX_PLOTS]
         for part in parts
         if part.get("type") == "vega"
     }
 
 
-def _drawn(spec: str | dict[str, Any]) -> bytes:
+def _png(spec: str | dict[str, Any]) -> bytes:
     return bytes(vl_convert.vegalite_to_png(spec, vl_version=vegalite_5()))
 
 
-def _asked_of_dvc(root: Path, *words: str) -> dict[str, Any]:
-    """DVC's answer in JSON; empty where it has none."""
+def _dvc_json(root: Path, *words: str) -> dict[str, Any]:
+    """The JSON that a DVC command prints; empty if it fails."""
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", *words]
-    answer = subprocess.run(command, check=False, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    found: dict[str, Any] = json.loads(answer.stdout or "{}") if answer.returncode == 0 else {}
-    return found
+    done = subprocess.run(command, check=False, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    data: dict[str, Any] = json.loads(done.stdout or "{}") if done.returncode == 0 else {}
+    return data
 
 
 def metrics_diff(root: Path) -> list[dict[str, Any]]:
-    """What `dvc metrics diff` says, one row per metric; empty before the first commit or without changes."""
-    files: Mapping[str, Mapping[str, Mapping[str, Any]]] = _asked_of_dvc(root, "metrics", "diff", "--json")
+    """The rows of `dvc metrics diff`, one per metric; empty before the first commit or without changes."""
+    files: Mapping[str, Mapping[str, Mapping[str, Any]]] = _dvc_json(root, "metrics", "diff", "--json")
     return [
-        {"file": file, "metric": metric, **{key: _short(change.get(key)) for key in ("old", "new", "diff")}}
+        {"file": file, "metric": metric, **{key: _rounded(change.get(key)) for key in ("old", "new", "diff")}}
         for file, metrics in files.items()
         for metric, change in metrics.items()
     ]
 
 
-def _short(value: Any) -> Any:
-    """Without the last digits of a float, where the error of a difference is."""
+def _rounded(value: Any) -> Any:
+    """A float without its last digits, where the rounding error of a difference shows."""
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,0 +1,75 @@
+"""Sends Prefect an event for new and changed data files; a deployment with the matching trigger then runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from posttrain.errors import PipelineError
+
+EVENT = "posttrain.data.changed"
+PARTIAL = (".tmp", ".part", ".partial", ".crdownload", ".swp", "~")
+"""Ends of the names of files that are still being written."""
+Snapshot = dict[Path, tuple[int, int]]
+"""File -> its size and the time of its last write."""
+
+
+def resource_id(folder: Path) -> str:
+    """The resource of the event, which a trigger matches."""
+    return f"posttrain.data.{folder.resolve()}"
+
+
+def take_snapshot(folder: Path) -> Snapshot:
+    """Size and time of every file, without hidden and unfinished ones."""
+    snapshot: Snapshot = {}
+    for file in sorted(folder.rglob("*")):
+        parts = file.relative_to(folder).parts
+        if any(part.startswith(".") for part in parts) or file.name.endswith(PARTIAL):
+            continue
+        try:
+            if file.is_file():
+                status = file.stat()
+                snapshot[file] = (status.st_size, status.st_mtime_ns)
+        except FileNotFoundError:
+            continue  # removed since it was listed
+    return snapshot
+
+
+class FolderWatcher:
+    """Finds new and changed files; a file counts as changed once two snapshots in a row show it the same."""
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise PipelineError(what="folder not found", where=str(folder), fix="Create it, or name another one")
+        self.folder = folder
+        self._reported = self._last = take_snapshot(folder)
+
+    def changed(self) -> list[Path]:
+        """Files that are new or changed since they were last returned, and are not being written now."""
+        now, before = take_snapshot(self.folder), self._last
+        self._last = now
+        files = [file for file, state in now.items() if self._reported.get(file) != state and before.get(file) == state]
+        # A file that is being written keeps its old entry, so that it is returned once it is finished.
+        self._reported = {
+            file: state if file in files else self._reported.get(file, (-1, -1)) for file, state in now.items()
+        }
+        return files
+
+
+def watch(
+    watcher: FolderWatcher, interval: float, stop: threading.Event, on_change: Callable[[Path, Sequence[Path]], None]
+) -> None:
+    """Call `on_change` with new and changed files, checked every `interval` seconds until `stop` is set."""
+    while not stop.wait(interval):
+        if files := watcher.changed():
+            on_change(watcher.folder, files)
+
+
+def emit_changed(folder: Path, files: Sequence[Path]) -> None:
+    """Send one event for all files that changed together."""
+    from prefect.events import emit_event
+
+    names = [str(file.relative_to(folder)) for file in files]
+    print(f"new data in {folder}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}", flush=True)
+    emit_event(EVENT, resource={"prefect.resource.id": resource_id(folder)}, payload={"files": names})

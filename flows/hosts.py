@@ -1,0 +1,177 @@
+"""Stages on several hosts: each host serves the flow `stage` from its own clone, and all share one DVC remote.
+
+A host runs `python -m flows.workers`; `python -m flows.pipeline --workers` sends stages to the hosts. A host pulls the
+inputs, runs the stage, and pushes outputs and run cache. The coordinator then pulls the result from the run cache, and
+it alone writes the dvc.lock that is committed.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from flows import process
+from flows.artifacts import Outcome
+from flows.graph import Stage
+from flows.orphan_guard import OrphanGuard
+from flows.sweep_config import check_committed
+from flows.untracked import untracked_inputs
+from posttrain.compare.experiments import git
+from posttrain.errors import PipelineError, PosttrainError
+from posttrain.params import read
+from posttrain.recorded_runs import check_and_sync
+from posttrain.user_text import push_notes
+
+FLOW = "stage"
+_POLL = 1.0
+_MESSAGE_LINES = 12
+_START_TIMEOUT = 60.0
+"""Prefect lists a dead host as ready for up to a minute; a stage that it does not start goes to another host."""
+_LOST = "LOST"
+_CANCEL_TIMEOUT = 30.0
+"""How long a host may take to end a cancelled stage; a dead one never reports it."""
+
+
+def run_stage(root: Path, name: str, commit: str, timeout: float | None) -> None:
+    """Pull, run and push one stage on a host; a step that fails is an error with its last lines."""
+    head = git("rev-parse", "HEAD").strip()
+    if head != commit:
+        fix = f"In {root} on {socket.gethostname()}: git fetch && git checkout {commit[:12]}"
+        raise PipelineError(what=f"this clone is at {head[:12]}, the flow at {commit[:12]}", where=str(root), fix=fix)
+    with OrphanGuard() as guard:
+        # Without -s: upstream stages ran elsewhere and come from the run cache, which --pull fetches.
+        # Without --allow-missing: it treats a stage without dependencies that never ran as unchanged.
+        _dvc(root, guard, "repro", "--pull", name, timeout=timeout)
+        _dvc(root, guard, "push", "--run-cache")
+
+
+def push_results(root: Path) -> None:
+    """Push the coordinator's own results, so that no host runs these stages again: hosts see only the remote."""
+    for line in push_notes(read()):
+        print(line, file=sys.stderr, flush=True)
+    with OrphanGuard() as guard:
+        _dvc(root, guard, "push", "--run-cache")
+
+
+def pull_result(root: Path, name: str) -> None:
+    """Pull the result of a host from the remote's run cache and record it in the coordinator's dvc.lock."""
+    with OrphanGuard() as guard:
+        _dvc(root, guard, "repro", "--pull", name)
+
+
+class Workers:
+    """The hosts that serve now; each runs one stage at a time."""
+
+    def __init__(self, root: Path) -> None:
+        check_committed("--workers", "Commit them, because hosts check out the commit: git commit -a")
+        if untracked := untracked_inputs():
+            what, fix = f"neither in git nor in DVC: {', '.join(untracked)}", f"Track it: dvc add {untracked[0]}"
+            raise PipelineError(what=what, where="--workers", fix=f"{fix}, git add, git commit")
+        self._root = root
+        self._commit = git("rev-parse", "HEAD").strip()
+        self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._pulling = threading.Lock()
+        hosts = _serving_hosts()
+        if not hosts:
+            fix = "Start one in each clone: python -m flows.workers, with the same PREFECT_API_URL"
+            raise PipelineError(what="no host serves stages", where="--workers", fix=fix)
+        self._serving = set(hosts)
+        for host in hosts:
+            self._free.put(host)
+        push_results(root)
+
+    def run(self, stage: Stage, cancel: threading.Event) -> Outcome:
+        """Run the stage on a free host, then pull its result."""
+        start, message = time.monotonic(), "no host is left"
+        while (host := self._next_free(cancel)) is not None:
+            state = ""
+            try:
+                state, message = _run_on(host, stage, self._commit, cancel)
+            finally:
+                if state == _LOST:
+                    self._serving.discard(host)
+                else:
+                    self._free.put(host)
+            if state != _LOST:
+                return self._outcome(stage, host, state, message, start)
+        if cancel.is_set():
+            return Outcome("Cancelled", message=f"{stage.name}: not started")
+        return Outcome("Failed", time.monotonic() - start, f"stage '{stage.name}' was not started: {message}")
+
+    def _outcome(self, stage: Stage, host: str, state: str, message: str, start: float) -> Outcome:
+        if state == "CANCELLED":
+            return Outcome("Cancelled", time.monotonic() - start, f"{stage.name}: cancelled on {host}")
+        if state != "COMPLETED":
+            what = f"stage '{stage.name}' failed on {host}:\n{message}"
+            return Outcome("Failed", time.monotonic() - start, what)
+        try:
+            with self._pulling:
+                pull_result(self._root, stage.name)
+                check_and_sync(self._root, stage.name)
+        except PosttrainError as error:
+            return Outcome("Failed", time.monotonic() - start, str(error))
+        return Outcome("Completed", time.monotonic() - start, f"on {host}")
+
+    def _next_free(self, cancel: threading.Event) -> str | None:
+        while self._serving and not cancel.is_set():
+            try:
+                return self._free.get(timeout=_POLL)
+            except queue.Empty:
+                continue
+        return None
+
+
+def _dvc(root: Path, guard: OrphanGuard, *words: str, timeout: float | None = None) -> None:
+    command = process.Command([sys.executable, "-m", "dvc", "--wait-for-lock", *words], root, os.environ, timeout)
+    ended = process.run(command, write=lambda line: print(line, flush=True), cancel=threading.Event(), guard=guard)
+    timed_out = ended.reason is process.Reason.TIMED_OUT
+    if ended.code or timed_out:
+        how = f"timed out after {ended.seconds:.0f} s" if timed_out else f"ended with exit code {ended.code}"
+        tail = "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
+        fix = "Fix it there and run the flow again"
+        raise PipelineError(what=f"dvc {words[0]} {how}:\n{tail}\n", where=str(root), fix=fix)
+
+
+def _serving_hosts() -> list[str]:
+    """The hosts whose process has sent the server a recent heartbeat."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+    from prefect.client.schemas.objects import DeploymentStatus
+
+    with get_client(sync_client=True) as client:
+        deployments = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])))
+    return sorted(one.name for one in deployments if one.status == DeploymentStatus.READY and not one.paused)
+
+
+def _run_on(host: str, stage: Stage, commit: str, cancel: threading.Event) -> tuple[str, str]:
+    """Run the stage on the host and wait, passing a cancellation on; the type and the message of its last state."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.objects import StateType
+    from prefect.deployments import run_deployment
+    from prefect.states import Cancelled, Cancelling
+
+    parameters = {"name": stage.name, "commit": commit, "timeout": stage.needs.timeout}
+    run: Any = run_deployment(f"{FLOW}/{host}", parameters=parameters, timeout=0)
+    cancelled_at, scheduled_at = 0.0, time.monotonic()
+    with get_client(sync_client=True) as client:
+        while True:
+            state = client.read_flow_run(run.id).state
+            if state is not None and state.is_final():
+                return state.type.value, state.message or ""
+            if cancel.wait(_POLL) and not cancelled_at:
+                client.set_flow_run_state(run.id, Cancelling(), force=True)
+                cancelled_at = time.monotonic()
+            elif cancelled_at:
+                time.sleep(_POLL)
+            waiting = state is None or state.type is StateType.SCHEDULED
+            if cancelled_at and (waiting or time.monotonic() - cancelled_at > _CANCEL_TIMEOUT):
+                return StateType.CANCELLED.value, "not started" if waiting else "the host does not answer"
+            if waiting and time.monotonic() - scheduled_at > _START_TIMEOUT:
+                client.set_flow_run_state(run.id, Cancelled(), force=True)
+                return _LOST, f"{host} has not started it within {_START_TIMEOUT:.0f} s. Is it still running?"

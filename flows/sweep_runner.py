@@ -1,0 +1,174 @@
+"""Runs a sweep's experiments as Prefect tasks, several at once, each by `dvc exp run --temp` in a process group."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prefect import Task, flow
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.exceptions import TerminationSignal
+from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
+from prefect.states import Cancelled, Completed, Failed
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from flows import notify, process
+from flows.artifacts import Outcome
+from flows.gpu_slots import GpuSlots
+from flows.graph import Needs, Stage
+from flows.orphan_guard import TERMINATION_STEPS, OrphanGuard
+from flows.run import filter_repeated_failures, watch_for_cancellation
+from flows.sweep_config import Trial
+from posttrain.compare.experiments import TIMES
+from posttrain.workspace import write_json
+
+_MESSAGE_LINES = 12
+_STAGE_LINES = ("Running stage '", "Stage '", "ERROR", "error:")
+"""The lines that go to Prefect; the experiment's log has all."""
+
+
+class StageTimes:
+    """Measures each stage's time from DVC's output and saves it at once; DVC itself records no times.
+
+    A stage that finished before a kill comes from the run cache later, and keeps its first time.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._seconds: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        self._running, self._started = "", 0.0
+
+    def __call__(self, line: str) -> None:
+        if "resumes from the checkpoint" in line:
+            self._running = ""  # the rest of a resumed stage is not its whole time
+        if line.startswith(("Running stage '", "Stage '", "Updating lock file", "Ran experiment")):
+            self._close()
+            if line.startswith("Running stage '"):
+                self._running, self._started = line.split("'")[1], time.monotonic()
+
+    def _close(self) -> None:
+        if self._running:
+            self._seconds[self._running] = round(time.monotonic() - self._started, 2)
+            write_json(self._file, self._seconds)
+        self._running = ""
+
+
+class SweepRunner:
+    """Runs experiments and holds the state that the tasks of one sweep share."""
+
+    def __init__(
+        self,
+        root: Path,
+        pending: Sequence[Trial],
+        targets: Sequence[str],
+        untracked: Sequence[str],
+        gpus: int,
+        guard: OrphanGuard,
+    ) -> None:
+        self.root, self.pending, self.targets, self.untracked, self.guard = root, pending, targets, untracked, guard
+        self.outcomes: dict[str, Outcome] = {}
+        self.cancel = threading.Event()
+        self._needs = Needs(gpus=gpus)
+        self._slots = GpuSlots([Stage("trial", (), self._needs, ())])
+        self._started, self._lock = time.monotonic(), threading.Lock()
+
+    def run(self, trial: Trial) -> State[Any]:
+        """Run one experiment; Prefect records the returned state."""
+        outcome = self._run_once(trial)
+        with self._lock:
+            self.outcomes[trial.name] = outcome
+            self._print_progress(trial, outcome)
+        if outcome.state == "Failed":
+            return Failed(message=outcome.message)
+        if outcome.state == "Cancelled":
+            return Cancelled(message=outcome.message)
+        return Completed(message=outcome.message)
+
+    def _run_once(self, trial: Trial) -> Outcome:
+        if self.cancel.is_set():
+            return Outcome("Cancelled", message=f"{trial.name}: not started")
+        words = [sys.executable, "-m", "dvc", "--wait-for-lock", "exp", "run", "--temp", "-n", trial.name]
+        words += [*trial.dvc_options(), *(f"--copy-paths={path}" for path in self.untracked), *self.targets]
+        folder = self.root / TIMES
+        folder.mkdir(exist_ok=True)
+        times = StageTimes(folder / f"{trial.name}.json")
+        with (
+            self._slots.acquire(Stage(trial.name, (), self._needs, ()), self.cancel) as gpu_env,
+            (folder / f"{trial.name}.log").open("w", encoding="utf-8") as log,
+        ):
+            info = get_run_logger().info
+
+            def write(line: str) -> None:
+                times(line)
+                print(line, file=log, flush=True)
+                if line.startswith(_STAGE_LINES):
+                    info(line)
+
+            env = {**os.environ, "PYTHONUNBUFFERED": "1", **gpu_env}
+            command = process.Command(words, self.root, env)
+            ended = process.run(command, write=write, cancel=self.cancel, guard=self.guard)
+        if ended.reason is process.Reason.CANCELLED:
+            return Outcome("Cancelled", ended.seconds, f"{trial.name}: cancelled after {ended.seconds:.1f} s")
+        if ended.code == 0:
+            return Outcome("Completed", ended.seconds)
+        tail = "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
+        return Outcome("Failed", ended.seconds, f"'{trial.name}' failed (exit code {ended.code}):\n{tail}")
+
+    def _print_progress(self, trial: Trial, outcome: Outcome) -> None:
+        """Print a line for the experiment, with the estimated time for the rest."""
+        done, elapsed = len(self.outcomes), time.monotonic() - self._started
+        left = (len(self.pending) - done) * elapsed / done
+        eta = f", about {left / 60:.0f} min left" if left > 90 else f", about {left:.0f} s left" if left else ""
+        count = f"[{done}/{len(self.pending)}]"
+        print(f"{count} {trial.name}  {outcome.state}  {outcome.seconds:.1f} s{eta}", flush=True)
+
+
+def run_sweep(name: str, runner: SweepRunner, jobs: int, warm_up: int) -> State[Any]:
+    """Run the pending trials as a flow run, the first `warm_up` of them before all others, and return its state."""
+    pool: Any = ThreadPoolTaskRunner(max_workers=jobs)
+
+    @flow(name=f"sweep-{name}", task_runner=pool, persist_result=False, on_failure=[notify.on_failure])
+    def sweep() -> State[Any]:
+        try:
+            with watch_for_cancellation(runner.cancel):
+                _submit_and_wait(runner, warm_up)
+        except KeyboardInterrupt:
+            return Cancelled(message="Interrupted by SIGINT")
+        if runner.cancel.is_set():
+            return Cancelled(message="Cancelled from Prefect")
+        failed = [outcome.message for outcome in runner.outcomes.values() if outcome.state == "Failed"]
+        if failed:
+            return Failed(message="\n".join(failed))
+        return Completed(message=f"{len(runner.pending)} experiments have run")
+
+    filter_repeated_failures()
+    return sweep(return_state=True)
+
+
+def _submit_and_wait(runner: SweepRunner, warm_up: int) -> None:
+    futures: list[PrefectFuture[Any]] = []
+    try:
+        for trial in runner.pending:
+            run = Task(
+                runner.run, name=trial.name, task_run_name=trial.name, cache_policy=NO_CACHE, persist_result=False
+            )
+            futures.append(run.submit(trial, return_state=False))
+            if len(futures) == warm_up:
+                for future in futures:
+                    future.wait()
+        for future in futures:
+            future.wait()
+    except (KeyboardInterrupt, SystemExit, TerminationSignal):
+        runner.cancel.set()
+        timeout = sum(seconds for _, seconds in TERMINATION_STEPS) + 5
+        for future in futures:
+            future.wait(timeout=timeout)
+        raise
