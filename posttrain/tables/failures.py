@@ -9,8 +9,8 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.params import did_you_mean
-from posttrain.tables.checks import SchemaError, SchemaErrorReason, SchemaErrors, ValidationDepth, validating
 from posttrain.tables.columns import COLUMNS, OPTIONAL, Kind
+from posttrain.tables.pandera_import import SchemaError, SchemaErrorReason, SchemaErrors, ValidationDepth, validation
 from posttrain.tables.schemas import schema_of
 
 LISTED: Final = 10
@@ -28,7 +28,7 @@ class Failure:
 
 def structure_failures(frame: pl.DataFrame, kind: Kind) -> list[str]:
     """Missing, unknown and misplaced columns, and columns of another type, one sentence each."""
-    with validating(ValidationDepth.SCHEMA_ONLY):
+    with validation(ValidationDepth.SCHEMA_ONLY):
         try:
             schema_of(kind).validate(frame.lazy(), lazy=True)
         except SchemaErrors as errors:
@@ -38,7 +38,7 @@ def structure_failures(frame: pl.DataFrame, kind: Kind) -> list[str]:
 
 def row_failures(frame: pl.DataFrame, kind: Kind) -> list[Failure]:
     """Every rule that some row breaks; the frame must have the right columns."""
-    with validating(ValidationDepth.SCHEMA_AND_DATA):
+    with validation(ValidationDepth.SCHEMA_AND_DATA):
         try:
             schema_of(kind).validate(frame, lazy=True)
         except SchemaErrors as errors:

@@ -7,7 +7,6 @@ from typing import Final
 
 import polars as pl
 
-from posttrain.tables.checks import pa
 from posttrain.tables.columns import (
     COLUMNS,
     CONTENT,
@@ -22,6 +21,7 @@ from posttrain.tables.columns import (
     Kind,
     row_ids,
 )
+from posttrain.tables.pandera_import import pa
 
 CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
 _LOGP_TOLERANCE: Final = 1e-4
