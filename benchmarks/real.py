@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.machine import machine
-from posttrain.compare.chosen import choose
-from posttrain.compare.measured import Measured, scores
+from posttrain.compare.evaluated import Measured, scores
+from posttrain.compare.selection import choose
 from posttrain.compare.statistics import ALPHA, difference
 from posttrain.measure.timings import FOLDER, read_timings
 from posttrain.params import at, read

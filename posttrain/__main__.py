@@ -250,7 +250,7 @@ def _looked_up(arguments: argparse.Namespace) -> str:
         case "preview":
             return _preview(arguments)
         case "where":
-            from posttrain.where.found import where
+            from posttrain.where.report import where
 
             return where(arguments.row, arguments.form)
         case "params":
@@ -344,7 +344,7 @@ def _reported(arguments: argparse.Namespace) -> str:
 
 def _not_current() -> dict[str, str]:
     from posttrain.params import read
-    from posttrain.report.state import not_current
+    from posttrain.report.stale_results import not_current
     from posttrain.stage_table import policies
 
     return not_current(policies(read()))
@@ -367,8 +367,8 @@ def _checkpoints(arguments: argparse.Namespace) -> str:
 def _comparison(arguments: argparse.Namespace) -> str:
     import json
 
-    from posttrain.compare.chosen import choose
     from posttrain.compare.comparison import compare
+    from posttrain.compare.selection import choose
     from posttrain.compare.text import as_data, in_words
 
     found = compare(choose(arguments.names, arguments.policy, arguments.score, arguments.task), arguments.against)

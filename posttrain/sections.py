@@ -26,8 +26,8 @@ from posttrain.sampling.annotator import SamplesRun
 from posttrain.slots import NONE, PART
 from posttrain.stage_table import STAGES, Settings, group_of, policies
 from posttrain.tables.filters import FilterRun
+from posttrain.tables.find_files import matches
 from posttrain.tables.options import FileTable
-from posttrain.tables.places import matches
 from posttrain.tables.sources import FilesRun, listed_sources
 from posttrain.tables.sources import HubRun as HubTables
 from posttrain.tasks.task import TASKS, load_task, task_run

@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 
 from posttrain.errors import ParamsError
-from posttrain.evaluate.kept import kept_text, quiet, unquoted
-from posttrain.evaluate.measure import NOT_MEASURED, divergence, measured, rollouts_table, summary
+from posttrain.evaluate.completions import kept_text, quiet, unquoted
+from posttrain.evaluate.metrics import NOT_MEASURED, divergence, measured, rollouts_table, summary
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime

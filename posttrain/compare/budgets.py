@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from posttrain.compare.measured import Measured
+from posttrain.compare.evaluated import Measured
 from posttrain.compare.settings import Setting
 from posttrain.compare.statistics import Difference, Floats, difference
 from posttrain.params import check

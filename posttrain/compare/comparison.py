@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from posttrain.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
-from posttrain.compare.measured import Measured, scores
+from posttrain.compare.evaluated import Measured, scores
 from posttrain.compare.settings import Setting, grouped
 from posttrain.compare.statistics import ALPHA, Difference, Finding, difference, findings
 from posttrain.errors import PipelineError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posttrain.compare.measured import Measured
+from posttrain.compare.evaluated import Measured
 
 Flat = Mapping[str, str]
 LONGEST = 70

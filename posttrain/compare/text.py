@@ -8,7 +8,7 @@ from typing import Any
 
 from posttrain.compare.budgets import BUDGETS
 from posttrain.compare.comparison import Comparison, Mean, Pair, Training, verdict
-from posttrain.compare.measured import Score
+from posttrain.compare.evaluated import Score
 
 MOST_PAIRS = 15
 UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}

@@ -81,7 +81,7 @@ def current_summary(not_current: Mapping[str, str]) -> tuple[dict[str, Figures],
 
 def write_readme(not_current: Mapping[str, str]) -> str:
     """Put the table into README.md and the plot into docs/; says what was written."""
-    from posttrain.report.figure import draw
+    from posttrain.report.readme_plot import draw
 
     if not_current:
         label, reason = next(iter(not_current.items()))

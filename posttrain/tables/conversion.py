@@ -12,8 +12,8 @@ from posttrain.errors import DataError
 from posttrain.params import did_you_mean
 from posttrain.tables.columns import Kind
 from posttrain.tables.failures import printable, shown
+from posttrain.tables.find_files import Parts
 from posttrain.tables.layouts import NoLayoutError, convert, table_of, understood, wanted_columns
-from posttrain.tables.places import Parts
 from posttrain.tables.readers import Columns, Part, Row
 from posttrain.tables.source_columns import ColumnOptions
 from posttrain.tables.turns import OddRowError

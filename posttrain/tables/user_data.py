@@ -20,10 +20,10 @@ from posttrain.measure.phases import phase
 from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, Split, with_ids
 from posttrain.tables.conversion import ORIGIN, Refused, read_parts
 from posttrain.tables.failures import LISTED, Failure, rejected_rows, row_failures, sentences
+from posttrain.tables.find_files import Finder, Parts
 from posttrain.tables.hub_data import hub_parts
 from posttrain.tables.mixing import mixed
 from posttrain.tables.options import FileTable, HubTable, Source, numbered
-from posttrain.tables.places import Finder, Parts
 from posttrain.tables.store import rejected_path, write_parquet
 from posttrain.tables.user_splits import Say, check_splits, counted, divide, own_splits, selected, split_shares
 

@@ -12,7 +12,7 @@ from posttrain.params import Params
 from posttrain.tables.columns import SPLITS, Kind, Split
 from posttrain.tables.conversion import ORIGIN, Converted, Refused
 from posttrain.tables.failures import printable, shown
-from posttrain.tables.places import Parts
+from posttrain.tables.find_files import Parts
 from posttrain.tables.splits import SPLIT_NAMES, divided, meaning
 
 Say = Callable[[str], None]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.digests import listed
+from posttrain.where.query import Wanted
 from posttrain.where.search import in_bytes, in_file
-from posttrain.where.wanted import Wanted
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from posttrain.tables.store import DECODE_ERRORS
-from posttrain.where.wanted import Wanted
+from posttrain.where.query import Wanted
 
 MOST: Final = 100
 """Places that are looked for in a file that is no table."""

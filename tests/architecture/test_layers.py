@@ -31,7 +31,7 @@ LAYERS = (
     {"posttrain.digests", "posttrain.user_code"},
     {"posttrain.params"},
     {"posttrain.formats", "posttrain.renames"},
-    {"posttrain.hub", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
+    {"posttrain.hub_errors", "posttrain.progress", "posttrain.workspace", "posttrain.lock"},
     {"posttrain.errors", "posttrain.rollout", "posttrain.entries"},
     {"posttrain"},
 )

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posttrain.compare.chosen import choose
 from posttrain.compare.comparison import compare, verdict
 from posttrain.compare.experiments import git
+from posttrain.compare.selection import choose
 from posttrain.compare.text import as_data, conclusion, in_words
 from posttrain.errors import PosttrainError
 from posttrain.tables.columns import from_rows

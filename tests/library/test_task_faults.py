@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from posttrain.errors import DataError
-from posttrain.evaluate.measure import measured
+from posttrain.evaluate.metrics import measured
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params import read_yaml
 from posttrain.rewards.reward import Context, Reward, RewardSum, Term

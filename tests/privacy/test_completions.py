@@ -10,16 +10,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.compare.measured import read_measured
+from posttrain.compare.evaluated import read_measured
 from posttrain.errors import DataError
-from posttrain.evaluate.kept import SAMPLED_PROMPTS, kept_text
+from posttrain.evaluate.completions import SAMPLED_PROMPTS, kept_text
 from posttrain.evaluate.settings import Completions
 from posttrain.preview.show import preview
 from posttrain.report.build import build_report
 from posttrain.tables.columns import ROLLOUT_TEXT, from_rows
 from posttrain.tables.store import read_table, write_table
+from posttrain.where.query import Wanted
 from posttrain.where.search import in_file
-from posttrain.where.wanted import Wanted
 from stages.evaluate import main
 from tests.library.models import tiny_folder
 from tests.report import workspace

@@ -11,7 +11,7 @@ import pytest
 
 from flows.workers import share
 from posttrain.errors import DataError
-from posttrain.where.found import find, where
+from posttrain.where.report import find, where
 from tests.pipeline.test_project import LIBRARY, command, posttrain
 from tests.privacy.guide import ADDRESS, LINE, project
 from tests.workspace import ROOT, environment

@@ -7,9 +7,9 @@ from pathlib import Path
 import polars as pl
 
 from posttrain.report.curves import read_curve, thinned
-from posttrain.report.figure import smoothed
 from posttrain.report.lineage import differing, flattened
 from posttrain.report.policies import Policy, measured
+from posttrain.report.readme_plot import smoothed
 from posttrain.report.samples import lengths
 from posttrain.report.summary import from_json, gains, score_name, summarize, to_json
 from tests.report import workspace

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.evaluate.kept import kept_text
+from posttrain.evaluate.completions import kept_text
 from posttrain.evaluate.settings import Completions
 from posttrain.tables.columns import from_rows, with_ids
 from posttrain.tables.store import read_table, write_table

@@ -13,9 +13,9 @@ from posttrain.digests import file_digest, recorded
 from posttrain.stage_table import STAGES
 from posttrain.user_text import cache_folder, remotes
 from posttrain.where.copies import blobs, cached_runs, experiments, objects
+from posttrain.where.query import Wanted, asked, texts_of
 from posttrain.where.runs import affected
 from posttrain.where.search import in_file, table_rows, workspace_files
-from posttrain.where.wanted import Wanted, asked, texts_of
 from posttrain.workspace import checkpoint_path, model_path
 
 LISTED = 5

@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from posttrain.compare.evaluated import Measured, Score, check_same_prompts, read_measured
 from posttrain.compare.experiments import Experiment, experiments, fetch, named, settings_of
-from posttrain.compare.measured import Measured, Score, check_same_prompts, read_measured
 from posttrain.compare.settings import Flat, differing
 from posttrain.errors import PipelineError
 from posttrain.params import PARAMS_FILE, did_you_mean, read
