@@ -15,7 +15,7 @@ from posttrain.errors import DataError, ParamsError, PosttrainError
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
 from posttrain.rollout import Message, Rollout
 from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, with_ids
-from posttrain.tables.failures import row_failures, sentences, structure_failures
+from posttrain.tables.failures import failure_lines, row_failures, structure_failures
 from posttrain.user_code import is_import_path, load_object
 
 Figures = Mapping[str, float]
@@ -154,7 +154,7 @@ def _ordered(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
 def _check_rows(name: str, generator: Generator, tables: Mapping[Kind, pl.DataFrame]) -> None:
     for kind, frame in tables.items():
         if failures := row_failures(frame, kind):
-            told = "\n  ".join(sentences(frame, failures))
+            told = "\n  ".join(failure_lines(frame, failures))
             count = pl.concat([one.rows for one in failures]).n_unique()
             what = f"{count:,} of {frame.height:,} rows of its `{kind}` table (counted from 0) break a rule:\n  {told}"
             raise _fault(name, generator, what, "Fix the function")

@@ -12,7 +12,7 @@ import pytest
 
 from posttrain.compare.evaluated import read_measured
 from posttrain.errors import DataError
-from posttrain.evaluate.completions import SAMPLED_PROMPTS, kept_text
+from posttrain.evaluate.completions import SAMPLED_PROMPTS, select_text
 from posttrain.evaluate.settings import Completions
 from posttrain.preview.show import preview
 from posttrain.report.build import build_report
@@ -78,11 +78,11 @@ def test_the_sample_is_the_same_for_every_policy(finished: Path) -> None:
 
 def test_what_is_left_out_has_its_length_and_log_prob() -> None:
     rows = from_rows(workspace.rollouts("sft"), "rollouts")
-    none = kept_text(rows, "none")
+    none = select_text(rows, "none")
     assert none.select(ROLLOUT_TEXT).null_count().row(0) == (rows.height,) * len(ROLLOUT_TEXT)
     assert none["length"].to_list() == [len(one) for one in rows["logps"]]
     assert none["logp"].to_list() == [sum(one) for one in rows["logps"]]
-    assert kept_text(rows, "full").equals(rows)
+    assert select_text(rows, "full").equals(rows)
 
 
 @pytest.fixture(scope="module")
