@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any, Final
 
-RESULT: Final = Path(__file__).resolve().parents[1] / "results" / "data.json"
 SECONDS, MEGABYTES = 300.0, 2000.0
 """The target for reading, checking, deduplicating, splitting and tokenizing a million rows."""
 WHAT: Final = {
@@ -27,14 +24,7 @@ check tables against a schema, or keep content from forging markup.
 """
 
 
-def data_lines() -> list[str]:
-    """The section, or that it is not measured yet."""
-    if not RESULT.is_file():
-        return ["## A million rows", "", "Not measured yet."]
-    return lines(json.loads(RESULT.read_text(encoding="utf-8")))
-
-
-def lines(found: dict[str, Any]) -> list[str]:
+def data_lines(found: dict[str, Any]) -> list[str]:
     """The section from what was measured."""
     steps = found["steps"]
     table = [

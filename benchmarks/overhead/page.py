@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from pathlib import Path
 from typing import Any, Final
 
-RESULT: Final = Path(__file__).resolve().parents[1] / "results" / "overhead.json"
 START_TARGET, DVC_TARGET, FLOW_TARGET, TABLE_TARGET = 1.3, 1.2, 2.5, 5.0
 
 HEAD: Final = """## The pipeline itself
@@ -36,14 +33,7 @@ ratio of about 2.75 on 12 stages, which misses the target.
 TABLES: Final = "**The checks of a million rows** (pandera, every rule of the table), eagerly as a stage makes them."
 
 
-def overhead_lines() -> list[str]:
-    """The section, or that it is not measured yet."""
-    if not RESULT.is_file():
-        return ["## The pipeline itself", "", "Not measured yet."]
-    return lines(json.loads(RESULT.read_text(encoding="utf-8")))
-
-
-def lines(found: dict[str, Any]) -> list[str]:
+def overhead_lines(found: dict[str, Any]) -> list[str]:
     """The section from what was measured."""
     sides = found["sides"]
     return [

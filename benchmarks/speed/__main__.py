@@ -14,9 +14,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import RESULTS
+from benchmarks.performance_page import write_page
 from benchmarks.speed.cases import COMPARED, SCALING, TINY
-from benchmarks.speed.page import write_page
-from benchmarks.speed.run import RESULTS, ROOT, alternate, median, ratios
+from benchmarks.speed.run import alternate, median, ratios
 
 BF16 = ("posttrain_bf16", "trl_bf16")
 ONCE = ("trl_default", *BF16)
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> int:
             for turn in range(1, min(options.rounds, 3) + 1):
                 for case in cases:
                     alternate(case, ("posttrain",), turn)
-    write_page(RESULTS, ROOT / "docs" / "performance.md")
+    write_page()
     return 0
 
 

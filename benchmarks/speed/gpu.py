@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks import RESULTS, ROOT
 from benchmarks.machine import versions
 from benchmarks.speed.case import Case, Row, Shape, batches
 from benchmarks.speed.cases import GPU
-from benchmarks.speed.run import RESULTS, ROOT, Reports, alternate, median, ratios
+from benchmarks.speed.run import Reports, alternate, median, ratios
 
 PAGE = ROOT / "docs" / "performance-gpu.md"
 H100_PEAK = 989.0

@@ -105,7 +105,7 @@ def test_no_secret_gets_into_what_dvc_writes(own_workspace: Path, monkeypatch: p
         ("base.folders.mine.path", "../other", "base_folders mine", "leads out of the workspace"),
         ("base.folders.mine.path", "linked", "base_folders mine", "leads out of the workspace"),
         ("base.hub.theirs.name", "../other", "base_hub theirs", "base.hub: ../other: the model '../other'"),
-        ("data.files.mine.path", "../other", "data_files mine", "leads out of the workspace"),
+        ("data.files.mine.path", "../other", "data_files mine", "is outside the workspace"),
         ("data.files.mine.chat.path", "../../other", "data_files mine", "data.files.mine"),
         ("data.hub.theirs.chat.name", "../other", "data_hub theirs", "data.hub.theirs.chat.name"),
         ("evaluate.settings.reference", "../../other", "evaluate sft", "evaluate.settings.reference"),

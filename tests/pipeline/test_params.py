@@ -195,7 +195,7 @@ def test_a_run_has_a_name_that_a_folder_can_have(name: str | int) -> None:
             f"data: {{hub: {{m: {{chat: {{{HUB}, heldout_share: 0.1}}, pairs: {{{HUB}}}}}}}}}",
             "chat.heldout_share = 0.1, pairs.heldout_share = 0.05: a problem of two tables would be in different",
         ),
-        ("data: {files: {m: {path: mine}}}", "it names no table. Give it one of: corpus, chat, prompts, pairs,"),
+        ("data: {files: {m: {path: mine}}}", "it has no table. Give it one of: corpus, chat, prompts, pairs,"),
         ("base: {folders: {m: {path: mine}}}", "base.folders.m.path = 'mine': it has no config.json. Give the folder"),
         (
             "base: {hub: {m: {name: Qwen/Qwen3-0.6B, revision: main}}}",

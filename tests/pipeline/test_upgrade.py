@@ -220,7 +220,7 @@ def test_tables_of_other_formats(tmp_path: Path) -> None:
     pq.write_table(arrow.replace_schema_metadata(None), file)
     assert read_table(file, "chat").equals(table_of("chat")), "without a format, and right"
     pq.write_table(arrow.drop_columns(["id"]).replace_schema_metadata(None), file)
-    with pytest.raises(TableError, match=r"an earlier version of posttrain made it .* posttrain upgrade"):
+    with pytest.raises(TableError, match=r"an earlier version of posttrain wrote it .* posttrain upgrade"):
         read_table(file, "chat")
     pq.write_table(arrow.replace_schema_metadata({"posttrain.format": "3"}), file)
     with pytest.raises(TableError, match="made by a newer posttrain"):

@@ -217,12 +217,12 @@ def test_a_template_needs_its_columns_in_every_row() -> None:
         (
             "prompts",
             {"template": {"promt": "{text}"}},
-            "'promt' is not a column of a layout of a 'prompts' table. Did you",
+            "a 'prompts' table has no column 'promt'. Did you",
         ),
         (
             "prompts",
             {"rename": {"text": "prompt"}, "info": ["levl"]},
-            "no column 'levl' to keep as info. Did you mean 'level'?",
+            "no column 'levl' to put into info. Did you mean 'level'?",
         ),
         ("corpus", {"info": ["level"]}, "here.info: a 'corpus' table has no column info"),
     ],
@@ -236,13 +236,13 @@ def test_columns_that_are_not_there(kind: Kind, params: Row, told: str) -> None:
 @pytest.mark.parametrize(
     ("params", "told"),
     [
-        ({"template": {"prompt": "{a.b}"}}, "braces hold the name of a column and nothing else"),
-        ({"template": {"prompt": "{a!r}"}}, "braces hold the name of a column"),
-        ({"template": {"prompt": "{}"}}, "braces hold the name of a column"),
+        ({"template": {"prompt": "{a.b}"}}, "put only the name of a column into braces"),
+        ({"template": {"prompt": "{a!r}"}}, "put only the name of a column into braces"),
+        ({"template": {"prompt": "{}"}}, "put only the name of a column into braces"),
         ({"template": {"prompt": "{a"}}, "expected '}' before end of string"),
         (
             {"template": {"prompt": "{a}"}, "rename": {"b": "prompt"}},
-            "'prompt' is made twice, by 'rename' and otherwise",
+            "the column 'prompt' is made twice, once by `rename`",
         ),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from posttrain.errors import DataError, ParamsError, TableError
 from posttrain.params import check
-from posttrain.tables.mixing import shares
+from posttrain.tables.mixing import rows_per_source
 from posttrain.tables.options import FileTable
 from posttrain.tables.sources import FilesRun, HubRun, file_tables
 from posttrain.tables.store import check_table
@@ -78,7 +78,7 @@ def test_a_pattern_names_splits_as_a_folder_does(capsys: pytest.CaptureFixture[s
         ("d/*.txt", "no data file matches d/*.txt"),
         ("nowhere/*.jsonl", "no data file matches nowhere/*.jsonl"),
         ("*/../../*.jsonl", "is not in the folder"),
-        ("out/*.jsonl", "leads out of the workspace"),
+        ("out/*.jsonl", "is outside the workspace"),
     ],
 )
 def test_patterns_that_match_nothing_that_is_read(path: str, told: str, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_list_without_weights_is_all_rows_in_its_order(capsys: pytest.CaptureF
     table = load({"path": "a.jsonl"}, {"path": "b.jsonl"}, {"path": "c.jsonl"}, heldout_share=0.0)
     assert asked(table) == [*range(50, 70), *range(30), *range(70, 80)], "what two sources have is kept once"
     assert capsys.readouterr().err.splitlines() == [
-        "here.chat: 10 rows left out: the same as an earlier row of their split",
+        "here.chat: 10 rows left out: duplicates of an earlier row of the same split",
         "here.chat: 70 rows: 60 train, 0 held out",
     ]
 
@@ -140,16 +140,16 @@ def test_sources_of_other_layouts_are_mixed_by_weight(capsys: pytest.CaptureFixt
 
 
 def test_shares() -> None:
-    assert shares([100, 300], [2, 1]) == [100, 50]
-    assert shares([100, 30], [2, 1]) == [60, 30]
-    assert shares([10, 10, 10], [1, 1, 1]) == [10, 10, 10]
-    assert shares([7, 100], [0.1, 0.7]) == [7, 49]
+    assert rows_per_source([100, 300], [2, 1]) == [100, 50]
+    assert rows_per_source([100, 30], [2, 1]) == [60, 30]
+    assert rows_per_source([10, 10, 10], [1, 1, 1]) == [10, 10, 10]
+    assert rows_per_source([7, 100], [0.1, 0.7]) == [7, 49]
 
 
 def test_a_weight_that_leaves_nothing_is_refused() -> None:
     put("a.jsonl", 0, 5)
     put("b.jsonl", 10, 5)
-    with pytest.raises(DataError, match=r"here.chat: source 0 of the list: a.jsonl gives 5 training rows, and its wei"):
+    with pytest.raises(DataError, match=r"here.chat.0: with weight .* none of the 5 training rows of a.jsonl is used"):
         load({"path": "a.jsonl", "weight": 1}, {"path": "b.jsonl", "weight": 100}, heldout_share=0.0)
 
 
@@ -174,7 +174,7 @@ def test_the_bad_rows_of_all_sources_are_named(capsys: pytest.CaptureFixture[str
         load({**same, "bad_rows": "drop"}, {"path": "b.jsonl"})
     capsys.readouterr()
     assert load({**same, "bad_rows": "drop"}, {"path": "b.jsonl", "bad_rows": "drop"}).height == 40
-    assert "here.chat: 2 rows left out as bad (bad_rows: drop), e.g. b.jsonl line 21: " in capsys.readouterr().err
+    assert "here.chat: 2 rows left out (bad_rows: drop), e.g. b.jsonl line 21: " in capsys.readouterr().err
 
 
 def test_a_row_in_two_splits_is_refused() -> None:
@@ -192,7 +192,7 @@ def test_a_row_in_two_splits_is_refused() -> None:
         ([{"path": "a", "wieght": 1}], "here.chat.0.wieght: unknown key. Did you mean 'weight'?"),
         ([{"path": "a", "weight": 0}], "here.chat.0.weight = 0: "),
         (["a", {"weight": 1.0}], "here.chat.1.path is missing"),
-        ([{"path": "a", "weight": 1}, "b"], "here: chat.1 has no weight, and others have. Give every source one, or n"),
+        ([{"path": "a", "weight": 1}, "b"], "here: chat.1 has no weight, but others have one. Give every source a wei"),
         (
             ["a", {"path": "b", "test_share": 0.1}],
             "here: chat.0.test_share = 0.05, chat.1.test_share = 0.1: a problem of two tables would be in different",

@@ -45,43 +45,43 @@ def test_richer_valid_rows_pass(tmp_path: Path) -> None:
 
 CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("corpus", "text", {"text": " \n"}, "row 2, text = ' \\n': must not be blank"),
-    ("corpus", "text", {"text": "a\x00b"}, "row 2, text = 'a\\x00b': must hold no control characters; remove them"),
-    ("corpus", "text", {"text": LONG}, "must be at most 1,000,000 characters; cut it into documents"),
+    ("corpus", "text", {"text": "a\x00b"}, "row 2, text = 'a\\x00b': must not contain control characters; remove them"),
+    ("corpus", "text", {"text": LONG}, "must be at most 1,000,000 characters; split it into documents"),
     ("corpus", "split", {"split": "test"}, "row 2, split = 'test': must be one of train, heldout"),
     ("corpus", "split", {"split": None}, "row 2, split = None: must not be null"),
     ("corpus", "text", {"text": None}, "row 2, text = None: must not be null"),
-    ("chat", "messages", {"messages": []}, "row 2, messages = []: must hold a turn"),
-    ("chat", "messages", {"messages": user("hi")}, "must end with a turn of the assistant"),
-    ("chat", "messages", {"messages": assistant("hi")}, "must hold a user's turn"),
+    ("chat", "messages", {"messages": []}, "row 2, messages = []: must have a turn"),
+    ("chat", "messages", {"messages": user("hi")}, "must end with a turn of the role assistant"),
+    ("chat", "messages", {"messages": assistant("hi")}, "must have a user turn"),
     ("chat", "messages", {"messages": user(" ") + assistant("a")}, "each content must not be blank"),
     ("chat", "messages", {"messages": user("a") + assistant(None)}, "each content must not be blank"),  # type: ignore[arg-type]
     ("chat", "messages", {"messages": [None, *user("a"), *assistant("b")]}, "each role must be one of system, user"),
     ("chat", "messages", {"messages": [{"role": "bot", "content": "x"}]}, "each role must be one of system, user"),
-    ("chat", "messages", {"messages": user("a\x1b[2J") + assistant("b")}, "no content may hold control characters"),
+    ("chat", "messages", {"messages": user("a\x1b[2J") + assistant("b")}, "no content may contain control characters"),
     ("chat", "messages", {"messages": user(LONG) + assistant("b")}, "each content must be at most 1,000,000"),
     (
         "chat",
         "messages",
         {"messages": [*user("a"), SYSTEM, *assistant("b")]},
-        "only the first turn may be the system's",
+        "only the first turn may have the role system",
     ),
     ("chat", "problem", {"problem": ""}, "row 2, problem = '': must not be blank"),
     ("chat", "problem", {"problem": "p1", "split": "heldout"}, "row 2, problem = 'p1': must be in one split only"),
-    ("prompts", "prompt", {"prompt": user("a") + assistant("b")}, "must end with a turn of the user"),
+    ("prompts", "prompt", {"prompt": user("a") + assistant("b")}, "must end with a turn of the role user"),
     ("prompts", "answer", {"answer": None}, "row 2, answer = None: must not be null"),
     ("prompts", "split", {"split": "dev"}, "must be one of train, heldout, test"),
     ("pairs", "rejected", {"rejected": assistant("3 ")}, "must differ from chosen; drop the pair"),
-    ("pairs", "margin", {"margin": -0.5}, "must be finite and not below 0; 0 stands for unknown"),
-    ("pairs", "chosen", {"chosen": user("x")}, "must end with a turn of the assistant"),
-    ("pairs", "chosen", {"chosen": user("x") + assistant("y")}, "must be one turn; leave the prompt out of it"),
-    ("pairs", "rejected", {"rejected": []}, "row 2, rejected = []: must hold a turn"),
+    ("pairs", "margin", {"margin": -0.5}, "must be finite and not below 0; use 0 for unknown"),
+    ("pairs", "chosen", {"chosen": user("x")}, "must end with a turn of the role assistant"),
+    ("pairs", "chosen", {"chosen": user("x") + assistant("y")}, "must be one turn; remove the prompt from it"),
+    ("pairs", "rejected", {"rejected": []}, "row 2, rejected = []: must have a turn"),
     ("feedback", "completion", {"completion": assistant("")}, "each content must not be blank"),
     ("feedback", "label", {"label": None}, "row 2, label = None: must not be null"),
     (
         "rollouts",
         "completion_ids",
         {"completion_ids": [], "mask": [], "logps": []},
-        "must hold a token; keep the stop token",
+        "must have a token; keep the stop token",
     ),
     (
         "rollouts",
@@ -102,7 +102,7 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("rollouts", "sample", {"sample": 1}, "samples of one (policy, prompt_id, greedy) must be numbered 0..n-1"),
     ("rollouts", "policy", {"policy": ""}, "row 2, policy = '': must not be blank"),
     ("rollouts", "prompt_id", {"prompt_id": " "}, "row 2, prompt_id = ' ': must not be blank"),
-    ("rollouts", "prompt_id", {"problem": "other"}, "must name one problem; take both from the prompts table"),
+    ("rollouts", "prompt_id", {"problem": "other"}, "must belong to one problem; take both from the prompts table"),
 ]
 
 
@@ -160,7 +160,7 @@ def test_ids(kind: Kind, tmp_path: Path) -> None:
     message = assert_rejects(double, kind, tmp_path)
     assert "row 1, id = " in message
     assert "row 4, id = " in message
-    assert "must be unique; keep one row per id" in message
+    assert "must be unique; remove duplicate rows" in message
 
 
 def test_incomplete_group(tmp_path: Path) -> None:
@@ -178,14 +178,14 @@ def test_structure_failures_are_told_all_at_once(tmp_path: Path) -> None:
     frame = table_of("prompts").rename({"answer": "anwser"}).with_columns(pl.lit(1).alias("problem"))
     message = assert_rejects(frame, "prompts", tmp_path)
     assert "column 'answer' (str) is missing" in message
-    assert "column 'anwser' is not one of a 'prompts' table. Did you mean 'answer'?" in message
+    assert "column 'anwser' does not belong in a 'prompts' table. Did you mean 'answer'?" in message
     assert "column 'problem' has the type int32, not str" in message
     assert list(tmp_path.iterdir()) == []
 
 
 def test_column_order_and_turn_fields(tmp_path: Path) -> None:
     frame = table_of("corpus").select("split", "id", "text")
-    assert "is not in its place (the order is id, split, text)" in assert_rejects(frame, "corpus", tmp_path)
+    assert "is in the wrong place (the order is id, split, text)" in assert_rejects(frame, "corpus", tmp_path)
     swapped = pl.List(pl.Struct({"content": pl.String, "role": pl.String}))
     frame = table_of("chat").with_columns(pl.col("messages").cast(swapped))
     expected = "has the type list[struct{content: str, role: str}], not list[struct{role: str, content: str}]"
@@ -213,7 +213,7 @@ def test_rejected_file_holds_rows_and_reasons_and_goes_away(tmp_path: Path) -> N
     assert "3 failures in 2 of 4 rows" in message
     rejected = pl.read_parquet(rejected_path(target))
     assert rejected["row"].to_list() == [1, 3]
-    assert rejected["reason"][0] == "split must be one of train, heldout; name one of them; " + rejected["reason"][1]
+    assert rejected["reason"][0] == "split must be one of train, heldout; rename it; " + rejected["reason"][1]
     assert rejected["reason"][1] == "rejected must differ from chosen; drop the pair"
     assert rejected.drop("row", "reason").equals(bad[[1, 3]])
     check_table(table_of("pairs"), "pairs", target)
@@ -230,10 +230,10 @@ def test_validation_cannot_be_switched_off(tmp_path: Path, monkeypatch: pytest.M
 
 def test_disjoint_across_tables() -> None:
     chat, prompts = table_of("chat"), table_of("prompts", {1: {"split": "test"}})
-    with pytest.raises(TableError, match="1 of the problems are in more than one split") as caught:
+    with pytest.raises(TableError, match="1 problem is in more than one split") as caught:
         check_disjoint({"chat": chat, "prompts": prompts})
     assert "problem 'p1' is in train (chat), test (prompts)" in str(caught.value)
     check_disjoint({"chat": chat, "prompts": table_of("prompts"), "rollouts": table_of("rollouts")})
     twins = {split: table_of("corpus").with_columns(split=pl.lit(split)) for split in SPLITS["corpus"]}
-    with pytest.raises(TableError, match="4 of the ids are in more than one split"):
+    with pytest.raises(TableError, match="4 ids are in more than one split"):
         check_disjoint(twins)

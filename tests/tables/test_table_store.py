@@ -110,10 +110,10 @@ def test_killed_writer_leaves_the_old_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"", "this is no parquet file"),
+        (b"", "not a parquet file"),
         (b"PAR1", "the file is cut off"),
         (b"PAR1PAR1", "the file is cut off"),
-        (b"id,split,text\n1,train,a\n", "this is no parquet file (it begins with b'id,s', not with b'PAR1')"),
+        (b"id,split,text\n1,train,a\n", "not a parquet file (it begins with b'id,s', not with b'PAR1')"),
         (b"PAR1" + b"\xff" * 40 + b"PAR1", "parquet cannot be decoded"),
         (b"PAR1" + b"\x00" * 40 + b"\xff\xff\xff\x7fPAR1", "parquet cannot be decoded"),
     ],
@@ -130,7 +130,7 @@ def test_no_parquet(content: bytes, told: str, tmp_path: Path) -> None:
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(TableError, match=r"nothing.parquet: table not found. Run the stage that makes it"):
         read_table(tmp_path / "nothing.parquet", "corpus")
-    with pytest.raises(TableError, match="this is a folder, not a table"):
+    with pytest.raises(TableError, match="it is a folder, not a table"):
         read_table(tmp_path, "corpus")
 
 
