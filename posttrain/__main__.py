@@ -368,11 +368,11 @@ def _comparison(arguments: argparse.Namespace) -> str:
     import json
 
     from posttrain.compare.comparison import compare
-    from posttrain.compare.selection import choose
-    from posttrain.compare.text import as_data, in_words
+    from posttrain.compare.selection import select
+    from posttrain.compare.text import as_data, as_text
 
-    found = compare(choose(arguments.names, arguments.policy, arguments.score, arguments.task), arguments.against)
-    return json.dumps(as_data(found), indent=2) if arguments.form == "json" else in_words(found, arguments.score)
+    found = compare(select(arguments.names, arguments.policy, arguments.score, arguments.task), arguments.against)
+    return json.dumps(as_data(found), indent=2) if arguments.form == "json" else as_text(found, arguments.score)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,9 @@ def convert(row: Row, kind: Kind) -> dict[str, Any]:
                 turned["problem"] = _scalar(row, "problem")
             return turned
     missing: list[list[str]] = [[name for name in layout if row.get(name) is None] for layout in LAYOUTS[kind]]
-    fewest = " and ".join(f"'{name}'" for name in min(missing, key=len))
-    raise NoLayoutError(f"{fewest} missing or null; fill it in or drop the row")
+    fewest = min(missing, key=len)
+    names, verb = " and ".join(f"'{name}'" for name in fewest), "is" if len(fewest) == 1 else "are"
+    raise NoLayoutError(f"{names} {verb} missing or null; fill it in or drop the row")
 
 
 def layout_names(kind: Kind) -> str:

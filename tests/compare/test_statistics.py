@@ -54,7 +54,7 @@ def test_nothing_is_found_where_there_is_nothing() -> None:
     for _ in range(trials):
         difficulty = prompts(rng)
         sides = [side(rng, difficulty, 1, 3, 0.3) for _ in range(4)]
-        wrong += any(one.told for one in findings(_all_pairs(sides)))
+        wrong += any(one.significant for one in findings(_all_pairs(sides)))
     assert wrong / trials < 0.1
 
 
@@ -64,7 +64,7 @@ def test_what_is_there_is_found() -> None:
     for _ in range(trials):
         difficulty = prompts(rng)
         found = findings([difference(side(rng, difficulty, 2, 5, 0.2), side(rng, difficulty, 0.5, 5, 0.2))])[0]
-        right += found.told and found.mean > 0
+        right += found.significant and found.mean > 0
     assert right / trials > 0.95
 
 
@@ -99,16 +99,16 @@ def test_corrected_levels_are_in_order_and_agree_with_the_verdict(rng: np.random
         assert one.low <= one.mean <= one.high
         assert one.p_value >= raw.p_value
         assert one.high - one.low >= 2 * raw.half(ALPHA) - 1e-12, "a corrected interval is no narrower"
-        assert one.told == (one.p_value <= ALPHA) or one.p_value == pytest.approx(ALPHA, rel=0.05)
+        assert one.significant == (one.p_value <= ALPHA) or one.p_value == pytest.approx(ALPHA, rel=0.05)
     ranked = sorted(range(len(found)), key=lambda nth: differences[nth].p_value)
-    told = [found[nth].told for nth in ranked]
-    assert told == sorted(told, reverse=True), "after the first that is not told none is"
+    significant = [found[nth].significant for nth in ranked]
+    assert significant == sorted(significant, reverse=True), "after the first that is not told none is"
 
 
 def test_equal_scores_differ_by_nothing() -> None:
     scores = np.full((2, 10), 0.5)
     assert difference(scores, scores).half(ALPHA) == 0.0
-    assert not findings([difference(scores, scores)])[0].told
+    assert not findings([difference(scores, scores)])[0].significant
 
 
 def _all_pairs(sides: list[Floats]) -> list[Difference]:

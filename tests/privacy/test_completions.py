@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.compare.evaluated import read_measured
+from posttrain.compare.evaluated import read_evaluated
 from posttrain.errors import DataError
 from posttrain.evaluate.completions import SAMPLED_PROMPTS, select_text
 from posttrain.evaluate.settings import Completions
@@ -51,7 +51,7 @@ def page_data(folder: Path) -> dict[str, object]:
 def test_reports_and_comparisons_have_the_same_figures(finished: Path, completions: Completions, shown: int) -> None:
     assert build_report({}) == {}
     before, summary = page_data(finished), Path("report/summary.json").read_bytes()
-    measured = read_measured(finished, "workspace", "grpo", "sampled")
+    measured = read_evaluated(finished, "workspace", "grpo", "sampled")
 
     workspace.rewritten(finished, completions)
     assert build_report({}) == {}
@@ -59,7 +59,7 @@ def test_reports_and_comparisons_have_the_same_figures(finished: Path, completio
     assert Path("report/summary.json").read_bytes() == summary
     assert {**after, "prompts": 0} == {**before, "prompts": 0}, "lengths and lineage too"
     assert len(after["prompts"]) == shown  # type: ignore[arg-type]
-    again = read_measured(finished, "workspace", "grpo", "sampled")
+    again = read_evaluated(finished, "workspace", "grpo", "sampled")
     assert (again.prompts, again.scores_P.tolist()) == (measured.prompts, measured.scores_P.tolist())
     samples = pl.read_parquet("report/samples.parquet")
     assert samples.height == (shown or 30) and samples["grpo_mean_score"].null_count() == 0

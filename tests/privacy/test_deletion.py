@@ -53,24 +53,24 @@ def test_a_row_is_found_by_its_line_its_id_and_its_text(inside: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "expected"),
     [
         ("abc", "'abc': it is too short to look for. Give an id, FILE:LINE, or a text of at least 4 characters"),
         ("my/data/prompts.jsonl:900", "my/data/prompts.jsonl:900: no row has this number"),
         ("params.yaml:3", "params.yaml: rows of a '.yaml' file cannot be read"),
     ],
 )
-def test_what_cannot_be_looked_for_is_refused(inside: Path, row: str, told: str) -> None:
-    with pytest.raises(DataError, match=re.escape(told)):
+def test_what_cannot_be_looked_for_is_refused(inside: Path, row: str, expected: str) -> None:
+    with pytest.raises(DataError, match=re.escape(expected)):
         where(row, "words")
 
 
 def test_a_push_is_told_first_and_leaves_out_what_is_not_to_be_pushed(
     inside: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    told = posttrain(inside, "check").stdout
+    expected = posttrain(inside, "check").stdout
     store = inside.parent / "store"
-    assert f"note: `dvc push` sends your own text to the remote 'store' ({store}): data/mine (" in told
+    assert f"note: `dvc push` sends your own text to the remote 'store' ({store}): data/mine (" in expected
 
     graph = (inside / "dvc.yaml").read_text(encoding="utf-8")
     (shown,) = (text for kind, text in BLOCK.findall(GUIDE) if kind == "yaml")
@@ -103,13 +103,13 @@ def test_after_the_guide_nothing_holds_the_row(tmp_path: Path) -> None:
     (last,) = (text for kind, text in BLOCK.findall(GUIDE) if kind == "")
     assert done.stdout.endswith(last), done.stdout
     before = done.stdout.partition("Running stage")[0]
-    for told in (
+    for expected in (
         f"file: {SOURCE.replace(':', ' line ')}, in git",
         "cache: ",
         "remote store: ",
         "git: my/data/",
         "experiment: ",
     ):
-        assert told in before, before
+        assert expected in before, before
     for stage in ("data_files@mine", "sft@main", "evaluate@sft", "report"):
         assert f"has read it, must run again: {stage} " in before and f"stage '{stage}'" in done.stdout

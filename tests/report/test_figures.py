@@ -67,10 +67,10 @@ def test_a_score_is_pass_at_1_where_each_policy_has_it() -> None:
 
 def test_a_policy_of_which_nothing_was_read_is_not_measured() -> None:
     sft, mute = {**figures(0.3, 0.5, 0.6, 0.0), "parsed": 0.9}, {**figures(0.0, 0.5, 0.0, 0.5), "parsed": 0.0}
-    told = gains({"sft": sft, "mute": mute}, TASKS)
-    assert "mute is not measured (no completion has an answer that can be read)" in told
-    told = gains({"sft": {**mute, "kl": 0.0}, "up": {**sft, "kl": 0.5}}, TASKS)
-    assert "up cannot be compared (of the reference no" in told
+    expected = gains({"sft": sft, "mute": mute}, TASKS)
+    assert "mute is not measured (no completion has an answer that can be read)" in expected
+    expected = gains({"sft": {**mute, "kl": 0.0}, "up": {**sft, "kl": 0.5}}, TASKS)
+    assert "up cannot be compared (of the reference no" in expected
 
 
 def test_thinned_means_equally_many_steps() -> None:

@@ -108,7 +108,7 @@ def with_turn(nth: int, **changed: Any) -> Row:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "expected"),
     [
         ({**tool_row(), "tools": {"a": 1}}, "'tools' is {'a': 1}; give a list of function schemas, each with a name"),
         ({**tool_row(), "tools": "nonsense"}, "'tools' is 'nonsense'; give a list"),
@@ -123,10 +123,10 @@ def with_turn(nth: int, **changed: Any) -> Row:
         (with_turn(3, weight=0), "turn 4 of 'messages' has 'weight', which would be lost"),
     ],
 )
-def test_odd_tool_use_is_refused(row: Row, told: str) -> None:
+def test_odd_tool_use_is_refused(row: Row, expected: str) -> None:
     with pytest.raises(TableError) as caught:
         load([PLAIN, row], "chat")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_only_chat_keeps_tool_use() -> None:
@@ -166,7 +166,7 @@ def test_alpaca_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "expected"),
     [
         ({"conversations": "a"}, "'conversations' is a text; give a list of turns with 'from' and 'value'"),
         ({"conversations": [{"from": "bard", "value": "a"}]}, "turn 1 of 'conversations' is from 'bard', which is not"),
@@ -175,10 +175,10 @@ def test_alpaca_pairs() -> None:
         ({"instruction": ["a"], "output": "b"}, "'instruction' is a list; give a text"),
     ],
 )
-def test_odd_rows_of_other_layouts(row: Row, told: str) -> None:
+def test_odd_rows_of_other_layouts(row: Row, expected: str) -> None:
     with pytest.raises(TableError) as caught:
         load([PLAIN, row], "chat")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_a_template_makes_a_column_of_several() -> None:
@@ -201,13 +201,13 @@ def test_a_template_needs_its_columns_in_every_row() -> None:
     with pytest.raises(TableError) as caught:
         load(rows, "prompts", template={"prompt": "{a} {b}"})
     for line in (2, 3):
-        assert f"a.jsonl line {line}: 'b' is missing or null, and the template of 'prompt' needs it" in str(
+        assert f"a.jsonl line {line}: 'b' is missing or null, but the template of 'prompt' needs it" in str(
             caught.value
         )
 
 
 @pytest.mark.parametrize(
-    ("kind", "params", "told"),
+    ("kind", "params", "expected"),
     [
         (
             "prompts",
@@ -227,14 +227,14 @@ def test_a_template_needs_its_columns_in_every_row() -> None:
         ("corpus", {"info": ["level"]}, "here.info: a 'corpus' table has no column info"),
     ],
 )
-def test_columns_that_are_not_there(kind: Kind, params: Row, told: str) -> None:
+def test_columns_that_are_not_there(kind: Kind, params: Row, expected: str) -> None:
     with pytest.raises(DataError) as caught:
         load([{"text": "a", "level": 1}], kind, **params)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("params", "told"),
+    ("params", "expected"),
     [
         ({"template": {"prompt": "{a.b}"}}, "put only the name of a column into braces"),
         ({"template": {"prompt": "{a!r}"}}, "put only the name of a column into braces"),
@@ -246,7 +246,7 @@ def test_columns_that_are_not_there(kind: Kind, params: Row, told: str) -> None:
         ),
     ],
 )
-def test_templates_that_cannot_be_read(params: Row, told: str) -> None:
+def test_templates_that_cannot_be_read(params: Row, expected: str) -> None:
     with pytest.raises(ParamsError) as caught:
         check(FileTable, {"path": "a", **params}, where="table")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)

@@ -72,7 +72,7 @@ def test_a_pattern_names_splits_as_a_folder_does(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("d/x-*.jsonl", "here.chat.0: no data file matches d/x-*.jsonl. Give it files that end in .parquet"),
         ("d/*.txt", "no data file matches d/*.txt"),
@@ -81,7 +81,7 @@ def test_a_pattern_names_splits_as_a_folder_does(capsys: pytest.CaptureFixture[s
         ("out/*.jsonl", "is outside the workspace"),
     ],
 )
-def test_patterns_that_match_nothing_that_is_read(path: str, told: str, tmp_path: Path) -> None:
+def test_patterns_that_match_nothing_that_is_read(path: str, expected: str, tmp_path: Path) -> None:
     put("d/a.jsonl", 0, 10)
     Path("d/a.txt").write_text("not data")
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
@@ -89,7 +89,7 @@ def test_patterns_that_match_nothing_that_is_read(path: str, told: str, tmp_path
     Path("out").symlink_to(outside)
     with pytest.raises(DataError) as caught:
         load({"path": path})
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_a_pattern_of_several_folders_stands_alone() -> None:
@@ -126,14 +126,14 @@ def test_sources_of_other_layouts_are_mixed_by_weight(capsys: pytest.CaptureFixt
     first = {"path": "a", "weight": 2}
     second = {"path": "b.jsonl", "weight": 1.0, "rename": {"turns": "messages"}}
     table = load(first, second)
-    told = capsys.readouterr().err.splitlines()
+    expected = capsys.readouterr().err.splitlines()
     train, heldout = table.filter(split="train"), table.filter(split="heldout")
     assert sum(n < 1000 for n in asked(train)) == 100 and sum(n >= 1000 for n in asked(train)) == 50
     assert sum(n < 1000 for n in asked(heldout)) == 7, "held-out rows are all kept"
     assert sum(n >= 1000 for n in asked(heldout)) == heldout.height - 7 > 0
     left = 300 - (heldout.height - 7)
-    assert "here.chat: 100 of 100 training rows of a used, 0 left (weight 2)" in told
-    assert f"here.chat: 50 of {left} training rows of b.jsonl used, {left - 50} left (weight 1)" in told
+    assert "here.chat: 100 of 100 training rows of a used, 0 left (weight 2)" in expected
+    assert f"here.chat: 50 of {left} training rows of b.jsonl used, {left - 50} left (weight 1)" in expected
     assert sum(n < 1000 for n in asked(train[:60])) == 40, "its first rows are a mixture too"
     Path("b.jsonl").write_text("\n".join(map(json.dumps, reversed(rows))))
     assert load(first, second).equals(table), "the order of a file does not matter"
@@ -186,7 +186,7 @@ def test_a_row_in_two_splits_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chat", "told"),
+    ("chat", "expected"),
     [
         ([], "here.chat = []: list should have at least 1 item"),
         ([{"path": "a", "wieght": 1}], "here.chat.0.wieght: unknown key. Did you mean 'weight'?"),
@@ -201,10 +201,10 @@ def test_a_row_in_two_splits_is_refused() -> None:
         (5, "here.chat"),
     ],
 )
-def test_wrong_lists(chat: Any, told: str) -> None:
+def test_wrong_lists(chat: Any, expected: str) -> None:
     with pytest.raises(ParamsError) as caught:
         check(FilesRun, {"path": "d", "chat": chat}, where="here")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_a_list_of_the_hub() -> None:

@@ -106,12 +106,12 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "column", "change", "told"), CASES)
-def test_rule(kind: Kind, column: str, change: dict[str, Any], told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "column", "change", "expected"), CASES)
+def test_rule(kind: Kind, column: str, change: dict[str, Any], expected: str, tmp_path: Path) -> None:
     message = assert_rejects(table_of(kind, {2: change}), kind, tmp_path)
     assert message.startswith(f"{tmp_path}/{kind}.parquet: ")
     assert f"row 2, {column} = " in message
-    assert told in message
+    assert expected in message
     assert message.endswith(str(rejected_path(tmp_path / f"{kind}.parquet")))
     assert max(len(line) for line in message.splitlines()[1:]) < 400
     rejected = pl.read_parquet(rejected_path(tmp_path / f"{kind}.parquet"))
@@ -137,9 +137,9 @@ def test_every_rule_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"), [("length", 0, "length = 0: must be at least 1"), ("logp", NAN, "logp = nan: must")]
+    ("name", "value", "expected"), [("length", 0, "length = 0: must be at least 1"), ("logp", NAN, "logp = nan: must")]
 )
-def test_rollouts_without_text_have_figures(name: str, value: float, told: str, tmp_path: Path) -> None:
+def test_rollouts_without_text_have_figures(name: str, value: float, expected: str, tmp_path: Path) -> None:
     rows = table_of("rollouts").with_columns(
         pl.lit(None).cast(COLUMNS["rollouts"][one]).alias(one) for one in ROLLOUT_TEXT
     )
@@ -149,7 +149,7 @@ def test_rollouts_without_text_have_figures(name: str, value: float, told: str, 
     told_by = with_ids(rows.with_columns(length=pl.lit(3, pl.Int64()), logp=-1.5), "rollouts")
     assert check_table(told_by, "rollouts", tmp_path / "r.parquet").equals(told_by)
     wrong = told_by.with_columns(pl.lit(value).cast(told_by.schema[name]).alias(name))
-    assert told in assert_rejects(wrong, "rollouts", tmp_path)
+    assert expected in assert_rejects(wrong, "rollouts", tmp_path)
 
 
 def test_ids(kind: Kind, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_killed_writer_leaves_the_old_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         (b"", "not a parquet file"),
         (b"PAR1", "the file is cut off"),
@@ -118,12 +118,12 @@ def test_killed_writer_leaves_the_old_table(tmp_path: Path) -> None:
         (b"PAR1" + b"\x00" * 40 + b"\xff\xff\xff\x7fPAR1", "parquet cannot be decoded"),
     ],
 )
-def test_no_parquet(content: bytes, told: str, tmp_path: Path) -> None:
+def test_no_parquet(content: bytes, expected: str, tmp_path: Path) -> None:
     target = tmp_path / "corpus.parquet"
     target.write_bytes(content)
     with pytest.raises(TableError) as caught:
         read_table(target, "corpus")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert str(caught.value).endswith("which finds and removes what is damaged, then `dvc repro`")
 
 
