@@ -10,7 +10,7 @@ Message = Mapping[str, str]
 Ids = Sequence[int]
 Status = Literal["ok", "unparseable", "timeout", "error", "infrastructure"]
 FAILED: frozenset[Status] = frozenset({"timeout", "error", "infrastructure"})
-"""Nothing is known about the completion: such a score is never taken for 0."""
+"""Nothing is known about the completion: such a score never counts as 0."""
 
 
 @dataclass(frozen=True, slots=True)

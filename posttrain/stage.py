@@ -22,7 +22,7 @@ from posttrain.errors import ParamsError, PosttrainError
 from posttrain.made import check_made
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
-from posttrain.measure.timings import tell_timings
+from posttrain.measure.timings import report_timings
 from posttrain.settle import note_end, settle
 from posttrain.workspace import drop_committed, failure_path, hold_stage, write_text
 
@@ -65,7 +65,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     inputs.confirm()
     inputs.sync_outputs()
     note_end(record_path(stage))
-    tell_timings(stage)
+    report_timings(stage)
 
 
 def checked_name(name: str) -> str:

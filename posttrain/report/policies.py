@@ -27,7 +27,7 @@ class Policy:
     rollouts: pl.DataFrame
 
 
-def measured(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[Policy], dict[str, str]]:
+def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[Policy], dict[str, str]]:
     """The policies as the stage `evaluate` left them, all on the same prompts; label -> error of those that are not."""
     found: list[Policy] = []
     errors: dict[str, str] = dict(not_current)

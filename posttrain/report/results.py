@@ -12,7 +12,7 @@ from pathlib import Path
 from posttrain.errors import DataError
 from posttrain.params import read
 from posttrain.report.lineage import flattened
-from posttrain.report.policies import measured, read_json
+from posttrain.report.policies import read_json, read_policies
 from posttrain.report.summary import (
     SUMMARY,
     Figures,
@@ -75,7 +75,7 @@ def current_summary(not_current: Mapping[str, str]) -> tuple[dict[str, Figures],
     from posttrain.report.build import reward_metrics
 
     settings = read()
-    found, errors = measured(settings, not_current)
+    found, errors = read_policies(settings, not_current)
     return dict(summarize(found, reward_metrics(settings) if found else {})), tasks_of(found), errors
 
 

@@ -15,7 +15,7 @@ from posttrain.algorithms.objective import Objective, State
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
-from posttrain.measure.timings import kept, resumed
+from posttrain.measure.timings import restore_timings, timings_state
 from posttrain.models.device import DeviceParams
 from posttrain.models.rounding import SaveDtype
 from posttrain.models.store import save_model
@@ -166,7 +166,7 @@ def _saved(run: Run, step: int, state: State, log: MetricsLog) -> Saved:
     tensors |= {f"source.{name}": part for name, part in run.source.state_dict().items()}
     tensors |= run.models.trained_parameters()
     tensors |= {f"random.{name}": part for name, part in randomness.states(run.models.runtime.torch).items()}
-    return Saved(step, tensors, {"objective": state, "rows": log.rows, "time": kept()})
+    return Saved(step, tensors, {"objective": state, "rows": log.rows, "time": timings_state()})
 
 
 def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]]:
@@ -185,7 +185,7 @@ def _restore(run: Run, saved: Saved) -> tuple[int, State, list[dict[str, float]]
     with torch.no_grad():
         for name, parameter in trained.items():
             parameter.copy_(saved.tensors[name])
-    resumed(saved.plain.get("time"))
+    restore_timings(saved.plain.get("time"))
     print(f"{run.name}: goes on from the checkpoint at step {saved.step} of {run.source.steps}")
     return saved.step, state, rows
 

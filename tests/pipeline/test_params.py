@@ -257,7 +257,7 @@ def test_own_files_and_models_must_be_there(text: str, words: str) -> None:
             "data: {tasks: {b: {task: [two_step]}}}",
             "data.tasks.b.task = ['two_step'] is unknown. Give it one of: two_st",
         ),
-        ("data: {tasks: {b: {}}}", "data.tasks.b names no task. Give it one of: two_step"),
+        ("data: {tasks: {b: {}}}", "data.tasks.b.task is missing. Give one of: two_step"),
         ("evaluate: {settings: {sampling: {stop: ['']}}}", "evaluate.settings.sampling.stop: every text contains the"),
     ],
 )

@@ -18,7 +18,7 @@ from posttrain.preview.show import preview
 from posttrain.report.build import build_report
 from posttrain.tables.columns import ROLLOUT_TEXT, from_rows
 from posttrain.tables.store import read_table, write_table
-from posttrain.where.query import Wanted
+from posttrain.where.query import Query
 from posttrain.where.search import in_file
 from stages.evaluate import main
 from tests.library.models import tiny_folder
@@ -122,7 +122,7 @@ def test_without_completions_no_file_and_no_line_holds_a_text(
     rows = read_table(evaluated / "results/start/rollouts.parquet", "rollouts")
     texts = {one for one in rows["completion"] if len(one) > 6}
     assert texts, "the model wrote something"
-    secrets = Wanted(texts=(SECRET, ANSWER, *texts))
+    secrets = Query(texts=(SECRET, ANSWER, *texts))
     written = [file for folder in ("results", "report") for file in (evaluated / folder).rglob("*.*")]
     holding = {file.name for file in written if in_file(file, secrets)}
     assert {"rollouts.parquet", "report.html", "samples.parquet"} <= holding

@@ -8,7 +8,7 @@ import polars as pl
 
 from posttrain.report.curves import read_curve, thinned
 from posttrain.report.lineage import differing, flattened
-from posttrain.report.policies import Policy, measured
+from posttrain.report.policies import Policy, read_policies
 from posttrain.report.readme_plot import smoothed
 from posttrain.report.samples import lengths
 from posttrain.report.summary import from_json, gains, score_name, summarize, to_json
@@ -95,7 +95,7 @@ def test_lengths_are_those_of_samples(finished: Path) -> None:
     # 30 prompts, 6 of each of the lengths 1..5 for the first sample and 2..6 for the second
     from posttrain.params import read
 
-    found = lengths(measured(read(), {})[0][0])
+    found = lengths(read_policies(read(), {})[0][0])
     assert found["mean"] == 3.5
     assert found["p5"] == 1
     assert found["p95"] == 6
