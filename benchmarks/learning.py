@@ -1,4 +1,4 @@
-"""Does each objective teach? Every algorithm trained from one SFT model, over seeds, measured on the test prompts.
+"""Does each algorithm learn? All are trained from one SFT model, over seeds, and measured on the test prompts.
 
 python -m benchmarks.learning --search   choose each learning rate on the held-out prompts (writes learning_rates.json)
 python -m benchmarks.learning            run what is missing, then write docs/learning.md

@@ -1,4 +1,4 @@
-"""`make real` and `make real-quick`: what the run will take, and the table of what it has found (docs/real.md).
+"""`make real` and `make real-quick`: an estimate of the time and memory, and the table of results (docs/real.md).
 
 python -m benchmarks.real estimate real-quick
 python -m benchmarks.real table                  in the folder where it ran

@@ -93,7 +93,7 @@ def _comparable(text: ChatText, reference: Path, label: str) -> bool:
 
 
 def _prompts(params: EvaluateParams) -> list[Prompt]:
-    """The first prompts of the split; where some have an answer that can be read, only those that have."""
+    """The first prompts of the split; if some have a readable answer, only those."""
     file = table_path(params.data)
     prompts = prompts_of(read_table(file, "prompts").filter(split=params.split).iter_rows(named=True))
     if any(one.answer.strip() for one in prompts):

@@ -84,7 +84,7 @@ def main(run: str) -> None:
 def preference_source(
     objective: PreferenceObjective, examples: Sequence[Example], batch: int, epochs: float, seed: int, models: ModelSet
 ) -> Source:
-    """The rows in the order and company that the objective asks for."""
+    """The rows in the order and batches that the objective needs."""
     if objective.knobs.parts > 1:
         return ChunkedSource(examples, batch, epochs, seed, parts=objective.knobs.parts, models=models)
     return (KtoSource if objective.mismatched else EpochSource)(examples, batch, epochs, seed)

@@ -44,8 +44,8 @@ def _verdict(steps: dict[str, Any]) -> list[str]:
     wall, cpu = (sum(one[name] for one in ours) for name in ("wall_s", "cpu_s"))
     peak = max(one["peak_mb"] for one in ours)
     time, memory = ("reached" if good else "missed" for good in (wall <= SECONDS, peak <= MEGABYTES))
-    told = f"Tables and tokens together: {wall:.0f} s of at most {SECONDS:.0f} ({time})"
-    lines = [f"{told}, {peak:,} MB of at most {MEGABYTES:,.0f} ({memory})."]
+    text = f"Tables and tokens together: {wall:.0f} s of at most {SECONDS:.0f} ({time})"
+    lines = [f"{text}, {peak:,} MB of at most {MEGABYTES:,.0f} ({memory})."]
     if peer := steps.get("datasets"):
         by_wall, by_cpu = peer["wall_s"] / wall, peer["cpu_s"] / cpu
         lines.append(f"`datasets` took {by_wall:.2f} times as long and {by_cpu:.2f} times the CPU time.")

@@ -1,4 +1,4 @@
-"""What the pipeline itself costs: a stage before its first step, `dvc repro` and a flow with nothing to do, tables.
+"""The pipeline's own cost: a stage before its first step, idle `dvc repro`, an idle flow, and checks of tables.
 
 python -m benchmarks.overhead            measure, then write docs/performance.md
 python -m benchmarks.overhead -n 1 --show  one turn, on the terminal alone

@@ -81,14 +81,14 @@ def _dvc(found: dict[str, Any]) -> list[str]:
     sides = {name: found["sides"][f"dvc {name}"] for name in ("ours", "bare", "hollow")}
     ours = [one["cpu"] for one in sides["ours"]]
     rows = ["| pipeline | CPU s [wall] | ours / it | target | |", "|---|---|---|---|---|"]
-    told = {
+    text = {
         "ours": f"ours: {found['stages']} stages, {found['deps']} dependencies, {found['outs']} outputs",
         "bare": f"bare: {found['stages']} stages",
         "hollow": "hollow: as ours, all files tiny",
     }
     for name, reports in sides.items():
         cpu, wall = ([one[kind] for one in reports] for kind in ("cpu", "wall"))
-        cells = [told[name], f"{_median(cpu):.2f} [{_median(wall):.2f}]"]
+        cells = [text[name], f"{_median(cpu):.2f} [{_median(wall):.2f}]"]
         if name == "ours":
             rows.append(f"| {' | '.join(cells)} | | | |")
             continue
@@ -110,8 +110,8 @@ def _flow(sides: dict[str, Any]) -> list[str]:
     reached = "reached" if max(map(statistics.median, ratios)) <= FLOW_TARGET else "missed"
     rows.append(f"| the flow of `dvc repro` | {' | '.join(map(_spread, ratios))} | <= {FLOW_TARGET} | {reached} |")
     first, *later = (one["wall"] for one in sides["server"])
-    told = f"The server answers after {first:.1f} s the first time, when it makes its database, then after"
-    return [*rows, "", f"{told} {_median(later):.1f} s."]
+    text = f"The server answers after {first:.1f} s the first time, when it makes its database, then after"
+    return [*rows, "", f"{text} {_median(later):.1f} s."]
 
 
 def _why(profiles: dict[str, dict[str, float]]) -> list[str]:

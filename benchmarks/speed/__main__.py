@@ -1,4 +1,4 @@
-"""Speed and memory beside TRL and beside loops written by hand.
+"""Speed and memory compared with TRL and with loops written by hand.
 
 python -m benchmarks.speed                       everything that is not measured yet, then docs/performance.md
 python -m benchmarks.speed --case sft/T -n 1     one workload on one model, nothing kept
@@ -21,7 +21,7 @@ from benchmarks.speed.run import alternate, median, ratios
 
 BF16 = ("posttrain_bf16", "trl_bf16")
 ONCE = ("trl_default", *BF16)
-"""Measured in the first turn alone: beside the point, which is the same mathematics in float32."""
+"""Measured only in the first turn: the comparison is about the same mathematics in float32."""
 SIDES = ("posttrain", "bound", "trl")
 EXTRA = {"sft/T": ("trl_packing", "trl_default", *BF16), "sft/S": ("trl_packing", *BF16)} | {
     f"{name}/T": ("trl_default",) for name in ("reward", "dpo", "grpo", "rloo")

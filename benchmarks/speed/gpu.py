@@ -1,4 +1,4 @@
-"""On a GPU, a Qwen3-0.6B with random weights beside TRL, and what share of the device's peak SFT reaches.
+"""Speed on a GPU: a Qwen3-0.6B with random weights compared with TRL, and SFT's share of the device's peak.
 
 python -m benchmarks.speed.gpu [-n 5] [--peak 989]    writes docs/performance-gpu.md
 """

@@ -77,7 +77,7 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
 }
 
 TOOL_USE: Final = ("fields", "tools")
-"""Columns of a chat table where a row uses tools, as JSON: what each turn has beside role and content (a list with an
+"""Columns of a chat table with tool use, as JSON: each turn's fields in addition to role and content (a list with an
 object per turn), and the tools that may be called. Null in other rows."""
 
 ROLLOUT_TEXT: Final = ("prompt", "answer", "completion", "completion_ids", "mask", "logps")

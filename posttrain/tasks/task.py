@@ -71,7 +71,7 @@ OMITTED: Final[Mapping[Kind, Mapping[str, pl.Expr]]] = {
     "prompts": {"answer": pl.lit(""), "info": pl.lit("{}"), "task": pl.lit("")},
     "pairs": {"margin": pl.lit(0.0)},
 }
-"""Columns beside `id` that a generator may leave out, with what they then hold."""
+"""Columns in addition to `id` that a generator may leave out, with their default values."""
 PLAIN: Final = Task()
 """Prompts without a task: one turn, rewards with their defaults."""
 

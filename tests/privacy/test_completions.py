@@ -133,7 +133,7 @@ def test_without_completions_no_file_and_no_line_holds_a_text(
     printed = "".join(capfd.readouterr())
     assert not [text for text in secrets.texts if text in printed]
     assert "no reward can read 1 of 30 answers" in printed
-    with pytest.raises(DataError, match="it holds no text"):
+    with pytest.raises(DataError, match="it has no text"):
         preview(
             "results/start/rollouts.parquet", "base/start", rows=1, style="plain", html=None, turns=None, longest=None
         )

@@ -176,7 +176,7 @@ def test_missing_results_name_the_file(finished: Path) -> None:
 
 def test_metrics_without_a_score_are_refused(finished: Path) -> None:
     workspace.put_json(Path("results/sft/metrics.json"), {"greedy": 0.5})
-    check_left_out("sft", "it lacks score, score_low, score_high")
+    check_left_out("sft", "score, score_low, score_high missing")
 
 
 def test_policies_measured_on_other_prompts_are_refused(finished: Path) -> None:
