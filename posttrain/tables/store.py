@@ -141,7 +141,7 @@ def _rejection(frame: pl.DataFrame, kind: Kind, file: Path, failures: list[Failu
     count = f"{total:,} failure{'s' * (total > 1)} in {rejected.height:,} of {frame.height:,} rows"
     try:
         write_parquet(rejected, place)
-        fix = f"Fix or drop these rows; {place} lists them with their reasons"
+        fix = f"Fix or drop these rows; they are listed with their reasons in {place}"
     except TableError as error:
         fix = f"Fix or drop these rows; the list of them could not be written ({error.what})"
     listed = "\n  ".join([*lines, *more])

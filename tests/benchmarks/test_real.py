@@ -22,7 +22,7 @@ data:
 """
 
 
-def test_the_table_tells_trained_tasks_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_separates_trained_tasks_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workspace.make(tmp_path / "finished"))
     policies = "evaluate: {policies: {base: base/tiny, sft: sft/main, grpo: online/grpo}}\n"
     Path("params.yaml").write_text(TASKS + policies)

@@ -66,7 +66,7 @@ def seeded(finished: Path) -> Path:
     return finished
 
 
-def test_runs_that_differ_in_seeds_only_are_one_setting_and_the_better_one_is_told(seeded: Path) -> None:
+def test_runs_that_differ_only_in_seeds_are_one_setting_and_the_better_one_is_named(seeded: Path) -> None:
     found = compare(select(["low_1", "low_2", "low_3", "high_1", "high_2", "high_3"], None, "sampled"))
     assert [(mean.label, mean.seeds) for mean in found.means] == [
         ("low_1 + low_2 + low_3", 3),
@@ -94,13 +94,13 @@ def test_training_is_compared_at_equal_steps_and_equal_tokens(seeded: Path) -> N
     assert as_data(found)["training"]["tokens"]["metric"] == "reward"
 
 
-def test_an_unknown_name_is_answered_with_those_that_are_known(seeded: Path) -> None:
+def test_an_unknown_name_is_refused_with_a_suggestion(seeded: Path) -> None:
     git("init", "--quiet")
     with pytest.raises(PosttrainError, match=r"names the experiments\. Did you mean 'low_\d'\?$"):
         select(["low_7"], None, "sampled")
 
 
-def test_seconds_are_those_that_a_sweep_saw(seeded: Path) -> None:
+def test_seconds_come_from_the_sweep(seeded: Path) -> None:
     for name, seconds in (("low_1", 20.0), ("high_1", 80.0)):
         workspace.put_json(seeded / ".sweeps" / f"{name}.json", {f"online@{name}": seconds, "report": 2.0})
     found = compare(select(["low_1", "high_1"], None, "sampled"))
@@ -109,7 +109,7 @@ def test_seconds_are_those_that_a_sweep_saw(seeded: Path) -> None:
     assert "In training at equal seconds (20 s): cannot tell, there is one seed of each" in as_text(found, "sampled")
 
 
-def test_one_seed_tells_of_two_trainings_but_of_no_setting(finished: Path) -> None:
+def test_with_one_seed_only_the_trainings_differ_and_not_the_settings(finished: Path) -> None:
     found = compare(select([], None, "sampled"))
     words = as_text(found, "sampled")
     assert "of these two trainings grpo is better" in words
@@ -119,7 +119,7 @@ def test_one_seed_tells_of_two_trainings_but_of_no_setting(finished: Path) -> No
     assert data["held_out"][0]["verdict"].startswith("cannot tell of the settings (one seed)")
 
 
-def test_a_policy_of_which_nothing_can_be_read_is_not_measured(finished: Path) -> None:
+def test_a_policy_without_readable_answers_is_not_compared(finished: Path) -> None:
     assert not any("not measured" in note for note in compare(select([], None, "sampled")).notes)
     mute = [
         {**row, "completion": "It is seven.", "reward": 0.0, "status": "unparseable"}
@@ -142,7 +142,7 @@ def by_task(folder: Path, policies: tuple[str, ...]) -> None:
         workspace.put_policy(folder, policy, rows)
 
 
-def test_one_task_is_compared_alone(finished: Path) -> None:
+def test_only_the_prompts_of_one_task_are_compared(finished: Path) -> None:
     by_task(finished, ("sft", "grpo"))
     half = workspace.PROMPTS // 2
     sums, products = (compare(select(["sft", "grpo"], None, "sampled", [task])) for task in ("sums", "products"))
@@ -155,7 +155,7 @@ def test_one_task_is_compared_alone(finished: Path) -> None:
         select(["sft", "grpo"], None, "sampled", ["sum"])
 
 
-def test_against_one_leaves_the_other_pairs_out(seeded: Path) -> None:
+def test_against_compares_every_setting_with_one(seeded: Path) -> None:
     measured = select(["sft", "low_1", "high_1"], None, "sampled")
     assert len(compare(measured).held_out) == 3
     found = compare(measured, "sft")
@@ -164,7 +164,7 @@ def test_against_one_leaves_the_other_pairs_out(seeded: Path) -> None:
         compare(measured, "low_7")
 
 
-def test_a_seed_that_changes_nothing_is_no_seed(seeded: Path) -> None:
+def test_identical_trainings_count_as_one_seed(seeded: Path) -> None:
     for part in ("results/{}/rollouts.parquet", "plots/online/{}.csv"):
         (seeded / part.format("low_2")).write_bytes((seeded / part.format("low_1")).read_bytes())
     found = compare(select(["low_1", "low_2", "high_1", "high_2"], None, "sampled"))
@@ -179,7 +179,7 @@ def test_other_prompts_are_refused(finished: Path) -> None:
         select(["dpo", "grpo"], None, "sampled")
 
 
-def test_greedy_looks_at_the_likeliest_completions(finished: Path) -> None:
+def test_greedy_compares_the_greedy_completions(finished: Path) -> None:
     sampled, greedy = (select(["grpo"], None, score)[0].scores_P for score in ("sampled", "greedy"))
     assert sampled[1] == 0.5 and greedy[1] == 1.0
     assert conclusion(compare(select(["grpo"], None, "greedy"))) == "There is only one setting: nothing to compare."

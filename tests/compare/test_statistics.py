@@ -48,7 +48,7 @@ def test_one_seed_covers_the_difference_of_the_two_trainings_over_prompts() -> N
     assert 0.9 < covered / trials < 0.99
 
 
-def test_nothing_is_found_where_there_is_nothing() -> None:
+def test_equal_settings_are_rarely_called_different() -> None:
     """Four equal settings, six pairs: in at most about 5 of 100 sweeps any pair is told."""
     rng, trials, wrong = np.random.default_rng(10), 100, 0
     for _ in range(trials):
@@ -58,7 +58,7 @@ def test_nothing_is_found_where_there_is_nothing() -> None:
     assert wrong / trials < 0.1
 
 
-def test_what_is_there_is_found() -> None:
+def test_a_clear_gain_is_found() -> None:
     """Five seeds, a clear gain: nearly always told, and the right way round."""
     rng, trials, right = np.random.default_rng(11), 60, 0
     for _ in range(trials):
@@ -81,7 +81,7 @@ SIDES = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 
 @settings(max_examples=25, deadline=None)
 @given(SIDES, st.integers(1, 4), st.integers(1, 4))
-def test_the_other_way_round_is_the_same(rng: np.random.Generator, left: int, right: int) -> None:
+def test_swapping_the_sides_only_changes_the_sign(rng: np.random.Generator, left: int, right: int) -> None:
     one, two = rng.random((left, 12)), rng.random((right, 12))
     there, back = difference(one, two), difference(two, one)
     assert there.mean == pytest.approx(-back.mean)
@@ -105,7 +105,7 @@ def test_corrected_levels_are_in_order_and_agree_with_the_verdict(rng: np.random
     assert significant == sorted(significant, reverse=True), "after the first that is not told none is"
 
 
-def test_equal_scores_differ_by_nothing() -> None:
+def test_equal_scores_have_difference_zero() -> None:
     scores = np.full((2, 10), 0.5)
     assert difference(scores, scores).half(ALPHA) == 0.0
     assert not findings([difference(scores, scores)])[0].significant

@@ -170,7 +170,7 @@ def test_an_evaluation_needs_its_reward_model_written_out() -> None:
 
 
 @pytest.mark.parametrize("name", ["mein läuf", "", 7, "none", "a/b", "-a", "a" * 101])
-def test_a_run_has_a_name_that_a_folder_can_have(name: str | int) -> None:
+def test_a_run_name_must_be_a_valid_folder_name(name: str | int) -> None:
     change(f"sft: {{runs: {{{json.dumps(name)}: {{start: base/tiny, data: two_step/chat}}}}}}")
     assert f"sft.runs: {name!r:.100} cannot name a run. Use up to 100 letters, digits, '-' and '_'" in mistakes()
     change(f"evaluate: {{policies: {{{json.dumps(name)}: sft/main}}}}")
@@ -207,7 +207,7 @@ def test_a_run_has_a_name_that_a_folder_can_have(name: str | int) -> None:
         ),
     ],
 )
-def test_own_files_and_models_must_be_there(text: str, words: str) -> None:
+def test_own_files_and_models_must_exist(text: str, words: str) -> None:
     change(text)
     assert words in mistakes()
 
@@ -320,7 +320,7 @@ def test_a_mistake_is_one_line_with_one_fix() -> None:
     assert mistakes() == f"params.yaml: online.runs.a.reward: correct.aftr: {said}"
 
 
-def test_a_conflict_that_git_left_is_named() -> None:
+def test_git_conflict_markers_are_reported() -> None:
     Path("params.yaml").write_text(f"<<<<<<< HEAD\n{RIGHT}=======\n{RIGHT}>>>>>>> other\n")
     assert mistakes().startswith("params.yaml: line 1: git left a merge conflict. Keep what is right between ")
 
@@ -367,7 +367,7 @@ def test_own_modules_are_read_before_they_are_run(workspace: Path, text: str, sa
         "data: {samples: {compared: {sampling: {top_p: 0.9, stop: ['Q:']}}}}",
     ],
 )
-def test_who_does_not_learn_by_the_samplers_log_probs_may_truncate(text: str) -> None:
+def test_algorithms_without_sampler_log_probs_may_truncate_sampling(text: str) -> None:
     change(text)
     assert " runs are right" in check_params()
 
@@ -402,7 +402,7 @@ def test_the_example_of_a_model_from_scratch_is_right(workspace: Path) -> None:
     assert check_params().startswith("params.yaml: 2 runs are right")
 
 
-def test_every_list_of_stages_is_that_of_the_table() -> None:
+def test_every_list_of_stages_agrees_with_the_stage_table() -> None:
     yaml = YAML(typ="safe", pure=True)
     groups = {stage.name: stage.group for stage in STAGES}
     stages = yaml.load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]

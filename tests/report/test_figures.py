@@ -12,10 +12,9 @@ from posttrain.report.policies import Policy, read_policies
 from posttrain.report.readme_plot import smoothed
 from posttrain.report.samples import lengths
 from posttrain.report.summary import from_json, gains, score_name, summarize, to_json
-from tests.report import workspace
 
 
-def test_a_summary_is_kept_as_rows_with_equal_keys() -> None:
+def test_a_summary_is_stored_as_rows_with_equal_keys() -> None:
     summary = {"base": {"score": 0.0}, "sft": {"score": 0.3, "kl": 0.0}, "reward/main": {"accuracy": 0.9}}
     kept = to_json(summary, {"base": "two_step"})
     first = {"policy": "base", "task": "two_step", "score": 0.0, "kl": None}
@@ -31,7 +30,7 @@ def figures(score: float, working: float, accuracy: float, kl: float) -> dict[st
     return {**bounds, "working": working, "right_given_working": accuracy, "kl": kl}
 
 
-def test_sentence_tells_gain_from_none_and_loss() -> None:
+def test_the_sentence_distinguishes_gain_no_difference_and_loss() -> None:
     # without working never right: b = 0. up: (.9 - .5) * (.6 + .8) / 2 = .28 of .42
     text = gains(
         {
@@ -65,7 +64,7 @@ def test_a_score_is_pass_at_1_where_each_policy_has_it() -> None:
     assert score_name(summarize(read.values(), {})) == "score"
 
 
-def test_a_policy_of_which_nothing_was_read_is_not_measured() -> None:
+def test_a_policy_without_readable_answers_is_not_measured() -> None:
     sft, mute = {**figures(0.3, 0.5, 0.6, 0.0), "parsed": 0.9}, {**figures(0.0, 0.5, 0.0, 0.5), "parsed": 0.0}
     expected = gains({"sft": sft, "mute": mute}, TASKS)
     assert "mute is not measured (no completion has an answer that can be read)" in expected
@@ -116,8 +115,3 @@ def test_differing_separates_what_runs_share() -> None:
     assert found["runs"] == ["online/a", "online/b"]
     assert found["differ"] == [{"key": "kl.beta", "values": ["0.1", None]}, {"key": "lr", "values": [None, "1"]}]
     assert found["alike"] == [{"key": "algorithm", "values": ["grpo", "grpo"]}]
-
-
-def test_synthetic_workspace_has_the_hostile_texts() -> None:
-    texts = {row["completion"] for row in workspace.rollouts("grpo")}
-    assert set(workspace.HOSTILE) <= texts

@@ -60,7 +60,7 @@ def load(rows: list[Row], kind: Kind, name: str = "a.jsonl", **params: Any) -> p
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_tool_use_is_kept_beside_the_turns(name: str) -> None:
+def test_tool_use_is_stored_with_the_turns(name: str) -> None:
     table = load([tool_row()], "chat", name)
     row = table.row(0, named=True)
     assert [turn["role"] for turn in row["messages"]] == ["user", "assistant", "tool", "assistant"]
@@ -71,12 +71,12 @@ def test_tool_use_is_kept_beside_the_turns(name: str) -> None:
     assert read_table("chat.parquet", "chat").equals(table)
 
 
-def test_a_table_without_tool_use_is_as_it_was() -> None:
+def test_a_table_without_tool_use_has_no_extra_columns_and_the_same_ids() -> None:
     assert load([PLAIN], "chat").columns == ["id", "split", "problem", "messages"]
     assert load([{**PLAIN, "tools": []}], "chat").equals(load([PLAIN], "chat"))
 
 
-def test_tool_use_counts_in_the_id_of_its_row_alone() -> None:
+def test_tool_use_changes_only_the_id_of_its_row() -> None:
     other = {**tool_row(), "tools": [{"type": "function", "function": {"name": "other"}}]}
     table = load([PLAIN, tool_row(), other, tool_row()], "chat")
     assert table.height == 3, "the fourth row is the second"
@@ -123,13 +123,13 @@ def with_turn(nth: int, **changed: Any) -> Row:
         (with_turn(3, weight=0), "turn 4 of 'messages' has 'weight', which would be lost"),
     ],
 )
-def test_odd_tool_use_is_refused(row: Row, expected: str) -> None:
+def test_invalid_tool_use_is_refused_with_its_place(row: Row, expected: str) -> None:
     with pytest.raises(TableError) as caught:
         load([PLAIN, row], "chat")
     assert expected in str(caught.value)
 
 
-def test_only_chat_keeps_tool_use() -> None:
+def test_tool_use_in_other_tables_is_refused() -> None:
     calling = [{"role": "assistant", "content": "b", "tool_calls": [CALL]}]
     with pytest.raises(TableError, match="turn 1 of 'chosen' has 'tool_calls', which would be lost"):
         load([{"prompt": "a", "chosen": calling, "rejected": "c"}], "pairs")
@@ -175,13 +175,13 @@ def test_alpaca_pairs() -> None:
         ({"instruction": ["a"], "output": "b"}, "'instruction' is a list; give a text"),
     ],
 )
-def test_odd_rows_of_other_layouts(row: Row, expected: str) -> None:
+def test_invalid_sharegpt_and_alpaca_rows_are_refused(row: Row, expected: str) -> None:
     with pytest.raises(TableError) as caught:
         load([PLAIN, row], "chat")
     assert expected in str(caught.value)
 
 
-def test_a_template_makes_a_column_of_several() -> None:
+def test_a_template_joins_several_columns() -> None:
     row = {"question": "Which?", "choices": ["a) 1", "b) 2"], "n": 2, "right": "b"}
     template = {"prompt": "{question} {{{n}}}\n{choices}", "answer": "{right}"}
     table = load([row], "prompts", template=template, info=["n", "choices"])
@@ -190,7 +190,7 @@ def test_a_template_makes_a_column_of_several() -> None:
     assert json.loads(table["info"][0]) == {"n": 2, "choices": ["a) 1", "b) 2"]}
 
 
-def test_a_template_may_stand_beside_renamed_columns_and_use_its_own() -> None:
+def test_a_template_works_together_with_renamed_columns() -> None:
     row = {"prompt": "1+1?", "reply": "2"}
     table = load([row], "chat", template={"prompt": "Q: {prompt}"}, rename={"reply": "completion"})
     assert table["messages"][0].to_list() == [*user("Q: 1+1?"), *assistant("2")]
@@ -227,7 +227,7 @@ def test_a_template_needs_its_columns_in_every_row() -> None:
         ("corpus", {"info": ["level"]}, "here.info: a 'corpus' table has no column info"),
     ],
 )
-def test_columns_that_are_not_there(kind: Kind, params: Row, expected: str) -> None:
+def test_unknown_columns_in_rename_template_or_info_are_refused(kind: Kind, params: Row, expected: str) -> None:
     with pytest.raises(DataError) as caught:
         load([{"text": "a", "level": 1}], kind, **params)
     assert expected in str(caught.value)
@@ -246,7 +246,7 @@ def test_columns_that_are_not_there(kind: Kind, params: Row, expected: str) -> N
         ),
     ],
 )
-def test_templates_that_cannot_be_read(params: Row, expected: str) -> None:
+def test_invalid_templates_are_refused(params: Row, expected: str) -> None:
     with pytest.raises(ParamsError) as caught:
         check(FileTable, {"path": "a", **params}, where="table")
     assert expected in str(caught.value)

@@ -47,7 +47,7 @@ def asked(table: pl.DataFrame) -> list[int]:
     return [int(turns[0]["content"].split("+")[0]) for turns in table["messages"].to_list()]
 
 
-def test_patterns() -> None:
+def test_a_pattern_reads_the_files_that_it_matches() -> None:
     for nth in (10, 9, 1):
         put(f"d/part-{nth}.jsonl", 10 * nth, 10)
     put("d/sub/part-20.jsonl", 200, 10)
@@ -63,7 +63,7 @@ def test_patterns() -> None:
     assert len(asked(load({"path": "my [1]/part-*.jsonl", **none}))) == 30
 
 
-def test_a_pattern_names_splits_as_a_folder_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_a_pattern_belong_to_splits_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     for name, start in {"train-0": 0, "train-1": 10, "test-0": 20}.items():
         put(f"d/{name}.jsonl", start, 10)
     Path("d/train.md").write_text("not data")
@@ -74,14 +74,14 @@ def test_a_pattern_names_splits_as_a_folder_does(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("d/x-*.jsonl", "here.chat.0: no data file matches d/x-*.jsonl. Give it files that end in .parquet"),
+        ("d/x-*.jsonl", "here.chat.0: no data file matches d/x-*.jsonl. Add files that end in .parquet"),
         ("d/*.txt", "no data file matches d/*.txt"),
         ("nowhere/*.jsonl", "no data file matches nowhere/*.jsonl"),
         ("*/../../*.jsonl", "is not in the folder"),
         ("out/*.jsonl", "is outside the workspace"),
     ],
 )
-def test_patterns_that_match_nothing_that_is_read(path: str, expected: str, tmp_path: Path) -> None:
+def test_a_pattern_without_data_files_is_refused(path: str, expected: str, tmp_path: Path) -> None:
     put("d/a.jsonl", 0, 10)
     Path("d/a.txt").write_text("not data")
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
@@ -92,12 +92,12 @@ def test_patterns_that_match_nothing_that_is_read(path: str, expected: str, tmp_
     assert expected in str(caught.value)
 
 
-def test_a_pattern_of_several_folders_stands_alone() -> None:
+def test_two_stars_must_stand_for_a_whole_folder() -> None:
     with pytest.raises(ParamsError, match=r"\*\* must stand for a whole folder, e\.g\. \*\*/\*\.jsonl"):
         check(FileTable, {"path": "a**/x.jsonl"}, where="here")
 
 
-def test_a_list_without_weights_is_all_rows_in_its_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_without_weights_has_all_rows_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     put("a.jsonl", 50, 20)
     put("b.jsonl", 0, 30)
     put("c.jsonl", 60, 20)
@@ -109,7 +109,7 @@ def test_a_list_without_weights_is_all_rows_in_its_order(capsys: pytest.CaptureF
     ]
 
 
-def test_sources_of_other_layouts_are_mixed_by_weight(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sources_of_different_layouts_are_mixed_by_weight(capsys: pytest.CaptureFixture[str]) -> None:
     put("a.jsonl", 0, 100)
     put("a-heldout.jsonl", 100, 7)
     Path("a").mkdir()
@@ -139,14 +139,14 @@ def test_sources_of_other_layouts_are_mixed_by_weight(capsys: pytest.CaptureFixt
     assert load(first, second).equals(table), "the order of a file does not matter"
 
 
-def test_shares() -> None:
+def test_rows_per_source_follow_the_weights() -> None:
     assert rows_per_source([100, 300], [2, 1]) == [100, 50]
     assert rows_per_source([100, 30], [2, 1]) == [60, 30]
     assert rows_per_source([10, 10, 10], [1, 1, 1]) == [10, 10, 10]
     assert rows_per_source([7, 100], [0.1, 0.7]) == [7, 49]
 
 
-def test_a_weight_that_leaves_nothing_is_refused() -> None:
+def test_a_weight_that_uses_no_row_of_a_source_is_refused() -> None:
     put("a.jsonl", 0, 5)
     put("b.jsonl", 10, 5)
     with pytest.raises(DataError, match=r"here.chat.0: with weight .* none of the 5 training rows of a.jsonl is used"):
@@ -195,13 +195,13 @@ def test_a_row_in_two_splits_is_refused() -> None:
         ([{"path": "a", "weight": 1}, "b"], "here: chat.1 has no weight, but others have one. Give every source a wei"),
         (
             ["a", {"path": "b", "test_share": 0.1}],
-            "here: chat.0.test_share = 0.05, chat.1.test_share = 0.1: a problem of two tables would be in different",
+            "here: chat.0.test_share = 0.05, chat.1.test_share = 0.1: a problem in two tables would be in different",
         ),
         ({"path": "a", "rname": {}}, "here.chat.rname: unknown key. Did you mean 'rename'?"),
         (5, "here.chat"),
     ],
 )
-def test_wrong_lists(chat: Any, expected: str) -> None:
+def test_invalid_lists_of_sources_are_refused(chat: Any, expected: str) -> None:
     with pytest.raises(ParamsError) as caught:
         check(FilesRun, {"path": "d", "chat": chat}, where="here")
     assert expected in str(caught.value)

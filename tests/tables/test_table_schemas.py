@@ -107,7 +107,9 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "column", "change", "expected"), CASES)
-def test_rule(kind: Kind, column: str, change: dict[str, Any], expected: str, tmp_path: Path) -> None:
+def test_a_broken_rule_is_reported_with_row_value_and_fix(
+    kind: Kind, column: str, change: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
     message = assert_rejects(table_of(kind, {2: change}), kind, tmp_path)
     assert message.startswith(f"{tmp_path}/{kind}.parquet: ")
     assert f"row 2, {column} = " in message
@@ -152,7 +154,7 @@ def test_rollouts_without_text_have_figures(name: str, value: float, expected: s
     assert expected in assert_rejects(wrong, "rollouts", tmp_path)
 
 
-def test_ids(kind: Kind, tmp_path: Path) -> None:
+def test_wrong_and_repeated_ids_are_refused(kind: Kind, tmp_path: Path) -> None:
     frame = table_of(kind)
     wrong = frame.with_columns(id=pl.Series(["0" * 16, *frame["id"][1:]]))
     assert "row 0, id = '0000000000000000': must be the hash of " in assert_rejects(wrong, kind, tmp_path)
@@ -163,18 +165,18 @@ def test_ids(kind: Kind, tmp_path: Path) -> None:
     assert "must be unique; remove duplicate rows" in message
 
 
-def test_incomplete_group(tmp_path: Path) -> None:
+def test_an_incomplete_group_of_samples_is_refused(tmp_path: Path) -> None:
     message = assert_rejects(table_of("rollouts", rows=5), "rollouts", tmp_path)
     assert "1 failure in 1 of 5 rows" in message
     assert "row 4, sample = 0: groups of one policy must have the same number of samples" in message
 
 
-def test_greedy_and_sampled_groups_are_counted_apart(tmp_path: Path) -> None:
+def test_greedy_and_sampled_groups_may_have_different_sizes(tmp_path: Path) -> None:
     greedy = {4: {"greedy": True, "sample": 0}}
     check_table(table_of("rollouts", greedy, rows=5), "rollouts", tmp_path / "r.parquet")
 
 
-def test_structure_failures_are_told_all_at_once(tmp_path: Path) -> None:
+def test_all_wrong_columns_are_reported_at_once(tmp_path: Path) -> None:
     frame = table_of("prompts").rename({"answer": "anwser"}).with_columns(pl.lit(1).alias("problem"))
     message = assert_rejects(frame, "prompts", tmp_path)
     assert "column 'answer' (str) is missing" in message
@@ -196,7 +198,7 @@ def test_empty_table(kind: Kind, tmp_path: Path) -> None:
     assert f"the '{kind}' table has no rows" in assert_rejects(table_of(kind).clear(), kind, tmp_path)
 
 
-def test_all_failures_are_listed_fairly_and_counted(tmp_path: Path) -> None:
+def test_failures_of_every_rule_are_listed_and_all_are_counted(tmp_path: Path) -> None:
     changes = {n: {"text": " "} if n != 20 else {"split": "nowhere"} for n in range(30)}
     changes = {n: {**change, "text": " " * (n + 1)} if n != 20 else change for n, change in changes.items()}
     message = assert_rejects(table_of("corpus", changes, rows=40), "corpus", tmp_path)
@@ -206,7 +208,7 @@ def test_all_failures_are_listed_fairly_and_counted(tmp_path: Path) -> None:
     assert "and 20 more" in message
 
 
-def test_rejected_file_holds_rows_and_reasons_and_goes_away(tmp_path: Path) -> None:
+def test_rejected_rows_are_in_a_file_that_a_valid_table_removes(tmp_path: Path) -> None:
     target = tmp_path / "pairs.parquet"
     bad = table_of("pairs", {1: {"rejected": assistant("2"), "split": "x"}, 3: {"rejected": assistant("4")}})
     message = assert_rejects(bad, "pairs", tmp_path)

@@ -118,7 +118,7 @@ def test_killed_writer_leaves_the_old_table(tmp_path: Path) -> None:
         (b"PAR1" + b"\x00" * 40 + b"\xff\xff\xff\x7fPAR1", "parquet cannot be decoded"),
     ],
 )
-def test_no_parquet(content: bytes, expected: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_refused(content: bytes, expected: str, tmp_path: Path) -> None:
     target = tmp_path / "corpus.parquet"
     target.write_bytes(content)
     with pytest.raises(TableError) as caught:
@@ -134,7 +134,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         read_table(tmp_path, "corpus")
 
 
-def test_text_that_is_no_utf8(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     frame = table_of("corpus")
     bad = pa.array([b"\xff\xfe", b"a", b"b", b"c"], type=pa.binary()).view(pa.string())
     strings = {name: pa.array(frame[name].to_list(), type=pa.string()) for name in ("id", "split")}
@@ -144,7 +144,9 @@ def test_text_that_is_no_utf8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_damage_is_an_error_or_harmless(seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_random_damage_is_an_error_or_changes_nothing(
+    seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Flipped, cut, zeroed or inserted bytes: a TableError, or (in unused parts of the footer) the same table."""
     frame, target, rng = table_of("chat", rows=200), tmp_path / "chat.parquet", random.Random(seed)
     write_table(frame, target, "chat")

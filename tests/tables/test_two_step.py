@@ -70,7 +70,7 @@ def test_tables_are_valid_and_disjoint(tmp_path: Path) -> None:
     check_disjoint(made)
 
 
-def test_sizes_are_what_was_asked() -> None:
+def test_tables_have_the_requested_sizes() -> None:
     made = tables()
     assert dict(made["corpus"]["split"].value_counts().rows()) == {"train": 1500, "heldout": 40}
     assert dict(made["chat"]["split"].value_counts().rows()) == {"train": 400, "heldout": 30}
@@ -115,7 +115,7 @@ def test_the_split_is_the_problems_own_whatever_the_seed() -> None:
                 assert split == ("test" if u < 0.1 else "heldout" if u < 0.2 else "train")
 
 
-def test_corpus_works_no_problem_outside_the_train_split() -> None:
+def test_the_corpus_solves_no_problem_outside_the_train_split() -> None:
     """Every pair of neighbouring equations in the corpus is read back as the problem that it works."""
     pairs = 0
     for text in tables()["corpus"]["text"]:
@@ -171,7 +171,7 @@ def test_every_kind_occurs_in_every_split() -> None:
         assert set(frame.filter(split=split)["kind"]) == set(PROBLEM_KINDS)
 
 
-def test_seeds_turn_what_they_name() -> None:
+def test_each_seed_changes_only_its_own_rows() -> None:
     one, two = tables(), tables(test_seed=5)
     assert one["corpus"].equals(two["corpus"])
     assert one["chat"].equals(two["chat"])
@@ -183,14 +183,14 @@ def test_seeds_turn_what_they_name() -> None:
     assert not one["corpus"].equals(three["corpus"])
 
 
-def test_a_size_does_not_disturb_other_parts() -> None:
+def test_the_size_of_one_table_does_not_change_the_others() -> None:
     one, two = tables(), tables(n_sft=401)
     assert one["corpus"].equals(two["corpus"])
     assert one["prompts"].equals(two["prompts"])
 
 
 @pytest.mark.parametrize(("hash_seed", "threads"), [("1", "1"), ("2", "2")])
-def test_other_processes_draw_the_same(hash_seed: str, threads: str) -> None:
+def test_other_processes_generate_the_same_tables(hash_seed: str, threads: str) -> None:
     code = (
         "from tests.tables.test_two_step import tables\n"
         "print(*(frame['id'].str.join('').item() for frame in tables().values()))"
@@ -231,7 +231,7 @@ def test_the_smoke_variant_needs_only_params(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_too_much_asked(changes: dict[str, float], expected: str) -> None:
+def test_more_problems_than_exist_are_refused(changes: dict[str, float], expected: str) -> None:
     with pytest.raises(ParamsError) as caught:
         two_step(TwoStepParams(**{**SMALL, **changes}))
     assert expected in str(caught.value)

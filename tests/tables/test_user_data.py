@@ -83,7 +83,7 @@ def load(name: str, kind: Kind, table: Path | None = None, **params: Any) -> pl.
         ("feedback", [{**row, "label": int(row["label"])} for row in FEEDBACK], {"label": True}),
     ],
 )
-def test_layouts(suffix: str, kind: Kind, rows: list[Row], first: Row) -> None:
+def test_every_layout_is_read_from_every_file_type(suffix: str, kind: Kind, rows: list[Row], first: Row) -> None:
     table = load(put(f"data.{suffix}", rows), kind, heldout_share=0.2, test_share=0.2)
     expected = 60 if kind in ("prompts", "corpus") else 60 - table_size_lost(rows)
     assert table.height == expected
@@ -263,7 +263,7 @@ ODD_ROWS: list[tuple[Kind, list[Row], Row, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "good", "odd", "expected"), ODD_ROWS)
-def test_an_odd_row_is_refused_and_changes_no_other(
+def test_an_invalid_row_is_refused_and_changes_no_other(
     kind: Kind, good: list[Row], odd: Row, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, shares = put("a.jsonl", [*good, odd]), {"heldout_share": 0.2, "test_share": 0.2}
@@ -355,14 +355,14 @@ def test_byte_order_mark(name: str) -> None:
     assert load(name, "corpus").equals(expected)
 
 
-def test_places(tmp_path: Path) -> None:
+def test_relative_absolute_and_missing_paths(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"here: nowhere.jsonl not found. Fix the path"):
         load("nowhere.jsonl", "corpus")
     outside = tmp_path.parent / f"{tmp_path.name}.jsonl"
     put(str(outside), CORPUS)
     for path in (str(outside), f"../{outside.name}"):
         with pytest.raises(
-            DataError, match=r"is not in the folder \. Name a file or folder in it, or set outside_workspace: true"
+            DataError, match=r"is not in the folder \. Give a file or folder in it, or set outside_workspace: true"
         ):
             load(path, "corpus")
         assert load_table(FileTable(path=path), "corpus", "here", outside_workspace=True).height == 60
@@ -370,7 +370,7 @@ def test_places(tmp_path: Path) -> None:
     put("empty/_x.jsonl", CORPUS)
     put("empty/.y.jsonl", CORPUS)
     Path("empty/z.jsonl.crdownload").write_text("half")
-    with pytest.raises(DataError, match=r"the folder empty has no data files. Give it files that end in .parquet"):
+    with pytest.raises(DataError, match=r"the folder empty has no data files. Add files that end in .parquet"):
         load("empty", "corpus")
 
 
@@ -395,7 +395,7 @@ def test_links_that_lead_out_of_the_workspace(tmp_path: Path) -> None:
         load_table(FileTable(path="../d"), "corpus", "here", Path("inside"))
 
 
-def test_names_are_names_and_not_patterns() -> None:
+def test_a_file_name_with_wildcards_is_read_as_a_name() -> None:
     put("x1.jsonl", [{"text": "the wrong file"}])
     for name in ("x[1].jsonl", "x?.csv", "*.parquet", "a\x1b[2J\nb.json"):
         put(name, CORPUS)
@@ -434,7 +434,7 @@ def test_arrow_files_of_both_formats() -> None:
     assert load("file.arrow", "pairs").equals(expected)
 
 
-def test_split_column() -> None:
+def test_a_split_column_decides_the_split() -> None:
     names = ["train", "Training", "validation", "dev", "test"]
     rows = [{**row, "split": names[n % 5]} for n, row in enumerate(PROMPTS)]
     for suffix in ("jsonl", "parquet", "csv"):
@@ -450,7 +450,7 @@ def test_split_column() -> None:
     assert load("a.jsonl", "prompts", limit=2).height == 10
 
 
-def test_split_columns_that_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_values_of_a_split_column_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{**row, "split": "train"} for row in PROMPTS]
     for value, expected in (
         ("math", "split = 'math' is not one of train"),
@@ -484,7 +484,7 @@ def test_split_columns_that_are_refused(capsys: pytest.CaptureFixture[str]) -> N
         ({"splits": {"test": "train"}}, "the source has no split named train"),
     ],
 )
-def test_params_that_do_not_fit_the_data(params: Row, expected: str) -> None:
+def test_params_that_name_missing_splits_or_columns_are_refused(params: Row, expected: str) -> None:
     with pytest.raises(DataError) as caught:
         load(put("a.jsonl", [{"text": f"{n}", "other": "x"} for n in range(60)]), "corpus", **params)
     assert expected in str(caught.value)
@@ -515,7 +515,7 @@ def test_bad_rows_stop_or_are_dropped(capsys: pytest.CaptureFixture[str]) -> Non
     assert kept.equals(load(put("b.jsonl", PROMPTS), "prompts", **shares))
 
 
-def test_no_row_disappears_without_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_left_out_row_is_reported_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     name = put("a.jsonl", COMPLETIONS)
     asked = load(put("p.jsonl", PROMPTS), "prompts", heldout_share=0.2, test_share=0.2)
     capsys.readouterr()
@@ -523,7 +523,7 @@ def test_no_row_disappears_without_a_line(capsys: pytest.CaptureFixture[str]) ->
     lost, heldout = asked.filter(split="test").height, table.filter(split="heldout").height
     assert set(table["problem"]) == set(asked.filter(pl.col("split") != "test")["problem"])
     assert capsys.readouterr().err.splitlines() == [
-        f"here: {lost} rows left out: their problem is in the test split of prompts (test_share 0.2; 0 keeps them)",
+        f"here: {lost} rows left out: the problem is in the test split of prompts (test_share 0.2; 0 keeps them)",
         f"here: 60 rows: {60 - lost - heldout} train, {heldout} held out (heldout_share 0.2)",
     ]
     assert load(name, "chat", heldout_share=0.0, test_share=0.0)["split"].to_list() == ["train"] * 60
@@ -552,7 +552,7 @@ def test_several_assistant_turns_are_counted(capsys: pytest.CaptureFixture[str])
     assert "here: 1 row with several assistant turns: sft trains on all of them" in capsys.readouterr().err
 
 
-def test_the_size_of_what_a_parquet_file_decodes_to() -> None:
+def test_a_parquet_file_that_decodes_to_too_much_memory_is_refused() -> None:
     text, rows = "a" * 500_000, 400
     bomb = pa.table({"messages": [user(text) + assistant("b")] * rows, "other": ["x"] * rows})
     pq.write_table(bomb, "bomb.parquet")
@@ -579,7 +579,7 @@ def test_the_size_of_what_a_parquet_file_decodes_to() -> None:
         ({"path": "a", "test_share": 0.5}, "table.test_share = 0.5"),
     ],
 )
-def test_wrong_params(section: Row, expected: str) -> None:
+def test_invalid_sections_of_data_are_refused(section: Row, expected: str) -> None:
     with pytest.raises(ParamsError) as caught:
         check(FileTable, section, where="table")
     assert expected in str(caught.value)
@@ -596,7 +596,7 @@ def test_many_rows_take_seconds() -> None:
     assert time.process_time() - began < 10
 
 
-def test_parquet_rows_are_judged_like_json_rows() -> None:
+def test_parquet_rows_follow_the_same_rules_as_json_rows() -> None:
     """Parquet gives every turn every field; one that is null in a row is not there in it."""
     fields = [pa.field(name, pa.string()) for name in ("role", "content", "name")]
     rows = [row["messages"] for row in MESSAGES]
