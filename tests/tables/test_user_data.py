@@ -174,7 +174,7 @@ def test_hub_tables_are_named_and_pinned(monkeypatch: pytest.MonkeyPatch) -> Non
         check(HubTable, {"name": "org/name", "revision": "main"}, where="hub")
     for name in ("./folder", "/folder", "a/b/c", "https://x.y/z", ".."):
         with pytest.raises(
-            ParamsError, match=r"not a name of the Hub such as org/name; name local data under data.files"
+            ParamsError, match=r"not a name on the Hub such as org/name; local data go under data.files"
         ):
             check(HubTable, {"name": name, "revision": COMMIT}, where="hub")
     Path("org/name").mkdir(parents=True)
@@ -469,7 +469,7 @@ def test_unknown_values_of_a_split_column_are_refused(capsys: pytest.CaptureFixt
     put("d/train.jsonl", rows[:40])
     put("d/test.jsonl", rows[40:])
     with pytest.raises(
-        DataError, match="the rows have a column 'split', and the source itself has the splits test, tr"
+        DataError, match="the rows have a column 'split', but the source already has the splits test, tr"
     ):
         load("d", "prompts")
     assert load("d", "prompts", rename={"split": "part"}).filter(split="test").height == 20
@@ -528,7 +528,7 @@ def test_every_left_out_row_is_reported_in_a_line(capsys: pytest.CaptureFixture[
     ]
     assert load(name, "chat", heldout_share=0.0, test_share=0.0)["split"].to_list() == ["train"] * 60
     assert capsys.readouterr().err == "here: 60 rows: 60 train, 0 held out\n"
-    with pytest.raises(DataError, match=r"the split 'heldout' is empty (1 row in all). Give more rows, name a split"):
+    with pytest.raises(DataError, match=r"the split 'heldout' is empty \(1 row in all\). Give more rows, name a split"):
         load(put("one.jsonl", COMPLETIONS[:1]), "chat", test_share=0.0)
     Path("d/more").mkdir(parents=True)
     for part, rows in {"train": COMPLETIONS[:40], "dev": COMPLETIONS[40:50], "test": COMPLETIONS[50:]}.items():
