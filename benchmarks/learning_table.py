@@ -37,7 +37,7 @@ the whole interval lies above 0, is *worse* where it lies below, and else we *ca
 One SFT model, one task and few seeds: the page says that a row learns, not which row is best.
 
 Learning rates were chosen with a seed that is not in the tables, on other prompts (see [Search](#search)).
-Made by `make learning` (it goes on where it was cut off; remove `.learning` to begin anew).
+Made by `make learning` (it resumes after an interruption; remove `.learning` to start again).
 """
 
 TITLES = {

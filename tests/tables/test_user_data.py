@@ -178,7 +178,7 @@ def test_hub_tables_are_named_and_pinned(monkeypatch: pytest.MonkeyPatch) -> Non
         ):
             check(HubTable, {"name": name, "revision": COMMIT}, where="hub")
     Path("org/name").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"'org/name' is a local file or folder, not a data set of the Hub. Name local"):
+    with pytest.raises(DataError, match=r"'org/name' is a local file or folder, not a data set of the Hub. Local data"):
         load_table(HubTable(name="org/name", revision=COMMIT), "pairs", "here")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(
