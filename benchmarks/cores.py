@@ -1,4 +1,4 @@
-"""Which uses the cores better for training, threads or processes.
+"""Training speed of one process with many threads compared with many processes of one thread.
 
 Processes would have to exchange their gradients in addition, which is not counted.
 

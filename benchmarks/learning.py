@@ -1,4 +1,4 @@
-"""Does each objective teach? Every algorithm trained from one SFT model, over seeds, measured on the test prompts.
+"""Does each algorithm learn? All are trained from one SFT model, over seeds, and measured on the test prompts.
 
 python -m benchmarks.learning --search   choose each learning rate on the held-out prompts (writes learning_rates.json)
 python -m benchmarks.learning            run what is missing, then write docs/learning.md
@@ -17,9 +17,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.learning_trials import RATES, SEEDS, Trial, final_trials, search_trials, subjects
+from benchmarks import ROOT
+from benchmarks.learning_table import write_page
+from benchmarks.learning_trials import (
+    RATES,
+    SEEDS,
+    Trial,
+    final_trials,
+    read_result,
+    result_file,
+    scores_per_prompt,
+    search_trials,
+    subjects,
+)
 
-ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "smoke.yaml"
 WORKERS = 2
 NEEDED = ("data_samples@compared", "reward@main", "evaluate@base", "evaluate@sft")
@@ -53,7 +64,7 @@ def work(place: Path, trials: Sequence[Trial], part: int) -> None:
     os.environ["DVC_ROOT"] = str(place / f"worker{part}")  # where checkpoints go
     os.chdir(place / f"worker{part}")
     for trial in trials[part::WORKERS]:
-        file = cached(place, trial)
+        file = result_file(place, trial)
         if not file.is_file():
             file.parent.mkdir(exist_ok=True)
             file.write_text(json.dumps(attempt(trial)), encoding="utf-8")
@@ -84,8 +95,8 @@ def attempt(trial: Trial) -> dict[str, Any]:
         return {"failed": str(error)}
     print(f"{trial.rate:g} {time.monotonic() - started:.0f} s", flush=True)
     metrics = json.loads((Path("results") / trial.run / "metrics.json").read_text(encoding="utf-8"))
-    right = per_prompt(Path("results") / trial.run)
-    return {"metrics": metrics, "right": right, **watched(f"{section}/{trial.run}")}
+    right = scores_per_prompt(Path("results") / trial.run)
+    return {"metrics": metrics, "right": right, **claimed_metrics(f"{section}/{trial.run}")}
 
 
 def write_params(params: dict[str, Any]) -> None:
@@ -93,29 +104,8 @@ def write_params(params: dict[str, Any]) -> None:
     Path("params.yaml").write_text(json.dumps(params), encoding="utf-8")
 
 
-def cached(place: Path, trial: Trial) -> Path:
-    """Where a trial's result lies."""
-    return place / "results" / f"{trial.run}.json"
-
-
-def found(place: Path, trial: Trial) -> dict[str, Any] | None:
-    """A trial's result; None where it has not run yet."""
-    file = cached(place, trial)
-    result: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-    return result
-
-
-def per_prompt(folder: Path) -> list[float]:
-    """Share of right samples of each prompt, in the order of the prompts."""
-    import polars as pl
-
-    frame = pl.read_parquet(folder / "rollouts.parquet").filter(~pl.col("greedy"))
-    means = frame.group_by("prompt_id", maintain_order=True).agg(pl.col("reward").mean())
-    return means["reward"].to_list()
-
-
-def watched(name: str) -> dict[str, float]:
-    """What of the steps' metrics is a claim of its own: TRPO's largest KL, a teacher's divergence at both ends."""
+def claimed_metrics(name: str) -> dict[str, float]:
+    """Metrics of the steps that a method promises: TRPO's largest KL, a teacher's divergence at the start and end."""
     import polars as pl
 
     frame = pl.read_csv(Path("plots") / f"{name}.csv", infer_schema_length=None)
@@ -152,7 +142,7 @@ def choose(place: Path) -> None:
     """Keep each subject's best rate by pass@1 on the held-out prompts."""
     best: dict[str, tuple[float, float]] = {}
     for trial in search_trials():
-        result = found(place, trial)
+        result = read_result(place, trial)
         score = -1.0 if result is None or "failed" in result else result["metrics"]["score"]
         best[trial.subject.label] = max(best.get(trial.subject.label, (-1.0, 0.0)), (score, trial.rate))
     RATES.write_text(json.dumps({label: rate for label, (_, rate) in best.items()}, indent=1) + "\n", encoding="utf-8")
@@ -183,7 +173,7 @@ def main(arguments: list[str]) -> int:
         prog="python -m benchmarks.learning", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workspace", type=Path, default=ROOT / ".learning", help="where it trains and keeps results")
-    parser.add_argument("--search", action="store_true", help="choose the learning rates anew")
+    parser.add_argument("--search", action="store_true", help="choose the learning rates again")
     parser.add_argument("--table", action="store_true", help="only write the page")
     parser.add_argument("--phase", choices=PHASES, help=argparse.SUPPRESS)
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
@@ -204,8 +194,6 @@ def main(arguments: list[str]) -> int:
         run_all(place, "final")
         run_all(place, "final-distill")
         rewards(place)
-    from benchmarks.learning_table import write_page
-
     write_page(place, ROOT / "docs" / "learning.md", subjects())
     return 0
 

@@ -12,8 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.learning import found, per_prompt
-from benchmarks.learning_trials import OWN, SHARED, VARIANTS, Subject, Trial, final_trials, search_trials
+from benchmarks.learning_trials import (
+    OWN,
+    SHARED,
+    VARIANTS,
+    Subject,
+    Trial,
+    final_trials,
+    read_result,
+    scores_per_prompt,
+    search_trials,
+)
 
 Floats = NDArray[np.float64]
 RESAMPLES = 4000
@@ -28,7 +37,7 @@ the whole interval lies above 0, is *worse* where it lies below, and else we *ca
 One SFT model, one task and few seeds: the page says that a row learns, not which row is best.
 
 Learning rates were chosen with a seed that is not in the tables, on other prompts (see [Search](#search)).
-Made by `make learning` (it goes on where it was cut off; remove `.learning` to begin anew).
+Made by `make learning` (it resumes after an interruption; remove `.learning` to start again).
 """
 
 TITLES = {
@@ -46,7 +55,7 @@ def write_page(place: Path, page: Path, subjects: Sequence[Subject]) -> None:
     """Write the page; trials without a result are named, not left out."""
     labels = {"base/tiny": "base", "sft/main": "sft"}
     results = place / "pipeline" / "results"
-    starts = {model: np.array(per_prompt(results / label)) for model, label in labels.items()}
+    starts = {model: np.array(scores_per_prompt(results / label)) for model, label in labels.items()}
     lines = [HEAD, _machine(), ""]
     for section, title in TITLES.items():
         lines += [f"## {title}", ""]
@@ -59,7 +68,7 @@ def write_page(place: Path, page: Path, subjects: Sequence[Subject]) -> None:
 
 
 def gain_interval(gain_SP: Floats, seed: int = 0) -> tuple[float, float]:
-    """95 % percentile bootstrap of the mean over seeds and prompts, both drawn anew."""
+    """95 % percentile bootstrap of the mean over seeds and prompts, both drawn again."""
     rng = np.random.default_rng(seed)
     seeds, prompts = gain_SP.shape
     picked = [
@@ -71,7 +80,7 @@ def gain_interval(gain_SP: Floats, seed: int = 0) -> tuple[float, float]:
 
 def _row(place: Path, subject: Subject, starts: dict[str, Floats]) -> str:
     trials = [trial for trial in final_trials() if trial.subject == subject]
-    results = [result for trial in trials if (result := found(place, trial)) is not None]
+    results = [result for trial in trials if (result := read_result(place, trial)) is not None]
     done = [result for result in results if "right" in result]
     head = f"| {subject.label} | {trials[0].rate:g} | {len(done)} | {trials[0].start}"
     if not done:
@@ -91,7 +100,7 @@ def _row(place: Path, subject: Subject, starts: dict[str, Floats]) -> str:
 
 def _watched(place: Path, name: str) -> Iterator[tuple[Trial, dict[str, Any]]]:
     for trial in final_trials():
-        result = found(place, trial)
+        result = read_result(place, trial)
         if result is not None and name in result:
             yield trial, result
 
@@ -129,7 +138,7 @@ def _rewards(place: Path) -> list[str]:
 def _search(place: Path, subjects: Sequence[Subject], page: Path) -> list[str]:
     """pass@1 of every rate that was tried: where a row breaks is where its line falls."""
     tried = list(search_trials())
-    if page.is_file() and not any(found(place, trial) for trial in tried):
+    if page.is_file() and not any(read_result(place, trial) for trial in tried):
         return _kept_search(page.read_text(encoding="utf-8"))
     lines = [
         "## Search",
@@ -154,7 +163,7 @@ def _search_table(place: Path, trials: Sequence[Trial], knob: str) -> list[str]:
     rates = sorted({trial.rate for trial in trials})
     lines = [f"| row | {' | '.join(f'{knob} {rate:g}' for rate in rates)} |", "|---" * (len(rates) + 1) + "|"]
     for subject in dict.fromkeys(trial.subject.label for trial in trials):
-        scores = {trial.rate: _score(found(place, trial)) for trial in trials if trial.subject.label == subject}
+        scores = {trial.rate: _score(read_result(place, trial)) for trial in trials if trial.subject.label == subject}
         best = max((score for score in scores.values() if score is not None), default=None)
         cells = [_cell(scores.get(rate), best) for rate in rates]
         lines.append(f"| {subject} | {' | '.join(cells)} |")

@@ -1,4 +1,4 @@
-"""What is trained to see whether it learns: each algorithm's settings beyond its row, and the runs made of them."""
+"""The trials of benchmarks.learning: each algorithm's settings, the runs made from them, and their results."""
 
 from __future__ import annotations
 
@@ -154,3 +154,24 @@ def chosen_rates() -> dict[str, float]:
         return {}
     found: dict[str, float] = json.loads(RATES.read_text(encoding="utf-8"))
     return found
+
+
+def result_file(place: Path, trial: Trial) -> Path:
+    """The file of a trial's result."""
+    return place / "results" / f"{trial.run}.json"
+
+
+def read_result(place: Path, trial: Trial) -> dict[str, Any] | None:
+    """A trial's result; None if it has not run yet."""
+    file = result_file(place, trial)
+    result: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return result
+
+
+def scores_per_prompt(folder: Path) -> list[float]:
+    """Share of right samples of each prompt, in the order of the prompts."""
+    import polars as pl
+
+    frame = pl.read_parquet(folder / "rollouts.parquet").filter(~pl.col("greedy"))
+    means = frame.group_by("prompt_id", maintain_order=True).agg(pl.col("reward").mean())
+    return means["reward"].to_list()

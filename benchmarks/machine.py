@@ -1,9 +1,12 @@
-"""In words, what a figure was measured on; kept with the figure, since a page may be written elsewhere."""
+"""The machine that a figure is measured on, in words and as processes on one core."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -16,6 +19,15 @@ def machine() -> str:
 def versions(*packages: str) -> str:
     """Python and these packages."""
     return ", ".join([f"Python {platform.python_version()}", *(f"{name} {_version(name)}" for name in packages)])
+
+
+def run_pinned(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """A process on one core, where the system can pin it."""
+    core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    pinned = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
+    return subprocess.run([*pinned, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def _version(name: str) -> str:

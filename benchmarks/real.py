@@ -1,4 +1,4 @@
-"""`make real` and `make real-quick`: what the run will take, and the table of what it has found (docs/real.md).
+"""`make real` and `make real-quick`: an estimate of the time and memory, and the table of results (docs/real.md).
 
 python -m benchmarks.real estimate real-quick
 python -m benchmarks.real table                  in the folder where it ran
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.machine import machine
-from posttrain.compare.chosen import choose
-from posttrain.compare.measured import Measured, scores
+from posttrain.compare.evaluated import EvaluatedPolicy, scores
+from posttrain.compare.selection import select
 from posttrain.compare.statistics import ALPHA, difference
 from posttrain.measure.timings import FOLDER, read_timings
 from posttrain.params import at, read
@@ -85,13 +85,13 @@ def table() -> str:
     head = ["policy"]
     for name, tasks in groups.items():
         head += [f"{name}: {', '.join(tasks)} [95 %]", "change [95 %]"]
-    columns = [_column(choose(labels, None, "sampled", tasks)) for tasks in groups.values()]
+    columns = [_column(select(labels, None, "sampled", tasks)) for tasks in groups.values()]
     rows = [[label, *(cell for column in columns for cell in column[nth])] for nth, label in enumerate(labels)]
     lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *rows)]
     return "\n".join([*lines, "", _cost()])
 
 
-def _column(found: Sequence[Measured]) -> list[tuple[str, str]]:
+def _column(found: Sequence[EvaluatedPolicy]) -> list[tuple[str, str]]:
     """The share of right answers of each policy, and the change from the one before it, with intervals over prompts."""
     cells = []
     for nth, one in enumerate(found):

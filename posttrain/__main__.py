@@ -276,7 +276,7 @@ def _reference(arguments: argparse.Namespace) -> str:
         case "preview":
             return _preview(arguments)
         case "where":
-            from posttrain.where.found import where
+            from posttrain.where.report import where
 
             return where(arguments.row, arguments.form)
         case "params":
@@ -370,7 +370,7 @@ def _reported(arguments: argparse.Namespace) -> str:
 
 def _not_current() -> dict[str, str]:
     from posttrain.params import read
-    from posttrain.report.state import not_current
+    from posttrain.report.stale_results import not_current
     from posttrain.stage_table import policies
 
     return not_current(policies(read()))
@@ -393,12 +393,12 @@ def _checkpoints(arguments: argparse.Namespace) -> str:
 def _comparison(arguments: argparse.Namespace) -> str:
     import json
 
-    from posttrain.compare.chosen import choose
     from posttrain.compare.comparison import compare
-    from posttrain.compare.text import as_data, in_words
+    from posttrain.compare.selection import select
+    from posttrain.compare.text import as_data, as_text
 
-    found = compare(choose(arguments.names, arguments.policy, arguments.score, arguments.task), arguments.against)
-    return json.dumps(as_data(found), indent=2) if arguments.form == "json" else in_words(found, arguments.score)
+    found = compare(select(arguments.names, arguments.policy, arguments.score, arguments.task), arguments.against)
+    return json.dumps(as_data(found), indent=2) if arguments.form == "json" else as_text(found, arguments.score)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from posttrain.params import did_you_mean
 from posttrain.sampling.annotator import DEFAULT_TABLES, SAMPLED
 from posttrain.slots import NONE, slots
 from posttrain.stage_table import STAGES, Settings, group_of
-from posttrain.tables.sources import GIVEN
+from posttrain.tables.sources import USER_KINDS
 from posttrain.tasks.task import load_task
 from posttrain.workspace import model_path, table_path
 
@@ -126,7 +126,7 @@ def _tables(group: str, name: str, run: Any) -> list[str]:
     elif group == "data.filters":
         found = [str(settings.get("data")).partition("/")[2]]
     else:
-        found = [kind for kind in GIVEN if settings.get(kind)]
+        found = [kind for kind in USER_KINDS if settings.get(kind)]
         if "pairs" in found and "feedback" not in found:
             found.append("feedback")
     return [f"{name}/{kind}" for kind in found]

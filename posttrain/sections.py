@@ -26,9 +26,9 @@ from posttrain.sampling.annotator import SamplesRun
 from posttrain.slots import NONE, PART
 from posttrain.stage_table import STAGES, Settings, group_of, policies
 from posttrain.tables.filters import FilterRun
+from posttrain.tables.find_files import matches
 from posttrain.tables.options import FileTable
-from posttrain.tables.places import matches
-from posttrain.tables.sources import FilesRun, listed_sources
+from posttrain.tables.sources import FilesRun, sources_by_key
 from posttrain.tables.sources import HubRun as HubTables
 from posttrain.tasks.task import TASKS, load_task, task_run
 from posttrain.train.run_config import Algorithm, load_run
@@ -178,7 +178,7 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
 
 def _missing_files(where: str, params: FilesRun, folder: Path) -> Iterator[str]:
     """A line for each source of an entry that is not there."""
-    for key, (_, source) in listed_sources(params).items():
+    for key, (_, source) in sources_by_key(params).items():
         if not isinstance(source, FileTable) or (folder / source.path).exists():
             continue
         if (matched := matches(source.path, folder)) is None:

@@ -23,7 +23,7 @@ from posttrain.input_names import check_input_names
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
 from posttrain.measure.stage_log import start_log
-from posttrain.measure.timings import print_timings
+from posttrain.measure.timings import report_timings
 from posttrain.recorded_runs import check_and_sync, note_finished
 from posttrain.workspace import failure_path, lock_stage, remove_committed, write_text
 
@@ -67,7 +67,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     inputs.confirm()
     inputs.sync_outputs()
     note_finished(record_path(stage))
-    print_timings(stage)
+    report_timings(stage)
 
 
 def checked_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The stages of the pipeline, one short file each. What must be set before torch is loaded is set here."""
+"""The stages of the pipeline, one short file each. This file sets what must be set before torch is imported."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from posttrain.inputs import watch_code  # starts the clock of posttrain.measure
 
 watch_code()  # before the rest of the library is imported
 
-# Importing makes a million objects that stay; looking through them again and again costs a second.
+# Imports create a million objects that are never freed; checking them at every collection costs a second.
 gc.set_threshold(200_000, 20, 100)
 
-# One instruction set for everyone, so that machines with and without AVX-512 add up in the same order. It is recorded,
-# and only this variable changes it: what the environment says about single libraries is overwritten or removed.
+# One instruction set by default, so that machines with and without AVX-512 sum in the same order. It is recorded. Only
+# this variable changes it: settings of single libraries in the environment are overwritten or removed.
 _CHOICES = {
     "default": ("default", "COMPATIBLE", "SSE41"),
     "avx2": ("avx2", "AVX2", "AVX2"),
@@ -49,7 +49,7 @@ os.environ |= dict(
     CUBLAS_WORKSPACE_CONFIG=":4096:8",
 )
 for _name, _value in {
-    # polars and Arrow give freed memory back at once: reading a large table takes a fifth less memory
+    # polars and Arrow return freed memory at once: reading a large table takes a fifth less memory
     "_RJEM_MALLOC_CONF": "dirty_decay_ms:0,muzzy_decay_ms:0",
     "MIMALLOC_PURGE_DELAY": "0",
     "OMP_WAIT_POLICY": "PASSIVE",

@@ -28,7 +28,7 @@ def main(run: str) -> None:
     if any_outside(params.path) and not params.outside_workspace:
         where = f"{section}.path = {params.path} ({PARAMS_FILE})"
         fix = f"Copy the model into the workspace, or set {section}.outside_workspace: true"
-        raise ParamsError(what="the path leads out of the workspace", where=where, fix=fix)
+        raise ParamsError(what="the path is outside the workspace", where=where, fix=fix)
     fetch_model(params.path, None, model_path(name), params.save_dtype, params.chat_template)
     write_json(metrics_path(name), {"source": params.path})
     print(f"base {run}: {params.path} checked and saved in {model_path(name)}")

@@ -1,4 +1,4 @@
-"""distill: one named run of learning a teacher's distribution, on given answers or on the student's own samples."""
+"""distill: one run that learns a teacher's distribution, on given answers or on the student's own samples."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def main(run: str) -> None:
 
 
 def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section: str) -> None:
-    """Refuse a teacher whose distribution is over other tokens."""
+    """Refuse a teacher with another vocabulary."""
     rows = [load_config(folder).get_text_config().vocab_size for folder in (start, teacher)]
     if text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
         what = f"has another tokenizer than {start}, so their tokens cannot be compared"
     elif rows[0] != rows[1]:
-        what = f"embeds {rows[1]} tokens and {start} {rows[0]}, so their distributions cannot be compared"
+        what = f"has {rows[1]} embeddings and {start} has {rows[0]}, so their distributions cannot be compared"
     else:
         return
     fix = f"Sample it instead: data.samples.NAME.policy: {name} with tables: [chat], then sft on NAME/chat"
@@ -72,7 +72,7 @@ def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section
 def shared_context(
     text: ChatText, teacher: Path, seen: Mapping[tuple[int, ...], Sequence[int]], section: str
 ) -> int | None:
-    """The longest row that the student can read, and the teacher with what it alone sees."""
+    """The longest row that the student can read, and the teacher with its additional context."""
     context, config = text.context, load_config(teacher)
     theirs = context_of(config)
     if theirs is None:
@@ -86,7 +86,7 @@ def shared_context(
 
 @phase("load")
 def _in_context(text: ChatText, params: DistillRun, context: str) -> Mapping[tuple[int, ...], list[int]]:
-    """What the teacher sees for each prompt of the student: a system turn more."""
+    """The teacher's prompt for each prompt of the student: the same with the context as a system turn."""
     asked = read_table(table_path(params.data), "prompts").filter(split="train")["prompt"].to_list()
     tools: list[Tools] = [None] * len(asked)
     if chat := table_of(params.demonstrations):

@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 
 from posttrain.errors import ParamsError
-from posttrain.evaluate.kept import kept_text, quiet, unquoted
-from posttrain.evaluate.measure import NOT_MEASURED, divergence, measured, rollouts_table, summary
+from posttrain.evaluate.completions import hide_quotes, hide_stderr, select_text
+from posttrain.evaluate.metrics import NOT_MEASURED, evaluation_metrics, kl_to_reference, rollouts_table, summary
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
@@ -24,7 +24,7 @@ from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
 from posttrain.tables.columns import with_ids
-from posttrain.tables.splits import need_two
+from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import read_table, write_table
 from posttrain.text.chat import ChatText
 from posttrain.workspace import rounded, table_path, write_json
@@ -36,7 +36,7 @@ def main(label: str) -> None:
     if label not in policies:
         fix = did_you_mean(label, list(policies))
         raise ParamsError(what=f"evaluate.policies has no '{label}'", where=PARAMS_FILE, fix=fix)
-    with unquoted(params.completions):
+    with hide_quotes(params.completions):
         _evaluate(label, policies[label], params)
 
 
@@ -66,16 +66,16 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     reward_model = model_of(params.reward_model, "evaluate.settings.reward_model")
     reward = RewardSum(params.reward, Context(runtime, "evaluate.settings", reward_model, text))
     sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
-    metrics = measured(reward, sampled, greedy, params.seed)
+    metrics = evaluation_metrics(reward, sampled, greedy, params.seed)
     if reference == model_folder:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
     elif reference is not None and _comparable(text, reference, label):
         some = [one for one in sampled if one.sample < (params.kl_samples or params.samples)]
-        metrics |= divergence(model, reference, some, params.sampling.temperature, runtime)
+        metrics |= kl_to_reference(model, reference, some, params.sampling.temperature, runtime)
 
     folder = Path("results") / label
     tables = [rollouts_table(label, reward, sampled, greedy=False), rollouts_table(label, reward, greedy, greedy=True)]
-    rows = kept_text(pl.concat(tables), params.completions)
+    rows = select_text(pl.concat(tables), params.completions)
     write_table(with_ids(rows, "rollouts"), folder / "rollouts.parquet", "rollouts")
     write_json(folder / "metrics.json", rounded(metrics, 5))
     if not metrics["parsed"]:
@@ -93,18 +93,18 @@ def _comparable(text: ChatText, reference: Path, label: str) -> bool:
 
 
 def _prompts(params: EvaluateParams) -> list[Prompt]:
-    """The first prompts of the split; where some have an answer that can be read, only those that have."""
+    """The first prompts of the split; if some have a readable answer, only those."""
     file = table_path(params.data)
     prompts = prompts_of(read_table(file, "prompts").filter(split=params.split).iter_rows(named=True))
     if any(one.answer.strip() for one in prompts):
         before = len(prompts)
-        with quiet(params.completions):
+        with hide_stderr(params.completions):
             prompts = judged_prompts(params.reward, prompts, str(file))
         if params.completions == "none" and len(prompts) < before:
             print(f"evaluate: no reward can read {before - len(prompts)} of {before} answers", file=sys.stderr)
     elif "correct" in params.reward:
         print("evaluate: no prompt has an answer, so reward 'correct' is not measured", file=sys.stderr)
-    need_two(len(prompts), params.split, file)
+    check_enough_prompts(len(prompts), params.split, file)
     if len(prompts) < params.prompts and "prompts" in params.model_fields_set:
         known = f"{len(prompts)} prompts are all there are in split '{params.split}'"
         print(f"evaluate: {known} (evaluate.settings.prompts: {params.prompts})", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""online: one named run of reinforcement learning (GRPO, PPO and their kin) on the policy's own samples."""
+"""online: one run of reinforcement learning (GRPO, PPO and others) on the policy's own samples."""
 
 from __future__ import annotations
 

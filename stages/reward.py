@@ -85,7 +85,7 @@ def main(run: str) -> None:
     )
 
     vars(models.policy.config).pop(WHOLE_TEXT, None)  # from here on it reads answers up to their end
-    round_weights(models.policy, start, params.save_dtype)  # what is measured is what is saved
+    round_weights(models.policy, start, params.save_dtype)  # measure the weights that are saved
     measured = _accuracy(models, heldout)
     if shown:
         measured["demonstrations_score"] = float(answer_scores(models, shown).mean())

@@ -1,4 +1,4 @@
-"""A million rows of about 100 tokens: read, check, deduplicate, split and tokenize, beside `datasets`.
+"""Time and memory to read, check, deduplicate, split and tokenize a million rows, compared with `datasets`.
 
 python -m benchmarks.data                        measure, then write docs/performance.md
 python -m benchmarks.data --rows 100000 --show   fewer rows, on the terminal alone
@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.data.page import RESULT, lines
+from benchmarks import RESULTS, ROOT
+from benchmarks.data.page import data_lines
 from benchmarks.data.sides import EXAM_FILE, HELD_OUT, ROWS_FILE, write_inputs
 from benchmarks.machine import machine, versions
-from benchmarks.speed.page import write_page
-from benchmarks.speed.run import RESULTS, ROOT
+from benchmarks.performance_page import write_page
 from tests.workspace import environment
 
 PARAMS: Final = {
@@ -71,10 +71,10 @@ def main(arguments: list[str]) -> int:
         os.chdir(ROOT)
     found |= {"machine": machine(), "versions": versions("polars", "pyarrow", "tokenizers", "datasets")}
     if options.show:
-        print("\n".join(lines(found)))
+        print("\n".join(data_lines(found)))
         return 0
-    RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    write_page(RESULTS, ROOT / "docs" / "performance.md")
+    (RESULTS / "data.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_page()
     return 0
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any, Final
 
-RESULT: Final = Path(__file__).resolve().parents[1] / "results" / "data.json"
 SECONDS, MEGABYTES = 300.0, 2000.0
 """The target for reading, checking, deduplicating, splitting and tokenizing a million rows."""
 WHAT: Final = {
@@ -27,14 +24,7 @@ check tables against a schema, or keep content from forging markup.
 """
 
 
-def data_lines() -> list[str]:
-    """The section, or that it is not measured yet."""
-    if not RESULT.is_file():
-        return ["## A million rows", "", "Not measured yet."]
-    return lines(json.loads(RESULT.read_text(encoding="utf-8")))
-
-
-def lines(found: dict[str, Any]) -> list[str]:
+def data_lines(found: dict[str, Any]) -> list[str]:
     """The section from what was measured."""
     steps = found["steps"]
     table = [
@@ -54,8 +44,8 @@ def _verdict(steps: dict[str, Any]) -> list[str]:
     wall, cpu = (sum(one[name] for one in ours) for name in ("wall_s", "cpu_s"))
     peak = max(one["peak_mb"] for one in ours)
     time, memory = ("reached" if good else "missed" for good in (wall <= SECONDS, peak <= MEGABYTES))
-    told = f"Tables and tokens together: {wall:.0f} s of at most {SECONDS:.0f} ({time})"
-    lines = [f"{told}, {peak:,} MB of at most {MEGABYTES:,.0f} ({memory})."]
+    text = f"Tables and tokens together: {wall:.0f} s of at most {SECONDS:.0f} ({time})"
+    lines = [f"{text}, {peak:,} MB of at most {MEGABYTES:,.0f} ({memory})."]
     if peer := steps.get("datasets"):
         by_wall, by_cpu = peer["wall_s"] / wall, peer["cpu_s"] / cpu
         lines.append(f"`datasets` took {by_wall:.2f} times as long and {by_cpu:.2f} times the CPU time.")

@@ -41,7 +41,7 @@ def generated(count: int, seed: int = 0) -> Iterator[dict[str, str]]:
     for start in range(0, count, _DRAWN):
         size = min(_DRAWN, count - start)
         drawn = words[np.minimum(draw.zipf(1.3, size=(size, 108)), _VOCABULARY) - 1]
-        asked, told = draw.integers(32, 54, size=size), draw.integers(22, 54, size=size)
+        asked, answered = draw.integers(32, 54, size=size), draw.integers(22, 54, size=size)
         for nth in range(size):
             place = (start + nth) % REPEATED
             if place == 1:
@@ -50,7 +50,10 @@ def generated(count: int, seed: int = 0) -> Iterator[dict[str, str]]:
                 row = {**row, "completion": f"{row['completion']} {words[nth % _VOCABULARY]}"}
             else:
                 prompt = " ".join(drawn[nth, : asked[nth]])
-                row = {"prompt": f"{prompt} {start + nth}?", "completion": " ".join(drawn[nth, 54 : 54 + told[nth]])}
+                row = {
+                    "prompt": f"{prompt} {start + nth}?",
+                    "completion": " ".join(drawn[nth, 54 : 54 + answered[nth]]),
+                }
             yield row
 
 
@@ -109,11 +112,11 @@ def with_datasets() -> None:
 
     def tokenized(batch: dict[str, list[str]]) -> dict[str, Any]:
         asked = [[{"role": "user", "content": one}] for one in batch["prompt"]]
-        told = [
+        talks = [
             [*one, {"role": "assistant", "content": two}] for one, two in zip(asked, batch["completion"], strict=True)
         ]
         heads = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
-        whole = tokenizer.apply_chat_template(told, tokenize=False)
+        whole = tokenizer.apply_chat_template(talks, tokenize=False)
         rests = [one[len(head) :].removesuffix("\n") for one, head in zip(whole, heads, strict=True)]
         return {
             name: tokenizer(texts, add_special_tokens=False)["input_ids"]

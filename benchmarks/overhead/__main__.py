@@ -1,4 +1,4 @@
-"""What the pipeline itself costs: a stage before its first step, `dvc repro` and a flow with nothing to do, tables.
+"""The pipeline's own cost: a stage before its first step, idle `dvc repro`, an idle flow, and checks of tables.
 
 python -m benchmarks.overhead            measure, then write docs/performance.md
 python -m benchmarks.overhead -n 1 --show  one turn, on the terminal alone
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import pstats
 import resource
 import shutil
@@ -21,11 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine, versions
-from benchmarks.overhead.page import RESULT, lines
+from benchmarks import RESULTS
+from benchmarks.machine import machine, run_pinned, versions
+from benchmarks.overhead.page import overhead_lines
 from benchmarks.overhead.pipelines import bare, finished, hollow, locked
-from benchmarks.speed.page import write_page
-from benchmarks.speed.run import RESULTS, ROOT
+from benchmarks.performance_page import write_page
 from tests.workspace import environment
 
 STAGES = ("stage sft main", "stage online grpo")
@@ -57,10 +56,10 @@ def main(arguments: list[str]) -> int:
         ours = finished(options.workspace or Path(folder) / "ours")
         found = measured(ours, Path(folder), options.rounds)
     if options.show:
-        print("\n".join(lines(found)))
+        print("\n".join(overhead_lines(found)))
         return 0
-    RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    write_page(RESULTS, ROOT / "docs" / "performance.md")
+    (RESULTS / "overhead.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_page()
     return 0
 
 
@@ -118,7 +117,9 @@ def profile(place: Path, file: Path) -> dict[str, float]:
 
 def _side(side: str, workspace: Path) -> dict[str, float]:
     """One side's own report."""
-    done = _started(["-m", "benchmarks.overhead.side", side, str(time.time())], workspace)
+    done = run_pinned(
+        [sys.executable, "-m", "benchmarks.overhead.side", side, str(time.time())], workspace, environment()
+    )
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         raise RuntimeError(f"{side} failed:\n{done.stdout[-500:]}\n{done.stderr[-2000:]}")
@@ -130,19 +131,11 @@ def _side(side: str, workspace: Path) -> dict[str, float]:
 def _child(command: list[str], place: Path, said: str) -> dict[str, float]:
     """CPU and wall seconds of a process from its start to its end, which must say that there was nothing to do."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = _started(command, place)
+    done = run_pinned([sys.executable, *command], place, environment())
     after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
     if done.returncode or said not in done.stdout + done.stderr:
         raise RuntimeError(f"{' '.join(command)} in {place} was no idle run:\n{done.stdout[-2000:]}{done.stderr}")
     return {"cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, "wall": wall}
-
-
-def _started(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
-    """A process on one core."""
-    core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    pinned = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
-    whole = [*pinned, sys.executable, *command]
-    return subprocess.run(whole, cwd=place, env=environment(), capture_output=True, text=True, check=False)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from pathlib import Path
 from typing import Any, Final
 
-RESULT: Final = Path(__file__).resolve().parents[1] / "results" / "overhead.json"
 START_TARGET, DVC_TARGET, FLOW_TARGET, TABLE_TARGET = 1.3, 1.2, 2.5, 5.0
 
 HEAD: Final = """## The pipeline itself
@@ -36,14 +33,7 @@ ratio of about 2.75 on 12 stages, which misses the target.
 TABLES: Final = "**The checks of a million rows** (pandera, every rule of the table), eagerly as a stage makes them."
 
 
-def overhead_lines() -> list[str]:
-    """The section, or that it is not measured yet."""
-    if not RESULT.is_file():
-        return ["## The pipeline itself", "", "Not measured yet."]
-    return lines(json.loads(RESULT.read_text(encoding="utf-8")))
-
-
-def lines(found: dict[str, Any]) -> list[str]:
+def overhead_lines(found: dict[str, Any]) -> list[str]:
     """The section from what was measured."""
     sides = found["sides"]
     return [
@@ -91,14 +81,14 @@ def _dvc(found: dict[str, Any]) -> list[str]:
     sides = {name: found["sides"][f"dvc {name}"] for name in ("ours", "bare", "hollow")}
     ours = [one["cpu"] for one in sides["ours"]]
     rows = ["| pipeline | CPU s [wall] | ours / it | target | |", "|---|---|---|---|---|"]
-    told = {
+    text = {
         "ours": f"ours: {found['stages']} stages, {found['deps']} dependencies, {found['outs']} outputs",
         "bare": f"bare: {found['stages']} stages",
         "hollow": "hollow: as ours, all files tiny",
     }
     for name, reports in sides.items():
         cpu, wall = ([one[kind] for one in reports] for kind in ("cpu", "wall"))
-        cells = [told[name], f"{_median(cpu):.2f} [{_median(wall):.2f}]"]
+        cells = [text[name], f"{_median(cpu):.2f} [{_median(wall):.2f}]"]
         if name == "ours":
             rows.append(f"| {' | '.join(cells)} | | | |")
             continue
@@ -120,8 +110,8 @@ def _flow(sides: dict[str, Any]) -> list[str]:
     reached = "reached" if max(map(statistics.median, ratios)) <= FLOW_TARGET else "missed"
     rows.append(f"| the flow of `dvc repro` | {' | '.join(map(_spread, ratios))} | <= {FLOW_TARGET} | {reached} |")
     first, *later = (one["wall"] for one in sides["server"])
-    told = f"The server answers after {first:.1f} s the first time, when it makes its database, then after"
-    return [*rows, "", f"{told} {_median(later):.1f} s."]
+    text = f"The server answers after {first:.1f} s the first time, when it makes its database, then after"
+    return [*rows, "", f"{text} {_median(later):.1f} s."]
 
 
 def _why(profiles: dict[str, dict[str, float]]) -> list[str]:

@@ -80,9 +80,9 @@ def _answered(text: str) -> pl.Expr:
 
 
 def _turn(role: str, text: str, number: pl.Expr | None = None) -> pl.Expr:
-    told = text.replace("{0}", "{}")
-    shown = pl.format(told, *[pl.col("number") if number is None else number] * told.count("{}"))
-    return pl.struct(role=pl.lit(role), content=shown).cast(TURN)
+    pattern = text.replace("{0}", "{}")
+    values = pl.format(pattern, *[pl.col("number") if number is None else number] * pattern.count("{}"))
+    return pl.struct(role=pl.lit(role), content=values).cast(TURN)
 
 
 _MAKERS: Final[dict[Kind, Callable[[pl.DataFrame], pl.DataFrame]]] = {

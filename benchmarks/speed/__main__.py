@@ -1,4 +1,4 @@
-"""Speed and memory beside TRL and beside loops written by hand.
+"""Speed and memory compared with TRL and with loops written by hand.
 
 python -m benchmarks.speed                       everything that is not measured yet, then docs/performance.md
 python -m benchmarks.speed --case sft/T -n 1     one workload on one model, nothing kept
@@ -14,13 +14,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import RESULTS
+from benchmarks.performance_page import write_page
 from benchmarks.speed.cases import COMPARED, SCALING, TINY
-from benchmarks.speed.page import write_page
-from benchmarks.speed.run import RESULTS, ROOT, alternate, median, ratios
+from benchmarks.speed.run import alternate, median, ratios
 
 BF16 = ("posttrain_bf16", "trl_bf16")
 ONCE = ("trl_default", *BF16)
-"""Measured in the first turn alone: beside the point, which is the same mathematics in float32."""
+"""Measured only in the first turn: the comparison is about the same mathematics in float32."""
 SIDES = ("posttrain", "bound", "trl")
 EXTRA = {"sft/T": ("trl_packing", "trl_default", *BF16), "sft/S": ("trl_packing", *BF16)} | {
     f"{name}/T": ("trl_default",) for name in ("reward", "dpo", "grpo", "rloo")
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> int:
             for turn in range(1, min(options.rounds, 3) + 1):
                 for case in cases:
                     alternate(case, ("posttrain",), turn)
-    write_page(RESULTS, ROOT / "docs" / "performance.md")
+    write_page()
     return 0
 
 

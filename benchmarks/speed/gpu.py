@@ -1,4 +1,4 @@
-"""On a GPU, a Qwen3-0.6B with random weights beside TRL, and what share of the device's peak SFT reaches.
+"""Speed on a GPU: a Qwen3-0.6B with random weights compared with TRL, and SFT's share of the device's peak.
 
 python -m benchmarks.speed.gpu [-n 5] [--peak 989]    writes docs/performance-gpu.md
 """
@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks import RESULTS, ROOT
 from benchmarks.machine import versions
 from benchmarks.speed.case import Case, Row, Shape, batches
 from benchmarks.speed.cases import GPU
-from benchmarks.speed.run import RESULTS, ROOT, Reports, alternate, median, ratios
+from benchmarks.speed.run import Reports, alternate, median, ratios
 
 PAGE = ROOT / "docs" / "performance-gpu.md"
 H100_PEAK = 989.0

@@ -1,4 +1,4 @@
-"""docs/performance.md from the measured results; no figure is written by hand."""
+"""The section of docs/performance.md about speed and memory, from the measured results."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import statistics
 from pathlib import Path
 
-from benchmarks.data.page import data_lines
-from benchmarks.overhead.page import overhead_lines
 from benchmarks.speed.case import Shape, batches, lengths, padding
 from benchmarks.speed.cases import COMPARED, SCALING, case_of
 from benchmarks.speed.run import MACHINE, Reports, load, median, ratios
@@ -67,18 +65,15 @@ CONTROL = (
 )
 
 
-def write_page(results: Path, page: Path) -> None:
-    """Write the page; a case without results is named."""
+def speed_lines(results: Path) -> list[str]:
+    """The section; a case without results is named."""
     lines = [HEAD, _machine(results), "", "## Beside TRL and the bound", ""]
     lines += [HEADER, "|---|---|---|---|---|---|---|---|---|"]
     found = {case: reports for case in COMPARED if (reports := load(case, results)).get("trl")}
     lines += [_row(case, reports) for case, reports in found.items()]
     lines += [f"| {case} | not measured yet | | | | | | | |" for case in COMPARED if case not in found]
     lines += ["", CONTROL, "", *_others(found), "", *_padding(), "", *_kernel_time(found), *_targets(found), ""]
-    lines += _scaling(results)
-    lines += [*overhead_lines(), "", *data_lines()]
-    page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    print(f"written: {page}")
+    return lines + _scaling(results)
 
 
 def _row(case: str, reports: Reports) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -12,12 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.machine import machine, versions
+from benchmarks import RESULTS, ROOT
+from benchmarks.machine import machine, run_pinned, versions
 from benchmarks.speed.cases import case_of
 from benchmarks.speed.meter import Report
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
 MACHINE = "machine.json"
 """What the newest report of a folder was measured on."""
 SAME_LOSS = 2e-3
@@ -49,13 +47,12 @@ def alternate(case: str, sides: Sequence[str], rounds: int, folder: Path = RESUL
 
 def measured(case: str, side: str) -> Report:
     """One side in a process of its own, on one core and one thread."""
-    core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    if case_of(case).device != "cpu":
-        core = None
-    pinned = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
-    command = [*pinned, sys.executable, "-m", "benchmarks.speed.side", case, side]
-    quiet = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **quiet}, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "benchmarks.speed.side", case, side]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if case_of(case).device == "cpu":
+        done = run_pinned(command, ROOT, environment)
+    else:
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         raise SideError(f"{case} {side} failed:\n{done.stdout[-500:]}\n{done.stderr[-2000:]}")

@@ -1,4 +1,4 @@
-"""The metric in training at equal steps, equal tokens and equal time, read from the metrics of every step."""
+"""The training metric at equal steps, equal tokens and equal time, read from the learning curves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from posttrain.compare.measured import Measured
+from posttrain.compare.evaluated import EvaluatedPolicy
 from posttrain.compare.settings import Setting
 from posttrain.compare.statistics import Difference, Floats, difference
 from posttrain.params import check
@@ -17,14 +17,14 @@ from posttrain.params import check
 Budget = Literal["steps", "tokens", "seconds"]
 BUDGETS: tuple[Budget, ...] = ("steps", "tokens", "seconds")
 METRICS = ("reward", "accuracy")
-"""What curves show of how good the policy is: of its samples, or on the pairs it is trained on."""
+"""Metrics of a curve that say how good the policy is: on its samples, or on the pairs that it is trained on."""
 WINDOW = 0.1
-"""The metric is its mean over the last tenth of what the budget allows, since one step is noise."""
+"""The metric is its mean over the last tenth of the budget, since one step is noise."""
 
 
 @dataclass(frozen=True)
 class AtEqual:
-    """All settings when they had used the same of a budget; `why_not` where that cannot be said."""
+    """All settings at the same amount of a budget; `why_not` says why that is not known."""
 
     budget: Budget
     amount: float
@@ -55,8 +55,8 @@ def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
     return AtEqual(budget, amount, values, metric)
 
 
-def used(one: Measured, budget: Budget) -> Floats | None:
-    """What a training had used of a budget after each of its steps; None where nothing tells."""
+def used(one: EvaluatedPolicy, budget: Budget) -> Floats | None:
+    """What a training had used of a budget after each step; None if that is not known."""
     steps = len(one.curve.get("step", ()))
     if not steps:
         return None
@@ -65,14 +65,14 @@ def used(one: Measured, budget: Budget) -> Floats | None:
     if budget == "steps":
         return np.arange(1.0, steps + 1)
     if budget == "seconds":
-        # Only the whole is known; steps of one training take about the same time.
+        # Only the total is known; the steps of one training take about the same time.
         return None if one.seconds is None else np.linspace(one.seconds / steps, one.seconds, steps)
     rows = _rows_per_step(one)
     return None if rows is None else np.cumsum([rows * (value or 0.0) for value in one.curve["length"]])
 
 
-def _rows_per_step(one: Measured) -> float | None:
-    """Completions that were sampled for one optimizer step of an online run; its curve holds their mean length."""
+def _rows_per_step(one: EvaluatedPolicy) -> float | None:
+    """Completions that were sampled for one optimizer step of an online run; its curve has their mean length."""
     if not one.model.startswith("online/") or "length" not in one.curve:
         return None
     from posttrain.online.rollouts import RolloutParams

@@ -9,19 +9,19 @@ from itertools import combinations
 import numpy as np
 
 from posttrain.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
-from posttrain.compare.measured import Measured, scores
+from posttrain.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.compare.settings import Setting, grouped
 from posttrain.compare.statistics import ALPHA, Difference, Finding, difference, findings
 from posttrain.errors import PipelineError
 from posttrain.params import did_you_mean
 
 MORE = 1.05
-"""Budgets within 5 % count as equal."""
+"""Budgets that differ by less than 5 % count as equal."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What can be said of two settings, given by their places."""
+    """The result for two settings, given by their indices."""
 
     left: int
     right: int
@@ -50,7 +50,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that a comparison found."""
+    """The results of a comparison."""
 
     prompts: int
     means: list[Mean]
@@ -59,7 +59,7 @@ class Comparison:
     notes: list[str]
 
 
-def compare(found: Sequence[Measured], against: str | None = None) -> Comparison:
+def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Comparison:
     """Every pair of settings, or each against one of them, with Holm's correction within each of the measures."""
     settings, notes = grouped(found)
     means = [_mean(setting) for setting in settings]
@@ -76,9 +76,9 @@ def compare(found: Sequence[Measured], against: str | None = None) -> Comparison
 
 
 def verdict(pair: Pair, labels: Sequence[str]) -> str:
-    """The answer in words; with one seed a side only these two trainings can be told apart, not the settings."""
+    """The result as a sentence; with one seed each it is about the two trainings, not about their settings."""
     finding = pair.finding
-    if not finding.told:
+    if not finding.significant:
         return "cannot tell"
     better = labels[pair.left if finding.mean > 0 else pair.right]
     if finding.over_seeds:
@@ -93,7 +93,7 @@ def _pairs(labels: Sequence[str], settings: Sequence[Setting], against: str | No
     base = next((nth for nth, known in enumerate(names) if against in known), None)
     if base is None:
         fix = did_you_mean(against, sorted(set().union(*names)))
-        raise PipelineError(what=f"'{against}' is not among what is compared", where="--against", fix=fix)
+        raise PipelineError(what=f"'{against}' is not one of the compared settings", where="--against", fix=fix)
     return [(nth, base) for nth in range(len(labels)) if nth != base]
 
 
@@ -103,13 +103,13 @@ def _judged(pairs: Sequence[tuple[int, int]], apart: Callable[[int, int], Differ
 
 
 def _within_1(pair: Pair) -> Pair:
-    """Shares differ by 1 at most, however little two seeds can say."""
+    """Limit the interval to [-1, 1]: shares cannot differ by more."""
     one = pair.finding
     return replace(pair, finding=replace(one, low=max(one.low, -1.0), high=min(one.high, 1.0)))
 
 
 def _mean(setting: Setting) -> Mean:
-    """A setting's mean with its interval, which is that of the difference from 0."""
+    """A setting's mean with its interval, computed as the difference from 0."""
     scored = scores(setting.trained)
     own = difference(scored, np.zeros_like(scored))
     half = own.half(ALPHA)
@@ -118,20 +118,20 @@ def _mean(setting: Setting) -> Mean:
 
 
 def _spent(setting: Setting, budget: Budget) -> float | None:
-    """What its trainings used on average."""
+    """What the setting's trainings used on average."""
     amounts = [used(one, budget) for one in setting.trained]
     known = [float(amount[-1]) for amount in amounts if amount is not None]
     return sum(known) / len(known) if known and len(known) == len(amounts) else None
 
 
 def _unmeasured(settings: Sequence[Setting]) -> list[str]:
-    """A warning for each setting whose score is 0 because nothing could be read, which does not make it equal."""
+    """A warning for each setting whose score is 0 because no answer could be read."""
     unread = [setting.label for setting in settings if not any(one.parsed for one in setting.trained)]
     return [f"{label}: not measured, as no completion has an answer that can be read" for label in unread]
 
 
 def _unequal(means: Sequence[Mean]) -> list[str]:
-    """A warning for each budget that some used more of: the held-out figures are those of whole trainings."""
+    """A warning for each budget that differs between the settings: held-out scores are of whole trainings."""
     notes = []
     for budget in BUDGETS:
         known = [amount for mean in means if (amount := mean.spent[budget]) is not None]

@@ -1,4 +1,4 @@
-"""DVC's experiments: which there are, and the files of one, laid out like a workspace."""
+"""DVC's experiments: their list, and the files of one, laid out like a workspace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posttrain.stage_table import policies
 from posttrain.workspace import plot_path
 
 TIMES = Path(".sweeps")
-"""Seconds of every stage of an experiment, as `flows.sweep` saw them; DVC keeps no times."""
+"""Seconds of every stage of an experiment, recorded by `flows.sweep`; DVC does not record times."""
 _REF = re.compile(r"refs/exps/(\w{2})/(\w{38})/(.+)")
 _LAYOUT = "%(refname) %(objectname) %(creatordate:unix)"
 
@@ -32,7 +32,7 @@ class Experiment:
 
 
 def git(*words: str) -> str:
-    """What git answers; an error of its own is one of ours."""
+    """The output of a git command; its failure is a PipelineError."""
     done = subprocess.run(["git", *words], check=False, capture_output=True, text=True)
     if done.returncode:
         reason = " ".join(done.stderr.split())[:300]
@@ -42,7 +42,7 @@ def git(*words: str) -> str:
 
 
 def experiments() -> list[Experiment]:
-    """All of this repository, the oldest first."""
+    """All experiments of this repository, the oldest first."""
     found = []
     for line in git("for-each-ref", "--sort=creatordate", f"--format={_LAYOUT}", "refs/exps").splitlines():
         ref, commit, date = line.rsplit(" ", 2)
@@ -86,8 +86,8 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
             files.get_file(path.as_posix(), str(target))
         except (DvcException, OSError) as error:
             reason = " ".join(str(error).split())[:300]
-            fix = "If it was run elsewhere: dvc exp pull, dvc pull. Else name what it holds with --policy"
-            raise DataError(what=f"it lacks {path} ({reason})", where=experiment.name, fix=fix) from error
+            fix = "If it was run elsewhere: dvc exp pull, dvc pull. Else name a policy that it has with --policy"
+            raise DataError(what=f"{path} is missing ({reason})", where=experiment.name, fix=fix) from error
     return into
 
 

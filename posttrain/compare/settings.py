@@ -1,4 +1,4 @@
-"""Which trainings are the same setting under other seeds, and what to call each setting."""
+"""Groups trainings into settings (the same parameters, other seeds), and names each setting."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posttrain.compare.measured import Measured
+from posttrain.compare.evaluated import EvaluatedPolicy
 
 Flat = Mapping[str, str]
 LONGEST = 70
@@ -15,14 +15,14 @@ LONGEST = 70
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting with all that was trained under it."""
+    """One setting with its trainings."""
 
     label: str
-    trained: list[Measured]
+    trained: list[EvaluatedPolicy]
 
 
 def is_seed(key: str) -> bool:
-    """Whether a setting only chooses random numbers."""
+    """Whether a key is a seed."""
     return key.rpartition(".")[2] == "seed"
 
 
@@ -32,9 +32,9 @@ def differing(found: Sequence[Flat]) -> list[str]:
     return [key for key in keys if not is_seed(key) and len({one.get(key) for one in found}) > 1]
 
 
-def grouped(found: Sequence[Measured]) -> tuple[list[Setting], list[str]]:
-    """The settings, each with its seeds, and what a reader has to know about them."""
-    alike: dict[tuple[str | None, ...], list[Measured]] = {}
+def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]:
+    """The settings, each with its trainings, and notes for the reader."""
+    alike: dict[tuple[str | None, ...], list[EvaluatedPolicy]] = {}
     compared = [_compared(one, found) for one in found]
     keys = differing(compared)
     if len({one.policy for one in found}) > 1:
@@ -52,16 +52,16 @@ def grouped(found: Sequence[Measured]) -> tuple[list[Setting], list[str]]:
     return settings, notes
 
 
-def _compared(one: Measured, found: Sequence[Measured]) -> Flat:
-    """All settings where all are the same policy of several experiments; else the run's own."""
+def _compared(one: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat:
+    """All of params.yaml if the same policy of several experiments is compared; else the run's own settings."""
     if len({other.policy for other in found}) == 1:
         return one.settings
-    # The name of a run is no setting: two runs that differ in their seeds only are one setting.
+    # The name of a run is not a setting: two runs that differ only in their seeds are one setting.
     return {"policy": one.section.rpartition(".")[0], **one.own}
 
 
-def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[Measured]) -> str:
-    """What sets it apart, as short as it can be said; runs of one workspace have names of their own."""
+def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[EvaluatedPolicy]) -> str:
+    """The keys in which the setting differs from the others; for runs of one workspace their names."""
     names = " + ".join(one.name for one in trained)
     if "policy" in keys or not keys:
         return names
@@ -71,10 +71,10 @@ def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[
     return text if len(text) <= LONGEST else names
 
 
-def _distinct(trained: Sequence[Measured]) -> list[Measured]:
-    """Without those whose every score equals an earlier one's: a seed that changes nothing is no other seed."""
-    kept: list[Measured] = []
+def _distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
+    """The trainings without repetitions: one with all scores equal to an earlier one's is not another seed."""
+    distinct: list[EvaluatedPolicy] = []
     for one in trained:
-        if not any(np.array_equal(one.scores_P, other.scores_P) and one.curve == other.curve for other in kept):
-            kept.append(one)
-    return kept
+        if not any(np.array_equal(one.scores_P, other.scores_P) and one.curve == other.curve for other in distinct):
+            distinct.append(one)
+    return distinct

@@ -1,4 +1,4 @@
-"""Paired differences of settings on the same prompts, with intervals over prompts and seeds, for many pairs."""
+"""Paired differences of settings on the same prompts, with intervals over prompts and seeds (Holm's correction)."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _CHUNK = 2_000_000
 
 @dataclass(frozen=True)
 class Difference:
-    """How far left is above right, with draws of how far that could be off."""
+    """The mean difference of left and right, with a sample of its error."""
 
     mean: float
     errors: Floats
     """Absolute sizes of the drawn errors, sorted."""
     over_seeds: bool
-    """False where one side has a single seed: then the errors know of other prompts only."""
+    """False if one side has a single seed: then the errors are over prompts only."""
 
     def half(self, alpha: float) -> float:
-        """Half the width of the interval that the truth lies outside of with probability alpha."""
+        """Half the width of the interval at level 1 - alpha."""
         nth = int(np.ceil((1 - alpha) * len(self.errors)))
         return float(self.errors[min(nth, len(self.errors) - 1)])
 
     @property
     def p_value(self) -> float:
-        """How often chance alone would give a difference as large."""
+        """How often chance alone gives a difference as large."""
         larger = len(self.errors) - int(np.searchsorted(self.errors, abs(self.mean), side="left"))
         return (1 + larger) / (1 + len(self.errors))
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One pair's interval, at the level that its place among all pairs leaves to it."""
+    """One pair's interval, at the level that Holm's correction gives it."""
 
     mean: float
     low: float
@@ -49,7 +49,7 @@ class Finding:
     over_seeds: bool
 
     @property
-    def told(self) -> bool:
+    def significant(self) -> bool:
         """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
@@ -57,9 +57,9 @@ class Finding:
 def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
     """`mean(left) - mean(right)`, each [seeds, prompts] on the same prompts in the same order.
 
-    Prompts are resampled, the same for both sides (Efron 1979). Two or three seeds cannot be: resampling n of them
-    shrinks their spread by (n - 1) / n and knows nothing of its own error. So the seeds' part is drawn from Student's t
-    with Welch's degrees of freedom. What seeds and prompts share, chance within a cell, is counted once.
+    Prompts are resampled, the same for both sides (Efron 1979). Two or three seeds cannot be resampled: n of them
+    underestimate their variance by (n - 1) / n. So the seeds' error is drawn from Student's t with Welch's degrees of
+    freedom. The variance within a cell (one seed, one prompt), which both contain, is counted once.
     """
     rng = np.random.default_rng(seed)
     left_P, right_P = left_SP.mean(axis=0), right_SP.mean(axis=0)
@@ -81,9 +81,9 @@ def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
 
 
 def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Finding]:
-    """Holm's step-down (1979): the chance that any pair is told wrongly is at most alpha.
+    """Holm's step-down (1979): the probability of any false finding is at most alpha.
 
-    Every interval is drawn at the level at which its pair was judged: it excludes 0 exactly where the pair is told.
+    Every interval has the level at which its pair was tested: it excludes 0 exactly if the pair is significant.
     """
     order = sorted(range(len(differences)), key=lambda nth: differences[nth].p_value)
     found: dict[int, Finding] = {}
@@ -100,7 +100,7 @@ def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Fi
 
 
 def _resampled(centred_P: Floats, rng: np.random.Generator) -> Floats:
-    """Errors of the mean under resampled prompts; P / (P - 1) as resampling sees the spread around its own mean."""
+    """Errors of the mean under resampled prompts; P / (P - 1) corrects the variance around the sample mean."""
     size = len(centred_P)
     if size < 2:
         return np.zeros(DRAWS)
@@ -114,12 +114,12 @@ def _resampled(centred_P: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _seed_variances(sides: Sequence[Floats]) -> list[float]:
-    """Variance of each side's mean that its seeds show."""
+    """Variance of each side's mean over its seeds."""
     return [float(side.mean(axis=1).var(ddof=1)) / len(side) for side in sides]
 
 
 def _cell_variance(side_SP: Floats) -> float:
-    """Variance of a side's mean that comes from chance within a seed and prompt: what neither of both explains."""
+    """Variance of a side's mean from chance within a seed and prompt: the residual of both effects."""
     seeds, prompts = side_SP.shape
     if prompts < 2:
         return 0.0

@@ -1,4 +1,4 @@
-"""A comparison in words and tables."""
+"""A comparison as text with tables, and as plain data."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from posttrain.compare.budgets import BUDGETS
 from posttrain.compare.comparison import Comparison, Mean, Pair, Training, verdict
-from posttrain.compare.measured import Score
+from posttrain.compare.evaluated import Score
 
 MOST_PAIRS = 15
 UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}
 
 
-def in_words(found: Comparison, score: Score) -> str:
-    """The whole answer for the terminal, the verdict last."""
+def as_text(found: Comparison, score: Score) -> str:
+    """The whole comparison for the terminal, the conclusion last."""
     metric = "score" if score == "sampled" else "greedy score"
     parts = [f"{metric} on the same {found.prompts} held-out prompts", _means(found.means, metric)]
     parts += [f"note: {note}" for note in found.notes]
@@ -27,13 +27,13 @@ def in_words(found: Comparison, score: Score) -> str:
 
 
 def conclusion(found: Comparison) -> str:
-    """One line that a hurried reader may take away."""
+    """The conclusion in one line."""
     labels = [mean.label for mean in found.means]
     if len(labels) == 1:
-        return "There is one setting only: nothing to compare."
-    told = [pair for pair in found.held_out if pair.finding.told and pair.finding.over_seeds]
-    beaten = {pair.right if pair.finding.mean > 0 else pair.left for pair in told}
-    if not told:
+        return "There is only one setting: nothing to compare."
+    significant = [pair for pair in found.held_out if pair.finding.significant and pair.finding.over_seeds]
+    beaten = {pair.right if pair.finding.mean > 0 else pair.left for pair in significant}
+    if not significant:
         seeds = min(mean.seeds for mean in found.means)
         fix = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds a setting"
         return f"Cannot tell which setting is better: {fix}; run more seeds (docs/compare.md)."
@@ -41,7 +41,7 @@ def conclusion(found: Comparison) -> str:
     if len(rest) == 1:
         return f"Best on the held-out prompts: {rest[0]}."
     worse = "; ".join(labels[nth] for nth in sorted(beaten))
-    return f"Among the best, and not told apart from each other: {'; '.join(rest)}. Worse than some other: {worse}."
+    return f"Among the best, with no clear difference: {'; '.join(rest)}. Worse than another one: {worse}."
 
 
 def as_data(found: Comparison) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Where a stage's time goes. Every moment belongs to one phase: the innermost one that is going on, or to `other`.
+"""Where a stage's time goes: every second belongs to the innermost phase that is active, or to `other`.
 
-On a GPU work is queued, and no phase waits for it of its own accord: seconds belong to the phase in which the process
-waited. Sampling, scoring and every update end with what they hand to the host, so little moves from one to the next.
+On a GPU work is asynchronous and a phase does not wait for it: seconds belong to the phase in which the process waits.
+Sampling, scoring and every update end with a copy to the host, so little time moves to the next phase.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OTHER: Final = "other"
 
 
 class Watcher(Protocol):
-    """Who is told when a phase begins and ends, at its very moment."""
+    """Is called when a phase begins and ends."""
 
     def entered(self, name: str) -> None: ...
 
@@ -25,7 +25,7 @@ class Watcher(Protocol):
 
 
 class Clock:
-    """The seconds of each phase since the clock was made; what came before `begin` is loading."""
+    """The seconds of each phase since the clock was made; the time before `begin` is loading."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
@@ -34,15 +34,15 @@ class Clock:
         self._going: list[str] = []
         self._rest: str = "load"
         self.watchers: list[Watcher] = []
-        self.lives = 1
+        self.processes = 1
 
     def begin(self) -> None:
-        """The stage's own work begins; its imports are done."""
+        """The stage's own work begins: its imports are done."""
         self._charge()
         self._rest = OTHER
 
     def enter(self, name: Name) -> None:
-        """A phase begins; the one around it waits."""
+        """A phase begins; the phase around it is paused."""
         self._charge()
         self._going.append(name)
         for watcher in self.watchers:
@@ -56,18 +56,18 @@ class Clock:
         self._going.pop()
 
     def seconds(self) -> dict[str, float]:
-        """The seconds of every phase up to now, lives before this one included."""
+        """The seconds of every phase up to now, earlier processes of the run included."""
         self._charge()
         return dict(self._spent)
 
     def skip(self) -> None:
-        """What passed since the clock was last asked belongs to no phase: it was spent on measuring."""
+        """The time since the last call belongs to no phase: it was spent on measuring."""
         self._mark = self._now()
 
-    def add(self, seconds: dict[str, float], lives: int) -> None:
-        """Count what processes before this one have spent on the same run."""
+    def add(self, seconds: dict[str, float], processes: int) -> None:
+        """Add what earlier processes spent on the same run."""
         self._spent = {name: spent + seconds.get(name, 0.0) for name, spent in self._spent.items()}
-        self.lives += lives
+        self.processes += processes
 
     def _charge(self) -> None:
         now = self._now()
@@ -76,11 +76,11 @@ class Clock:
 
 
 CLOCK: Final = Clock()
-"""The process's own; `stages` imports it before anything else."""
+"""The clock of this process; `stages` imports it first."""
 
 
 class Phase(ContextDecorator):
-    """A block or a function whose time belongs to one phase."""
+    """A block or function whose time belongs to one phase."""
 
     def __init__(self, name: Name) -> None:
         self._name = name

@@ -1,7 +1,7 @@
 """`--profile`: a trace of a stage's first steps, and a page that says where its time went.
 
-Nothing that a stage computes changes by being watched. A stage that has loaded torch is traced by torch's profiler,
-operator by operator on whatever device; any other one by Python's, function by function.
+The stage's results stay the same. A stage that uses torch is traced with torch's profiler, operator by operator on any
+device; any other stage with cProfile, function by function.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from posttrain.workspace import atomic_path
 
 FOLDER: Final = Path("profiles")
 TRACED_STEPS: Final = 3
-"""Optimizer steps that the trace holds: with all of them it could be gigabytes."""
+"""Optimizer steps in the trace: with all of them it could be gigabytes."""
 LISTED: Final = 25
-NOTE: Final = "Watching slows a stage down: compare shares, and take seconds from timings/ of a run without it."
+NOTE: Final = "Profiling slows a stage down: compare shares; for seconds see timings/ of a run without it."
 
 
 @contextmanager
 def profiled(stage: str) -> Iterator[None]:
-    """Watch what is done inside, and write its profile even when it fails: online@grpo -> profiles/online/grpo/."""
+    """Profile the block and write the profile even if it fails: online@grpo -> profiles/online/grpo/."""
     folder = FOLDER / stage.replace("@", "/")
     folder.mkdir(parents=True, exist_ok=True)
     tracer = _Operators() if "torch" in sys.modules else _Functions()
@@ -61,7 +61,7 @@ class _Functions:
 
 
 class _Operators:
-    """torch's profiler up to the end of some optimizer steps, with a span for each phase."""
+    """torch's profiler up to the end of the first optimizer steps, with a span for each phase."""
 
     def __init__(self) -> None:
         from torch.profiler import profile, record_function, supported_activities
@@ -78,7 +78,7 @@ class _Operators:
         self._spans.append(span)
 
     def left(self, name: str) -> None:
-        """A phase ends; the trace with it, if it was the last step to trace."""
+        """A phase ends; if it was the last step to trace, the trace ends too."""
         if self._spans:
             self._spans.pop().__exit__(None, None, None)
         self._steps += name == "train"
@@ -86,7 +86,7 @@ class _Operators:
             self._stop()
 
     def end(self, folder: Path) -> str:
-        """The operators that took most of the time; the trace, for chrome://tracing or ui.perfetto.dev, in a file."""
+        """The operators that took most of the time; writes the trace for chrome://tracing or ui.perfetto.dev."""
         if self in CLOCK.watchers:
             self._stop()
         with atomic_path(folder / "trace.json") as temporary:

@@ -1,6 +1,6 @@
-"""What made a stage's results: an output of its own per stage, which no stage depends on and the weights do not hold.
+"""What made a stage's results (versions, device, seed, inputs): one output per stage, on which no stage depends.
 
-What is recorded is equal in every clone on one machine, so that dvc.lock is too: no time, no path, no name of a host.
+The record is the same in every clone on one machine, and so is dvc.lock: no time, no path, no host name.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _NOTED: dict[str, str | int] = {}
 
 
 def note(**facts: str | int) -> None:
-    """Remember what this process decided: its device, its threads, its seed."""
+    """Add facts to the record of this process, e.g. its device, threads and seed."""
     _NOTED.update(facts)
 
 
 def record_path(stage: str) -> Path:
-    """Where a stage's record lies: `online@grpo` -> records/online/grpo.json."""
+    """The file of a stage's record: `online@grpo` -> records/online/grpo.json."""
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
 def write_record(stage: str, used: Mapping[str, Any]) -> None:
-    """Write down what made the results that the stage has written, the inputs that it has used among it."""
+    """Write the stage's record, with the inputs that it used."""
     found = {
         "stage": stage,
         **dict(sorted(_NOTED.items())),
@@ -44,10 +44,10 @@ def write_record(stage: str, used: Mapping[str, Any]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Python's and those of the packages that decide what a stage computes."""
+    """The versions of Python and of the packages that decide what a stage computes."""
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def cpu_isa() -> str:
-    """Which instructions of the CPU the libraries may use, as `stages` has set it; they decide the order of sums."""
+    """The CPU instruction set that the libraries may use, set by `stages`; it decides the order of sums."""
     return os.environ.get("POSTTRAIN_CPU_ISA", "as found")

@@ -1,6 +1,6 @@
-"""What each stage's time went into: a file per stage that no stage depends on, a line at its end, and the table of all.
+"""Where each stage's time went: a file per stage, a line at its end, and a table of all stages.
 
-The figures differ from run to run, so they are no outputs of DVC's: those are the same bytes in every clone.
+The figures differ from run to run, so the files are not outputs of DVC.
 """
 
 from __future__ import annotations
@@ -20,42 +20,46 @@ from posttrain.workspace import write_json
 
 FOLDER: Final = Path("timings")
 SHOWN: Final = 0.005
-"""A phase with less than this share of the time is not worth a place in the line at a stage's end."""
+"""A phase with less than this share of the time is left out of the line at a stage's end."""
 
 
 def timings_path(stage: str) -> Path:
-    """Where a stage's timings lie: `online@grpo` -> timings/online/grpo.json."""
+    """The file of a stage's timings: `online@grpo` -> timings/online/grpo.json."""
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
-def print_timings(stage: str) -> None:
-    """Write down where the time went, and say so in a line on stderr."""
+def report_timings(stage: str) -> None:
+    """Write the stage's timings to a file and print them in a line on stderr."""
     spent = CLOCK.seconds()
     total = sum(spent.values())
-    found = {
+    timings = {
         "stage": stage,
         "seconds": {name: round(seconds, 3) for name, seconds in spent.items()},
         "total": round(total, 3),
-        "cpu": round(time.process_time(), 1),  # of this process: without the time before a kill
-        "lives": CLOCK.lives,
+        "cpu": round(time.process_time(), 1),  # of this process only, not of one that was killed before
+        "processes": CLOCK.processes,
         "peak_mb": round(peak_mb(), 1),
     }
-    with contextlib.suppress(OSError):  # the stage is done, and a full disk must not undo it for the sake of this
-        write_json(timings_path(stage), found)
+    with contextlib.suppress(OSError):  # the stage is done; a full disk must not make it fail here
+        write_json(timings_path(stage), timings)
     parts = (f"{name} {spent[name]:.1f} s" for name in (*NAMES, OTHER) if spent[name] >= SHOWN * total)
-    lives = f" in {CLOCK.lives} lives" if CLOCK.lives > 1 else ""
-    print(f"{stage}: {total:.1f} s{lives}: {', '.join(parts)}; {found['peak_mb']:.0f} MB", file=sys.stderr)
+    processes = f" in {CLOCK.processes} processes" if CLOCK.processes > 1 else ""
+    print(f"{stage}: {total:.1f} s{processes}: {', '.join(parts)}; {timings['peak_mb']:.0f} MB", file=sys.stderr)
 
 
-def resumed(kept: object) -> None:
-    """Count the seconds that a checkpoint kept: the run goes on, and they were spent on it."""
-    if isinstance(kept, Mapping) and isinstance(kept.get("seconds"), dict) and isinstance(kept.get("lives"), int):
-        CLOCK.add(kept["seconds"], kept["lives"])
+def restore_timings(state: object) -> None:
+    """Count the seconds in a checkpoint too: a run that resumes from it includes them."""
+    if (
+        isinstance(state, Mapping)
+        and isinstance(state.get("seconds"), dict)
+        and isinstance(state.get("processes"), int)
+    ):
+        CLOCK.add(state["seconds"], state["processes"])
 
 
-def kept() -> dict[str, Any]:
-    """What a checkpoint keeps of the time up to it."""
-    return {"seconds": CLOCK.seconds(), "lives": CLOCK.lives}
+def timings_state() -> dict[str, Any]:
+    """The seconds up to now, for a checkpoint."""
+    return {"seconds": CLOCK.seconds(), "processes": CLOCK.processes}
 
 
 def peak_mb() -> float:
@@ -66,31 +70,31 @@ def peak_mb() -> float:
 
 def timings_table(folder: Path = FOLDER) -> str:
     """Every stage's seconds and the share of each phase, the longest stage first."""
-    found = sorted((read_timings(file) for file in folder.rglob("*.json")), key=lambda one: -float(one["total"]))
-    if not found:
-        fix = "Run a stage: each writes its timings at its end"
-        raise PipelineError(what="there are no timings", where=str(folder), fix=fix)
+    timings = sorted((read_timings(file) for file in folder.rglob("*.json")), key=lambda one: -float(one["total"]))
+    if not timings:
+        fix = "Run a stage: each writes its timings when it ends"
+        raise PipelineError(what="no timings found", where=str(folder), fix=fix)
     names = (*NAMES, OTHER)
     every: dict[str, Any] = {
         "stage": "all",
-        "seconds": {name: sum(one["seconds"][name] for one in found) for name in names},
-        "total": sum(one["total"] for one in found),
-        "peak_mb": max(one["peak_mb"] for one in found),
+        "seconds": {name: sum(one["seconds"][name] for one in timings) for name in names},
+        "total": sum(one["total"] for one in timings),
+        "peak_mb": max(one["peak_mb"] for one in timings),
     }
     lines = [f"{'stage':<28}{'seconds':>9}" + "".join(f"{name:>10}" for name in names) + f"{'peak MB':>9}"]
-    for one in [*found, every]:
+    for one in [*timings, every]:
         shares = "".join(f"{one['seconds'][name] / max(one['total'], 1e-9):>10.0%}" for name in names)
-        lives = f"  in {one['lives']} lives" if one.get("lives", 1) > 1 else ""
-        lines.append(f"{one['stage']:<28}{one['total']:>9.1f}{shares}{one['peak_mb']:>9.0f}{lives}")
+        processes = f"  in {one['processes']} processes" if one.get("processes", 1) > 1 else ""
+        lines.append(f"{one['stage']:<28}{one['total']:>9.1f}{shares}{one['peak_mb']:>9.0f}{processes}")
     return "\n".join(lines)
 
 
 def read_timings(file: Path) -> dict[str, Any]:
     """The timings that a stage wrote."""
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        {name: float(found["seconds"][name]) for name in (*NAMES, OTHER)}
-        float(found["total"]), float(found["peak_mb"]), str(found["stage"])
+        timings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        {name: float(timings["seconds"][name]) for name in (*NAMES, OTHER)}
+        float(timings["total"]), float(timings["peak_mb"]), str(timings["stage"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise PipelineError(what=f"cannot be read ({error!r:.100})", where=str(file), fix="Delete it") from error
-    return found
+    return timings

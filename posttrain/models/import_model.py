@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import ModelError
-from posttrain.hub import hub_error
+from posttrain.hub_errors import hub_error
 from posttrain.models.loading import WHOLE_TEXT, is_scorer
 from posttrain.models.rounding import SaveDtype
 from posttrain.models.store import GENERATION, LICENCES, MANIFEST, load_model, load_stop_tokens, save_model

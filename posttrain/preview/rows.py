@@ -47,14 +47,14 @@ class Shown:
     tokens: int = 0
     """Its tokens before a cut; of a row with several parts those of the longest, which is what limits are about."""
     dropped: str = ""
-    """Why training leaves it out or stops at it; empty where it does neither."""
+    """Why training leaves the row out or stops with an error; else empty."""
     cut: str = ""
-    """That training cuts it; empty where it does not."""
+    """Why training truncates the row; else empty."""
 
 
 @dataclass
 class Counts:
-    """What is known of all the rows that were tokenised."""
+    """Counts over all rows that were tokenised."""
 
     total: int
     splits: dict[str, int]
@@ -85,7 +85,7 @@ def preview_rows(subject: Subject, rows: int) -> tuple[list[Shown], Counts]:
     if subject.kind == "rollouts":
         frame = frame.filter(pl.col("prompt").is_not_null())
         if frame.is_empty():
-            what, fix = "it holds no text (evaluate.settings.completions: none)", "Evaluate with `sampled` or `full`"
+            what, fix = "it has no text (evaluate.settings.completions: none)", "Evaluate with `sampled` or `full`"
             raise DataError(what=what, where=str(subject.table), fix=fix)
     splits = dict(frame["split"].value_counts(sort=True).iter_rows()) if "split" in frame.columns else {}
     counts, first = Counts(frame.height, splits), []
@@ -102,7 +102,7 @@ def _tokenised(subject: Subject, frame: pl.DataFrame) -> Iterator[Shown]:
         records = list(batch.iter_rows(named=True))
         try:
             found: list[list[Part] | DataError] = list(_parts(subject, records))
-        except DataError:  # one of them is refused: which one shows when they go one by one
+        except DataError:  # one of them is refused: tokenise them one by one to find it
             found = [_alone(subject, record) for record in records]
         for record, parts in zip(records, found, strict=True):
             number += 1
@@ -121,7 +121,7 @@ def _alone(subject: Subject, record: Record) -> list[Part] | DataError:
 
 
 def _limited(parts: Sequence[Part], kind: Kind, limits: Limits) -> dict[str, Any]:
-    """The parts as training takes them, how long they were, and what became of them."""
+    """The parts as training sees them, their length, and whether they are truncated or left out."""
     tokens = max(len(part.row) for part in parts)
     found: dict[str, Any] = {"parts": parts, "tokens": tokens}
     if kind == "corpus":

@@ -1,4 +1,4 @@
-"""`python -m posttrain preview`: rows in the terminal or as a page, with what is trained in colour."""
+"""`python -m posttrain preview`: rows on the terminal or as a page, with trained text in colour."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def preview(
         ]
         write_text(Path(html), page(printable(str(subject.table)), facts, named))
         return "\n".join([*facts, f"{len(first)} rows are shown in {html}"])
-    legend = "what is trained is green" if style == "colour" else "what is trained stands between {+ and +}"
+    legend = "trained text is green" if style == "colour" else "trained text is between {+ and +}"
     shown = [line for row, parts in zip(first, stretches, strict=True) for line in _lines(row, parts, style)]
     return "\n".join([*facts, f"first {len(first)} rows, {legend}:", *shown])
 
@@ -58,8 +58,8 @@ def _facts(subject: Subject, counts: Counts) -> list[str]:
         lines.append(
             f"tokens: {counts.tokens:,}; per {per} least {min(counts.lengths):,}, median {middle:g}, most {most:,}"
         )
-        told = "none, the policy continues the prompts" if subject.kind == "prompts" else f"{counts.trained:,}"
-        lines.append(f"trained tokens: {told}")
+        trained_text = "none, the policy continues the prompts" if subject.kind == "prompts" else f"{counts.trained:,}"
+        lines.append(f"trained tokens: {trained_text}")
     if counts.cut:
         lines.append(f"{counts.cut:,} rows are cut at {limits.longest:,} tokens (long_rows: cut)")
     for row in counts.dropped[:LISTED]:
@@ -73,8 +73,8 @@ def _facts(subject: Subject, counts: Counts) -> list[str]:
 
 def _title(row: Shown) -> str:
     size = ", ".join(f"{part.name} {len(part.row):,} tokens, {part.trained:,} trained" for part in row.parts)
-    told = "; ".join(filter(None, (size, row.cut, row.dropped)))
-    return printable(f"row {row.number:,}, id {row.id}{f', {row.split}' * bool(row.split)}: {told}")
+    trained_text = "; ".join(filter(None, (size, row.cut, row.dropped)))
+    return printable(f"row {row.number:,}, id {row.id}{f', {row.split}' * bool(row.split)}: {trained_text}")
 
 
 def _stretches(text: ChatText, part: Part) -> list[Stretch]:

@@ -1,4 +1,4 @@
-"""What a preview is of: a table, the tokenizer of a model or of what a run starts from, and the limits on rows."""
+"""The input of a preview: a table, the tokenizer of a model or of a run's start, and the limits on rows."""
 
 from __future__ import annotations
 

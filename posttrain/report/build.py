@@ -13,7 +13,7 @@ from posttrain.params import read
 from posttrain.report.curves import curves, curves_csv
 from posttrain.report.lineage import differing, labels, made_from
 from posttrain.report.page import page
-from posttrain.report.policies import Policy, measured, need_numbers, read_json, reference
+from posttrain.report.policies import Policy, need_numbers, read_json, read_policies, reference
 from posttrain.report.samples import for_page, lengths, samples, side_by_side
 from posttrain.report.summary import (
     HEADLINE,
@@ -51,7 +51,7 @@ def build_report(not_current: Mapping[str, str]) -> dict[str, str]:
     """
     settings = read()
     with phase("load"):
-        policies, errors = measured(settings, not_current)
+        policies, errors = read_policies(settings, not_current)
         rewards = reward_metrics(settings)
     summary = summarize(policies, rewards)
     table = side_by_side(policies, SHOWN_PROMPTS)

@@ -47,7 +47,7 @@ function startCurves() {
   show();
 }
 
-// A policy that lies far beyond the others is switched off at first: it would press them into a corner.
+// A policy with a far larger KL than all others is switched off at first: it would squeeze the others together.
 function farAway(policies) {
   const kls = policies.map((one) => one.metrics.kl_k1);
   return policies.map((one, nth) => kls[nth] > 1 && kls[nth] > 5 * Math.max(0, ...kls.filter((_, other) => other !== nth)));

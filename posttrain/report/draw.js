@@ -58,7 +58,7 @@ function drawPoint(scale, series, width, labelled) {
   }
   parts.push(shape("circle", { class: "point", "data-series": series.name, cx: x, cy: scale.y(p.y), r: 5, paint: { fill: style.colour } }));
   const room = x + 12 + series.name.length * 7 < width - 4;
-  // A name that would lie on another one is left out; the legend and the cursor tell it.
+  // A name that would overlap another one is left out; the legend and the cursor show it.
   const wide = series.name.length * 7, left = room ? x + 10 : x - 10 - wide, box = { left, right: left + wide, y: scale.y(p.y) };
   if (labelled.some((other) => box.left < other.right && other.left < box.right && Math.abs(box.y - other.y) < 14)) return parts;
   labelled.push(box);

@@ -19,7 +19,7 @@ function put(node, attributes, children) {
 const el = (name, attributes, ...children) => put(document.createElement(name), attributes, children);
 const shape = (name, attributes, ...children) => put(document.createElementNS(SVG, name), attributes, children);
 
-// Grey is for what comes before post-training; runs beyond the palette begin it anew with another dash.
+// Grey is for models before post-training; runs beyond the palette repeat its colours with another dash.
 const PALETTE = 8;
 function look(index) {
   const turn = index < PALETTE ? 0 : 1 + Math.floor((index - PALETTE) / (PALETTE - 1));

@@ -1,4 +1,4 @@
-"""Where the models come from: settings that differ between runs, and what each run took and made."""
+"""Where the models come from: settings that differ between runs, and the inputs and figures of each run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def differing(settings: Settings) -> dict[str, Any]:
 
 
 def labels(settings: Settings) -> dict[str, str]:
-    """Model -> what people see: the label under which it is evaluated, else its folder."""
+    """Model -> its displayed name: the label under which it is evaluated, else its folder."""
     evaluated = {model: label for label, model in reversed(policies(settings).items())}
     return {path: evaluated.get(path, path) for path in model_runs(settings)}
 
@@ -68,7 +68,7 @@ def _run(path: str, section: Settings) -> dict[str, Any]:
 
 
 def _evaluation(settings: Settings, found: list[Policy]) -> dict[str, Any]:
-    """What all policies were measured on; the digest is that of the prompts' ids."""
+    """The evaluation's data and size; the digest is that of the prompts' ids."""
     ids = prompt_ids(found[0])
     section = group_of(settings, "evaluate.settings")
     completions = sum(policy.rollouts.height for policy in found)

@@ -1,4 +1,4 @@
-"""Puts the report's page together: one file, which a browser may neither load anything into nor send anything from."""
+"""Builds the report's page: one file that loads nothing and sends nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRIPTS = ("elements.js", "chart.js", "draw.js", "results.js", "curves.js", "sam
 
 
 def page(data: Mapping[str, Any], title: str) -> str:
-    """The page with style, script and data inside; the policy lets exactly this style and this script work."""
+    """The page with style, script and data inside; its content security policy allows only this style and script."""
     style, script = asset("page.css"), '"use strict";\n(() => {\n' + "\n".join(map(asset, SCRIPTS)) + "})();\n"
     sources = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     parts = {
@@ -35,13 +35,13 @@ def page(data: Mapping[str, Any], title: str) -> str:
 
 
 def embedded(data: Any) -> str:
-    """JSON that is safe between <script> tags: no character in it can end the element or begin a comment."""
+    """JSON that is safe between <script> tags: it cannot end the element or begin a comment."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def asset(name: str) -> str:
-    """A part of the page that lies beside this file."""
+    """A file of this folder that is part of the page."""
     return (ASSETS / name).read_text(encoding="utf-8")
 
 

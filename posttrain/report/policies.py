@@ -1,4 +1,4 @@
-"""The measured policies of a workspace: their metrics and completions, and why some could not be read."""
+"""The evaluated policies of a workspace: their metrics and completions, and why some could not be read."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Policy:
     rollouts: pl.DataFrame
 
 
-def measured(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[Policy], dict[str, str]]:
-    """The policies as the stage `evaluate` left them, all on the same prompts; label -> error of those that are not."""
+def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[Policy], dict[str, str]]:
+    """The policies that were evaluated on the same prompts; label -> error of the others."""
     found: list[Policy] = []
     errors: dict[str, str] = dict(not_current)
     for label, model in policies(settings).items():
@@ -38,7 +38,7 @@ def measured(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[P
             policy = _policy(label, model)
             if found and prompt_ids(policy) != prompt_ids(found[0]):
                 raise DataError(
-                    what=f"it was measured on other prompts than {found[0].label}",
+                    what=f"it was evaluated on other prompts than {found[0].label}",
                     where=f"results/{label}/rollouts.parquet",
                     fix="Evaluate both again: dvc repro",
                 )
@@ -67,7 +67,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(what=f"not readable as JSON ({error})", where=str(path), fix=VERIFY) from error
     if not isinstance(data, dict):
-        raise DataError(what="holds no JSON object", where=str(path), fix=VERIFY)
+        raise DataError(what="not a JSON object", where=str(path), fix=VERIFY)
     return data
 
 
@@ -82,7 +82,7 @@ def _policy(label: str, model: str) -> Policy:
     folder = Path("results") / label
     metrics = read_json(folder / "metrics.json")
     if missing := [name for name in ("score", "score_low", "score_high") if name not in metrics]:
-        what, fix = f"it lacks {', '.join(missing)}", "Evaluate the policy again: dvc repro"
+        what, fix = f"{', '.join(missing)} missing", "Evaluate the policy again: dvc repro"
         raise DataError(what=what, where=str(folder / "metrics.json"), fix=fix)
     need_numbers(metrics, metrics, folder / "metrics.json")
     return Policy(label, model, metrics, read_table(folder / "rollouts.parquet", "rollouts"))

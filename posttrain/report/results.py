@@ -1,4 +1,4 @@
-"""The results of the last run: as a table on the terminal, and as a block and a plot in the README."""
+"""The results of the last run: a table on the terminal, and a table and a plot in the README."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from posttrain.errors import DataError
 from posttrain.params import read
 from posttrain.report.lineage import flattened
-from posttrain.report.policies import measured, read_json
+from posttrain.report.policies import read_json, read_policies
 from posttrain.report.summary import (
     SUMMARY,
     Figures,
@@ -63,7 +63,7 @@ def results_json(not_current: Mapping[str, str]) -> str:
 
 
 def write_report(not_current: Mapping[str, str]) -> str:
-    """Write the page from what is current now, with the files next to it if all is; says what was left out."""
+    """Write the page from current results, and the other files if all are current; says what is left out."""
     from posttrain.report.build import PAGE, build_report
 
     errors = build_report(not_current)
@@ -75,13 +75,13 @@ def current_summary(not_current: Mapping[str, str]) -> tuple[dict[str, Figures],
     from posttrain.report.build import reward_metrics
 
     settings = read()
-    found, errors = measured(settings, not_current)
+    found, errors = read_policies(settings, not_current)
     return dict(summarize(found, reward_metrics(settings) if found else {})), tasks_of(found), errors
 
 
 def write_readme(not_current: Mapping[str, str]) -> str:
     """Put the table into README.md and the plot into docs/; says what was written."""
-    from posttrain.report.figure import draw
+    from posttrain.report.readme_plot import draw
 
     if not_current:
         label, reason = next(iter(not_current.items()))
@@ -97,7 +97,7 @@ def write_readme(not_current: Mapping[str, str]) -> str:
 
 
 def readme_is_current() -> bool:
-    """Whether README.md and its plot were made from the summary that lies in report/."""
+    """Whether README.md and its plot were made from report/summary.json."""
     summary, tasks = read_summary()
     return (
         _block(summary, tasks) in _readme()
@@ -155,18 +155,18 @@ def _reward_note(summary: Mapping[str, Figures]) -> str:
 def _next() -> str:
     tool = _next_to_python("dvc")
     rows = [
-        ("report/report.html", "all of it on one page: curves, frontier, completions side by side"),
+        ("report/report.html", "everything on one page: curves, frontier, completions side by side"),
         (f"{tool} plots show", "the metrics of every step"),
-        (f"{tool} exp run -S '{_knob(read())}'", "change a knob; what it does not touch is not run again"),
+        (f"{tool} exp run -S '{_example_setting(read())}'", "change a setting; only what depends on it runs again"),
         (f"{tool} exp show --only-changed", "the experiments side by side: what differs"),
-        ("python -m posttrain results --help", "what the figures mean"),
+        ("python -m posttrain results --help", "the meaning of the figures"),
     ]
     width = max(len(command) for command, _ in rows)
-    return "\n".join(["What to look at next", *(f"  {command.ljust(width)}  {about}" for command, about in rows)])
+    return "\n".join(["Next", *(f"  {command.ljust(width)}  {about}" for command, about in rows)])
 
 
-def _knob(settings: Settings) -> str:
-    """A number of the last run's settings, doubled, as `-S` wants it."""
+def _example_setting(settings: Settings) -> str:
+    """A number of the last run's settings, doubled, as an argument of `-S`."""
     found = [
         (f"{section_of(settings, path)}.{key}", float(text))
         for path, run in model_runs(settings).items()
@@ -181,7 +181,7 @@ def _knob(settings: Settings) -> str:
 
 
 def _next_to_python(tool: str) -> str:
-    """The tool as a person has to type it: with the environment's folder where that lies in the workspace."""
+    """The command to type: with the environment's folder if that is in the workspace."""
     folder = Path(sys.executable).parent
     return str((folder / tool).relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else tool
 
@@ -191,8 +191,8 @@ def _readme() -> str:
         raise DataError(what="file not found", where=str(README), fix="Run from the project's root folder")
     text = README.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(END) < text.index(BEGIN):
-        fix = f"Put {BEGIN} and {END} around the place of the table, once"
-        raise DataError(what="the marks of the results are missing or doubled", where=str(README), fix=fix)
+        fix = f"Put {BEGIN} and {END} once around the table"
+        raise DataError(what="the markers of the results are missing or repeated", where=str(README), fix=fix)
     return text
 
 

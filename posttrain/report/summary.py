@@ -11,7 +11,7 @@ from posttrain.tasks.task import load_task
 
 SUMMARY = "report/summary.json"
 HEADLINE = "report/headline.json"
-"""The one metric of the pipeline: with every figure of every policy, `dvc exp show` has no room for the settings."""
+"""The pipeline's metrics file: only the scores, so that `dvc exp show` stays readable."""
 
 Figures = Mapping[str, float]
 
@@ -37,7 +37,7 @@ def headline(summary: Mapping[str, Figures]) -> dict[str, float]:
 
 
 def score_name(summary: Mapping[str, Figures]) -> str:
-    """What the score is: pass@1 where every rollout was right or wrong."""
+    """The name of the score: pass@1 if every rollout is right or wrong."""
     return "pass@1" if all("pass_at_1" in one for one in policy_figures(summary).values()) else "score"
 
 
@@ -54,7 +54,7 @@ def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:
 
 
 def to_json(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> dict[str, Any]:
-    """As it is kept: lists of rows with equal keys, which is what DVC can draw."""
+    """The summary as JSON: lists of rows with equal keys, which DVC can plot."""
     keys = dict.fromkeys(key for one in policy_figures(summary).values() for key in one)
     rows = [
         {"policy": name, "task": tasks.get(name), **{key: one.get(key) for key in keys}}
@@ -65,7 +65,7 @@ def to_json(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> dict[st
 
 
 def from_json(kept: Mapping[str, Any]) -> dict[str, Figures]:
-    """The summary that `to_json` made this of."""
+    """The inverse of `to_json`."""
     found: dict[str, Figures] = {}
     for group, name in (("policies", "policy"), ("reward_models", "reward_model")):
         for row in kept.get(group, []):

@@ -36,9 +36,9 @@ class RewardModel:
         self._shift = getattr(config, "reward_shift", 0.0)
         if not type(self._model).__name__.endswith("ForSequenceClassification"):
             fix = "Run the stage `reward`, or give a model whose architecture ends in ForSequenceClassification"
-            raise ModelError(what=f"{type(self._model).__name__} scores no text", where=str(path), fix=fix)
+            raise ModelError(what=f"{type(self._model).__name__} is not a reward model", where=str(path), fix=fix)
         if not isinstance(self._shift, int | float) or not math.isfinite(self._shift):
-            what, where = f"reward_shift = {self._shift!r:.40} is no number", str(path / "config.json")
+            what, where = f"reward_shift = {self._shift!r:.40} is not a number", str(path / "config.json")
             raise ModelError(what=what, where=where, fix="Give the mean score of demonstrations, or remove it")
         self._runtime, self._budget, self._path = runtime, micro_tokens, path
         self._text, self._padding = load_text(path, policy.today), config.get_text_config().pad_token_id
@@ -70,7 +70,7 @@ class RewardModel:
         ]
 
     def _unpadded(self, ids: list[int]) -> list[int]:
-        """The ids up to the last one that is no padding, where transformers reads the score."""
+        """The ids without padding at the end: transformers reads the score at the last other token."""
         end = len(ids)
         while end > 1 and ids[end - 1] == self._padding:
             end -= 1

@@ -42,7 +42,7 @@ class NumericOptions(Params):
 
 
 def final_number(text: str, options: NumericOptions) -> Decimal | None:
-    """The number that is a completion's answer, after the mark where one is asked for; None where there is none."""
+    """The final number of a completion, after the mark if there is one in the options; None if it has none."""
     if options.find == "last":
         _, mark, rest = (text, "", text) if options.after is None else text.rpartition(options.after)
         found = deque(_ANY.finditer(rest), maxlen=1) if mark or options.after is None else None
@@ -51,12 +51,12 @@ def final_number(text: str, options: NumericOptions) -> Decimal | None:
 
 
 def expected_number(answer: str, after: str | None) -> Decimal | None:
-    """The number that a prompt's answer is, or that comes after its last mark; None where it is no plain number."""
+    """The number in a prompt's answer, or after the answer's last mark; None if it is not a plain number."""
     return _decimal(_WHOLE.match(answer if after is None else answer.rpartition(after)[2]))
 
 
 def why_no_number(answer: str, after: str | None) -> str:
-    """What an answer is that `expected_number` cannot read."""
+    """Why `expected_number` cannot read an answer."""
     written = (answer if after is None else answer.rpartition(after)[2]).strip()
     if after is None and (mark := re.search(r"(#{2,}|[Aa]nswer( is)?:?)\s*\S{1,20}\Z", written)):
         return f"text; set after: '{mark[1]}' if the number follows it"

@@ -107,13 +107,13 @@ class RewardSum:
     @phase("score")
     def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The rollouts with a score of each part."""
-        found: list[dict[str, Score]] = [{} for _ in rollouts]
+        scores_of: list[dict[str, Score]] = [{} for _ in rollouts]
         for name in self.terms:
             for task, places in _by_task(rollouts).items():
                 mine = [rollouts[place] for place in places]
                 for place, score in zip(places, self._scores(name, task, mine), strict=True):
-                    found[place][name] = score
-        return [replace(one, scores=scores) for one, scores in zip(rollouts, found, strict=True)]
+                    scores_of[place][name] = score
+        return [replace(one, scores=scores) for one, scores in zip(rollouts, scores_of, strict=True)]
 
     def total(self, rollout: Rollout) -> float:
         """The weighted sum of a rollout's scores."""
@@ -125,11 +125,11 @@ class RewardSum:
 
     def _scores(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
         try:
-            given = list(self._judge(name, task)(rollouts))
-            scores = [one if isinstance(one, Score) else Score(float(one)) for one in given]
+            returned = list(self._judge(name, task)(rollouts))
+            scores = [one if isinstance(one, Score) else Score(float(one)) for one in returned]
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
             what = f"it raised {type(error).__name__}: {error}{place_in_workspace(error)}"
-            fix = "Fix the reward; POSTTRAIN_TRACEBACK=1 shows where. A failed reward is never taken for 0"
+            fix = "Fix the reward; POSTTRAIN_TRACEBACK=1 shows where. A failed reward never counts as 0"
             raise RewardError(what=what, where=f"reward '{name}'", fix=fix) from error
         if len(scores) != len(rollouts):
             what = f"it gave {len(scores)} scores for {len(rollouts)} rollouts"
@@ -140,7 +140,7 @@ class RewardSum:
             why = f"{first.status}: {first.reason}" if first.status in FAILED else f"{first.value} is not finite"
             what = f"{len(bad)} of {len(scores)} scores failed, the first for prompt {rollout.prompt.id} ({why})"
             what += f", completion {rollout.text[:80]!r}"
-            fix = "Fix the reward. A failed score is never taken for 0"
+            fix = "Fix the reward. A failed score never counts as 0"
             raise RewardError(what=what, where=f"reward '{name}'", fix=fix)
         return scores
 
@@ -159,26 +159,26 @@ def _by_task(rollouts: Sequence[Rollout]) -> dict[str, list[int]]:
 
 
 def judged_prompts(terms: Mapping[str, Term], prompts: Sequence[Prompt], where: str) -> list[Prompt]:
-    """The prompts that a reward can judge by more than their form; what is left out is said, and never all."""
+    """The prompts that a reward can judge by more than their form; a line says how many are left out."""
     counted = {name: terms[name] for name in weights(terms)} or dict(terms)
     judging = [name for name, term in counted.items() if not term.reward.form_only] or list(counted)
     unjudged: dict[str, list[tuple[Prompt, str]]] = {}
     for name in judging:
-        found = [(one, why) for one in prompts if (why := _why_not(name, counted[name], one)) is not None]
-        if found:
-            unjudged[name] = found
+        unreadable = [(one, why) for one in prompts if (why := _why_not(name, counted[name], one)) is not None]
+        if unreadable:
+            unjudged[name] = unreadable
     if not unjudged:
         return list(prompts)
     lost = set.intersection(*({one.id for one, _ in unjudged.get(name, [])} for name in judging))
-    name, found = next(iter(unjudged.items()))
+    name, unreadable = next(iter(unjudged.items()))
     if len(lost) == len(prompts) and not any(one.answer.strip() for one in prompts):
         what = f"reward '{name}' compares with the prompt's answer, and no prompt has one"
-        raise DataError(what=what, where=where, fix="Give answers, or rewards that need none, e.g. {model: 1.0}")
-    first, why = next(((one, why) for one, why in found if one.answer.strip()), found[0])
-    what = f"reward '{name}' cannot read {len(found)} of {len(prompts)} answers, the first is {first.answer!r:.60} "
-    what += f"({why}; prompt {first.id})"
+        raise DataError(what=what, where=where, fix="Add answers, or use rewards without them, e.g. {model: 1.0}")
+    first, why = next(((one, why) for one, why in unreadable if one.answer.strip()), unreadable[0])
+    what = f"reward '{name}' cannot read {len(unreadable)} of {len(prompts)} answers, "
+    what += f"the first is {first.answer!r:.60} ({why}; prompt {first.id})"
     if len(lost) == len(prompts):
-        fix = "Write answers that it can read, or leave out the column and use another reward (docs/rewards.md)"
+        fix = "Write answers that it can read, or remove the column and use another reward (docs/rewards.md)"
         raise DataError(what=what, where=where, fix=fix)
     rule = f"{len(lost)} prompts are left out" if lost else "only the other rewards judge them"
     print(f"{where}: {what}: {rule}", file=sys.stderr)
@@ -193,7 +193,7 @@ def _why_not(name: str, term: Term, prompt: Prompt) -> str | None:
 def check_readable(
     terms: Mapping[str, Term], rollouts: Sequence[Rollout], where: str, count: int | None = None
 ) -> None:
-    """Refuse completions (`count` in all) that no reward can read; where one can, say which cannot."""
+    """Refuse completions (`count` in all) that no reward can read; if only some rewards cannot, print which."""
     counted = weights(terms)
     unread = [name for name in counted if all(one.scores[name].status == "unparseable" for one in rollouts)]
     if not rollouts or not unread:
@@ -202,10 +202,10 @@ def check_readable(
     reason = rollouts[0].scores[unread[0]].reason
     what = f"none of {count or len(rollouts)} completions can be read by {named}: {reason}; the first is "
     what += f"{rollouts[0].text!r:.100}"
-    fix = "Train on demonstrations that end so (sft), or ask for it in the prompts (docs/rewards.md)"
+    fix = "Train on demonstrations in this form (sft), or ask for it in the prompts (docs/rewards.md)"
     cut = sum(one.truncated for one in rollouts)
     if cut > len(rollouts) / 2:
-        fix = f"{cut} of {len(rollouts)} are cut off: raise sampling.max_tokens. {fix}"
+        fix = f"{cut} of {len(rollouts)} are truncated: raise sampling.max_tokens. {fix}"
     if len(unread) == len(counted):
         raise DataError(what=what, where=where, fix=fix)
     print(f"{where}: {what}. {fix}", file=sys.stderr)

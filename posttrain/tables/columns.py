@@ -24,7 +24,7 @@ SCORE: Final = pl.Struct({"name": pl.String(), "value": pl.Float64(), "status": 
 TURNS: Final = pl.List(TURN)
 
 TEXT_LIMIT: Final = 1_000_000
-"""The longest text of one cell, in characters: longer ones are a whole file that slipped into a cell."""
+"""The longest text of one cell, in characters: a longer one is most likely a whole file in one cell."""
 
 COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
     "corpus": {"id": pl.String(), "split": pl.String(), "text": pl.String()},
@@ -77,7 +77,7 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
 }
 
 TOOL_USE: Final = ("fields", "tools")
-"""Columns of a chat table where a row uses tools, as JSON: what each turn has beside role and content (a list with an
+"""Columns of a chat table with tool use, as JSON: each turn's fields in addition to role and content (a list with an
 object per turn), and the tools that may be called. Null in other rows."""
 
 ROLLOUT_TEXT: Final = ("prompt", "answer", "completion", "completion_ids", "mask", "logps")
@@ -112,8 +112,8 @@ SPLITS: Final[dict[Kind, tuple[Split, ...]]] = {
 
 
 ID_LENGTH: Final = 16
-_ENCODED: Final = 65_536
-"""Rows that are JSON at a time, which takes as much memory as the rows themselves."""
+_BATCH: Final = 65_536
+"""Rows that are encoded as JSON at a time, to bound the memory."""
 _CANONICAL_TURNS: Final = pl.List(pl.Struct({"content": pl.String(), "role": pl.String()}))
 
 
@@ -140,10 +140,9 @@ def row_ids(frame: pl.DataFrame, kind: Kind) -> pl.Series:
     if kind != "chat" or not used:
         return ids
     whole = frame.with_columns(pl.lit(None, pl.String()).alias(name) for name in TOOL_USE if name not in used)
-    more = content_ids(whole, (*CONTENT[kind], *TOOL_USE))
-    return frame.select(pl.when(pl.any_horizontal(pl.col(used).is_not_null())).then(more).otherwise(ids).alias("id"))[
-        "id"
-    ]
+    tool_ids = content_ids(whole, (*CONTENT[kind], *TOOL_USE))
+    uses_tools = pl.any_horizontal(pl.col(used).is_not_null())
+    return frame.select(pl.when(uses_tools).then(tool_ids).otherwise(ids).alias("id")).to_series()
 
 
 def content_ids(frame: pl.DataFrame, columns: Iterable[str]) -> pl.Series:
@@ -155,7 +154,7 @@ def content_ids(frame: pl.DataFrame, columns: Iterable[str]) -> pl.Series:
         pl.Series(
             "id", map(digest, part.select(pl.struct(ordered).struct.json_encode()).to_series()), dtype=pl.String()
         )
-        for part in frame.iter_slices(_ENCODED)
+        for part in frame.iter_slices(_BATCH)
     ]
     return pl.concat(parts) if parts else pl.Series("id", [], dtype=pl.String())
 
@@ -166,9 +165,9 @@ def with_ids(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
     missing = [name for name in needed if name not in frame.columns]
     if missing:
         raise TableError(
-            what=f"a '{kind}' table needs {', '.join(missing)}; there are {', '.join(frame.columns) or 'no columns'}",
+            what=f"a '{kind}' table needs {', '.join(missing)}; it has {', '.join(frame.columns) or 'no columns'}",
             where=f"with_ids(frame, '{kind}')",
-            fix="Add the columns before the ids",
+            fix="Add the columns first",
         )
     return frame.select(
         row_ids(frame, kind), *needed, *(name for name in OPTIONAL.get(kind, {}) if name in frame.columns)
@@ -179,9 +178,9 @@ def from_rows(rows: Iterable[Mapping[str, Any]], kind: Kind) -> pl.DataFrame:
     """A table from plain rows that hold every column but `id`."""
     table = list(rows)
     schema = {name: dtype for name, dtype in COLUMNS[kind].items() if name != "id"}
-    odd = next((sorted(row) for row in table if set(row) != set(schema)), None)
-    if odd is not None:
-        what, fix = f"a row has the keys {', '.join(odd)}", f"Give every row the keys {', '.join(schema)}"
+    wrong = next((sorted(row) for row in table if set(row) != set(schema)), None)
+    if wrong is not None:
+        what, fix = f"a row has the keys {', '.join(wrong)}", f"Give every row the keys {', '.join(schema)}"
         raise TableError(what=what, where=f"from_rows(rows, '{kind}')", fix=fix)
     try:
         # column by column, because a frame made of rows silently turns a number into text

@@ -11,23 +11,21 @@ import polars as pl
 from posttrain.errors import DataError
 from posttrain.params import did_you_mean
 from posttrain.tables.columns import Kind
-from posttrain.tables.failures import printable, shown
-from posttrain.tables.layouts import NoLayoutError, convert, table_of, understood, wanted_columns
-from posttrain.tables.places import Parts
+from posttrain.tables.failures import printable, short_repr
+from posttrain.tables.find_files import Parts
+from posttrain.tables.layouts import NoLayoutError, convert, layout_names, table_of, wanted_columns
 from posttrain.tables.readers import Columns, Part, Row
 from posttrain.tables.source_columns import ColumnOptions
-from posttrain.tables.turns import OddRowError
+from posttrain.tables.turns import RowError
 
 ORIGIN: Final = ("file", "line")
 """The columns that say where a row came from."""
-SOURCE: Final = ("source", "given")
-"""The source's name of the split that a row came from, and what its own column `split` says."""
 _BATCH: Final = 8192
 
 
 @dataclass
-class Refused:
-    """A row that is not in the frame."""
+class RefusedRow:
+    """A row that cannot be converted, and why."""
 
     file: str
     line: int
@@ -35,18 +33,21 @@ class Refused:
 
 
 @dataclass
-class Converted:
-    """The rows of a source: those that were converted, and those that could not be."""
+class ConvertedRows:
+    """The rows of a source: the converted ones, and those that cannot be converted.
+
+    `source` is the source's name of a row's split, `given` what the row's own column `split` says.
+    """
 
     frame: pl.DataFrame
-    refused: list[Refused]
+    refused: list[RefusedRow]
     limited: bool
 
 
-def read_parts(parts: Parts, kind: Kind, shape: ColumnOptions, limit: int | None, where: str) -> Converted:
+def read_parts(parts: Parts, kind: Kind, columns: ColumnOptions, limit: int | None, where: str) -> ConvertedRows:
     """The rows of all parts, at most `limit` of each split."""
-    shape.check(kind, wanted_columns(kind), where)
-    reading = _Reading(kind, shape, limit, where)
+    columns.check(kind, wanted_columns(kind), where)
+    reading = _Reading(kind, columns, limit, where)
     for source, some in parts.items():
         for part in some:
             reading.add(source, part)
@@ -56,22 +57,22 @@ def read_parts(parts: Parts, kind: Kind, shape: ColumnOptions, limit: int | None
 @dataclass
 class _Reading:
     kind: Kind
-    shape: ColumnOptions
+    columns: ColumnOptions
     limit: int | None
     where: str
     frames: list[pl.DataFrame] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
-    columns: dict[str, None] = field(default_factory=dict)
-    taken: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    refused: list[RefusedRow] = field(default_factory=list)
+    file_columns: dict[str, None] = field(default_factory=dict)
+    row_counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     limited: bool = False
-    laid_out: bool = False
-    """Whether some row had the columns of a layout."""
+    has_layout: bool = False
+    """Whether any row has the columns of a layout."""
 
     def add(self, source: str, part: Part) -> None:
-        columns = Columns(wanted_columns(self.kind) | self.shape.read)
+        file_columns = Columns(wanted_columns(self.kind) | self.columns.read)
         converted: list[Row] = []
         number = 0
-        for number, read in part.rows(columns, self.where):
+        for number, read in part.rows(file_columns, self.where):
             row = self._shaped(read, part)
             given = row.get("split") if isinstance(row, dict) else None
             if not self._within_limit(source, given):
@@ -80,72 +81,73 @@ class _Reading:
                 continue
             try:
                 converted.append({**self._converted(row), "given": given, "line": number})
-                self.laid_out = True
-            except OddRowError as odd:
-                self.laid_out |= not isinstance(odd, NoLayoutError)
-                self.refused.append(Refused(part.place, number, printable(str(odd))))
+                self.has_layout = True
+            except RowError as error:
+                self.has_layout |= not isinstance(error, NoLayoutError)
+                self.refused.append(RefusedRow(part.place, number, printable(str(error))))
             if len(converted) == _BATCH:
                 self._flush(converted, source, part)
                 converted = []
         if not number:
             raise DataError(what=f"{part.place} has no rows", where=self.where, fix="Give it rows or remove it")
         self._flush(converted, source, part)
-        self._check_columns(columns, part)
-        self.columns.update(columns.seen)
+        self._check_columns(file_columns, part)
+        self.file_columns.update(file_columns.seen)
 
-    def done(self) -> Converted:
-        if not self.laid_out:
-            names = ", ".join(map(printable, self.columns))
+    def done(self) -> ConvertedRows:
+        if not self.has_layout:
+            names = ", ".join(map(printable, self.file_columns))
             known = sorted(wanted_columns(self.kind))
-            odd = next((name for name in self.shape.rename.values() if name not in known), None)
-            if odd is not None:
-                what = f"rename makes a column '{printable(odd)}', and no layout of a '{self.kind}' table has it"
-                raise DataError(what=what, where=self.where, fix=did_you_mean(odd, known))
+            unknown = next((name for name in self.columns.rename.values() if name not in known), None)
+            if unknown is not None:
+                what = f"rename makes a column '{printable(unknown)}', and no layout of a '{self.kind}' table has it"
+                raise DataError(what=what, where=self.where, fix=did_you_mean(unknown, known))
             raise DataError(
-                what=f"the columns {names[:300] or '(none)'} are not a layout of a '{self.kind}' table",
+                what=f"a '{self.kind}' table cannot be made from the columns {names[:300] or '(none)'}",
                 where=self.where,
-                fix=f"Understood are: {understood(self.kind)}. Rename columns, e.g. rename: {{question: prompt}}, "
-                "or make a text of them, e.g. template: {prompt: '{question}'}",
+                fix=f"It needs the columns {layout_names(self.kind)}. Rename yours, e.g. rename: {{question: prompt}}, "
+                "or build a column from others, e.g. template: {prompt: '{question}'}",
             )
-        return Converted(pl.concat(self.frames, how="diagonal"), self.refused, self.limited)
+        return ConvertedRows(pl.concat(self.frames, how="diagonal"), self.refused, self.limited)
 
     def _within_limit(self, source: str, given: Any) -> bool:
         key = (source, given if isinstance(given, str) else None)
-        if self.taken[key] == self.limit:
+        if self.row_counts[key] == self.limit:
             self.limited = True
             return False
-        self.taken[key] += 1
+        self.row_counts[key] += 1
         return True
 
     def _converted(self, row: Row | str) -> Row:
         if isinstance(row, str):
-            raise OddRowError(row)
+            raise RowError(row)
         if not isinstance(row.get("split", ""), str | None):
-            raise OddRowError(f"'split' is {shown(row['split'])}; name a split, or rename the column if it is not one")
+            value = short_repr(row["split"])
+            raise RowError(f"'split' is {value}, not a name; give the name of a split, or rename the column")
         return convert(row, self.kind)
 
     def _shaped(self, read: Row | str, part: Part) -> Row | str:
         """The row with the layout's columns, or why it has none."""
-        if isinstance(read, str) or self.shape.plain:
+        if isinstance(read, str) or self.columns.plain:
             return read
-        for old, new in self.shape.rename.items():
-            if old in read and new in read and new not in self.shape.rename:
-                what = f"'rename' turns '{old}' into '{new}', which {part.place} already has"
+        for old, new in self.columns.rename.items():
+            if old in read and new in read and new not in self.columns.rename:
+                what = f"'{old}' cannot be renamed to '{new}': {part.place} already has a column '{new}'"
                 raise DataError(what=what, where=self.where, fix=f"Rename '{new}' too")
         try:
-            return self.shape.shaped(read)
-        except OddRowError as odd:
-            return str(odd)
+            return self.columns.apply(read)
+        except RowError as error:
+            return str(error)
 
-    def _check_columns(self, columns: Columns, part: Part) -> None:
-        missing = sorted(self.shape.read - columns.seen.keys())
+    def _check_columns(self, file_columns: Columns, part: Part) -> None:
+        missing = sorted(self.columns.read - file_columns.seen.keys())
         if missing:
-            fix = printable(did_you_mean(missing[0], list(columns.seen)))
-            use = self.shape.use_of(missing[0])
+            fix = printable(did_you_mean(missing[0], list(file_columns.seen)))
+            use = self.columns.use_of(missing[0])
             raise DataError(what=f"{part.place} has no column '{missing[0]}' {use}", where=self.where, fix=fix)
 
     def _flush(self, rows: list[Row], source: str, part: Part) -> None:
         origin = {"given": pl.String(), "line": pl.UInt32()}
-        columns = [pl.Series(name, [row[name] for row in rows], dtype=dtype) for name, dtype in origin.items()]
-        frame = table_of(rows, self.kind).with_columns(*columns, source=pl.lit(source), file=pl.lit(part.place))
+        file_columns = [pl.Series(name, [row[name] for row in rows], dtype=dtype) for name, dtype in origin.items()]
+        frame = table_of(rows, self.kind).with_columns(*file_columns, source=pl.lit(source), file=pl.lit(part.place))
         self.frames.append(frame)

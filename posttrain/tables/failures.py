@@ -1,4 +1,4 @@
-"""What a schema found: every failure with its row, column, value and fix, and the sentences that say so."""
+"""What breaks a table's schema: every failure with its row, column, value and fix, and the lines of an error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.params import did_you_mean
-from posttrain.tables.checks import SchemaError, SchemaErrorReason, SchemaErrors, ValidationDepth, validating
 from posttrain.tables.columns import COLUMNS, OPTIONAL, Kind
+from posttrain.tables.pandera_import import SchemaError, SchemaErrorReason, SchemaErrors, ValidationDepth, validation
 from posttrain.tables.schemas import schema_of
 
 LISTED: Final = 10
@@ -27,8 +27,8 @@ class Failure:
 
 
 def structure_failures(frame: pl.DataFrame, kind: Kind) -> list[str]:
-    """Missing, unknown and misplaced columns, and columns of another type, one sentence each."""
-    with validating(ValidationDepth.SCHEMA_ONLY):
+    """Missing, unknown and misplaced columns, and columns of a wrong type, one sentence each."""
+    with validation(ValidationDepth.SCHEMA_ONLY):
         try:
             schema_of(kind).validate(frame.lazy(), lazy=True)
         except SchemaErrors as errors:
@@ -38,7 +38,7 @@ def structure_failures(frame: pl.DataFrame, kind: Kind) -> list[str]:
 
 def row_failures(frame: pl.DataFrame, kind: Kind) -> list[Failure]:
     """Every rule that some row breaks; the frame must have the right columns."""
-    with validating(ValidationDepth.SCHEMA_AND_DATA):
+    with validation(ValidationDepth.SCHEMA_AND_DATA):
         try:
             schema_of(kind).validate(frame, lazy=True)
         except SchemaErrors as errors:
@@ -54,19 +54,19 @@ def rejected_rows(frame: pl.DataFrame, failures: Iterable[Failure]) -> pl.DataFr
     ]
     reasons = pl.concat(parts).group_by("row", maintain_order=True).agg(pl.col("reason").str.join("; "))
     # a rejected table may itself have columns of these names, when its own rejected file is read again
-    kept = frame.drop("row", "reason", strict=False).with_row_index("row")
-    return reasons.sort("row").join(kept, on="row", how="left", maintain_order="left")
+    rows = frame.drop("row", "reason", strict=False).with_row_index("row")
+    return reasons.sort("row").join(rows, on="row", how="left", maintain_order="left")
 
 
-def sentences(
+def failure_lines(
     frame: pl.DataFrame, failures: Iterable[Failure], place: Callable[[int], str] = "row {}".format
 ) -> list[str]:
     """At most `LISTED` failures, some of every rule, in the order of the rows; `place` names a row."""
-    told = sorted(_fairly(list(failures)), key=lambda one: (one[0], list(frame.columns).index(one[1].column)))
-    return [f"{place(row)}, {one.column} = {shown(frame[one.column][row])}: {one.rule}" for row, one in told]
+    listed = sorted(_round_robin(list(failures)), key=lambda one: (one[0], list(frame.columns).index(one[1].column)))
+    return [f"{place(row)}, {one.column} = {short_repr(frame[one.column][row])}: {one.rule}" for row, one in listed]
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value in few characters, on one line."""
     if isinstance(value, pl.Series):
         value = value.to_list()
@@ -75,7 +75,7 @@ def shown(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything that a terminal would not simply show (control characters, halves) escaped."""
+    """The text with control characters and surrogates escaped, so that a terminal can print it."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
@@ -85,7 +85,7 @@ def first_line(error: BaseException) -> str:
     return printable(text.splitlines()[0][:200]) if text else type(error).__name__
 
 
-def _fairly(failures: list[Failure]) -> Iterator[tuple[int, Failure]]:
+def _round_robin(failures: list[Failure]) -> Iterator[tuple[int, Failure]]:
     """The first row of every rule, then the second of every rule, and so on, so that no rule hides another."""
     left = LISTED
     for nth in range(LISTED):
@@ -98,7 +98,7 @@ def _fairly(failures: list[Failure]) -> Iterator[tuple[int, Failure]]:
 def _failure(error: SchemaError) -> Failure:
     check = error.check
     rule = "must not be null or NaN; fill it in or drop the row" if isinstance(check, str) else str(check.error)
-    if error.check_output is None:  # a rule that raised is a defect of the rule, not of the table
+    if error.check_output is None:  # the rule itself raised: a bug in the rule, not in the table
         raise RuntimeError(f"the rule '{rule}' of column '{error.column_name}' failed to run: {error}")
     passed = error.check_output.to_series()
     return Failure(column=str(error.column_name), rule=rule, rows=(~passed).arg_true())
@@ -111,9 +111,9 @@ def _structure_sentence(error: SchemaError, frame: pl.DataFrame, kind: Kind) -> 
         return f"column '{name}' ({_type(expected[name])}) is missing"
     if error.reason_code is SchemaErrorReason.COLUMN_NOT_IN_SCHEMA:
         missing = [column for column in expected if column not in frame.columns]
-        return f"column '{name}' is not one of a '{kind}' table. {did_you_mean(name, missing)}".rstrip()
+        return f"column '{name}' does not belong in a '{kind}' table. {did_you_mean(name, missing)}".rstrip()
     if error.reason_code is SchemaErrorReason.COLUMN_NOT_ORDERED:
-        return f"column '{name}' is not in its place (the order is {', '.join(expected)})"
+        return f"column '{name}' is in the wrong place (the order is {', '.join(expected)})"
     name = str(error.column_name)
     return f"column '{name}' has the type {_type(frame.schema[name])}, not {_type(expected[name])}"
 

@@ -1,4 +1,4 @@
-"""A table without some of its rows: too short or too long ones, near-duplicates, and what an evaluation asks."""
+"""A table without rows that are too short or too long, near-duplicates, or contaminated by an evaluation."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from posttrain.params import PARAMS_FILE, Params
 from posttrain.slots import table_of, table_slot
 from posttrain.tables.columns import SPLITS, Kind
 from posttrain.tables.near_duplicates import near_duplicates
-from posttrain.tables.ngrams import Array, asked_texts, chunks, grams, row_texts, said_texts
+from posttrain.tables.ngrams import Array, chunks, grams, row_texts, texts_without_system, user_texts
 from posttrain.tables.store import read_table, rejected_path, write_parquet
-from posttrain.tables.user_splits import counted
+from posttrain.tables.user_splits import rows_text
 from posttrain.workspace import table_path
 
 COMMON: Final = 10
-"""An n-gram that more rows of an evaluation share is taken for a part of its template."""
+"""An n-gram that more rows of an evaluation share counts as part of its template."""
 KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
 
 
@@ -37,7 +37,7 @@ class FilterRun(Params):
     )
     ngram: int = Field(13, ge=3, le=100, description="`against`: as many words in a row that are the same")
     near_duplicates: float | None = Field(
-        None, ge=0.3, le=1, description="least similarity (Jaccard, of 5-word shingles) of rows of which one is kept"
+        None, ge=0.3, le=1, description="of rows that are at least so similar (Jaccard, 5-word shingles) one is kept"
     )
     min_chars: int | None = Field(None, ge=1, description="leave out rows of fewer characters, all turns together")
     max_chars: int | None = Field(None, ge=1, description="leave out rows of more characters, all turns together")
@@ -51,7 +51,7 @@ class FilterRun(Params):
 
 @phase("load")
 def filtered(run: str, params: FilterRun) -> tuple[Kind, pl.DataFrame]:
-    """The table that is left; the rows left out are listed with reason and match, and each filter prints its count."""
+    """The filtered table. Removed rows are listed in a file with reason and match; each filter prints its count."""
     where = f"data.filters.{run}"
     kind = next(one for one in KINDS if params.data.endswith(f"/{one}"))
     table = read_table(table_path(params.data), kind)
@@ -59,7 +59,7 @@ def filtered(run: str, params: FilterRun) -> tuple[Kind, pl.DataFrame]:
 
     def leave_out(found: pl.DataFrame, why: str) -> None:
         nonlocal left
-        print(f"{where}: {found.height:,} of {counted(left.height)} left out: {why}", file=sys.stderr)
+        print(f"{where}: {found.height:,} of {rows_text(left.height)} left out: {why}", file=sys.stderr)
         removed.append(found.join(left, on="id", how="left", maintain_order="left"))
         left = left.join(found, on="id", how="anti", maintain_order="left")
 
@@ -78,7 +78,7 @@ def filtered(run: str, params: FilterRun) -> tuple[Kind, pl.DataFrame]:
     _check_left(left, table, kind, where, place)
     counts = ", ".join(f"{left.filter(split=split).height:,} {split}" for split in SPLITS[kind])
     print(
-        f"{where}: {left.height:,} of {counted(table.height)} kept ({counts}); {place} lists the others",
+        f"{where}: {left.height:,} of {rows_text(table.height)} kept ({counts}); {place} lists the others",
         file=sys.stderr,
     )
     return kind, left
@@ -102,8 +102,7 @@ def _listed(found: pl.DataFrame) -> pl.DataFrame:
 def _by_length(table: pl.DataFrame, kind: Kind, params: FilterRun) -> pl.DataFrame:
     sizes = row_texts(table, kind).str.len_chars()
     few, many = sizes < (params.min_chars or 0), sizes > (params.max_chars or sizes.max())
-    said = pl.format("{} characters", sizes)
-    return table.select("id", reason=said).filter(few | many)
+    return table.select("id", reason=pl.format("{} characters", sizes)).filter(few | many)
 
 
 def _near_duplicates(table: pl.DataFrame, kind: Kind, threshold: float, name: str) -> pl.DataFrame:
@@ -118,7 +117,7 @@ def _near_duplicates(table: pl.DataFrame, kind: Kind, threshold: float, name: st
             "id": [ids[one.text] for one in found],
             "reason": ["near-duplicate"] * len(found),
             "match_table": [name] * len(found),
-            "match_id": [ids[one.kept] for one in found],
+            "match_id": [ids[one.first] for one in found],
             "similarity": [one.similarity for one in found],
         },
         schema={
@@ -130,30 +129,29 @@ def _near_duplicates(table: pl.DataFrame, kind: Kind, threshold: float, name: st
 
 
 def _contaminated(table: pl.DataFrame, kind: Kind, file: Path, params: FilterRun) -> tuple[pl.DataFrame, int]:
-    """Training rows that share an n-gram with what a held-out or test row asks, and how many n-grams were ignored."""
+    """Training rows that share an n-gram with the question of a held-out or test row; the number of ignored n-grams."""
     other: Kind = next(one for one in KINDS if file.stem == one)
-    asked = read_table(file, other).filter(pl.col("split") != "train")
-    if asked.is_empty():
-        fix = "Give it a split heldout or test, e.g. by heldout_share"
-        what = f"{params.against} has no held-out or test rows to compare with"
+    evaluation_rows = read_table(file, other).filter(pl.col("split") != "train")
+    if evaluation_rows.is_empty():
+        fix = "Give that table a split heldout or test, e.g. by heldout_share"
+        what = f"against = {params.against}: this table has no held-out or test rows to compare with"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
-    wanted, rows, ignored = _asked_grams(asked_texts(asked, other), params.ngram)
+    wanted, rows, ignored = _evaluation_ngrams(user_texts(evaluation_rows, other), params.ngram)
     train = table.filter(split="train")
-    said, own = said_texts(train, kind), asked_texts(train, kind)
     matches = np.full(train.height, -1, dtype=np.int64)
-    for texts in (said, own):
+    for texts in (texts_without_system(train, kind), user_texts(train, kind)):
         for start, part in chunks(texts):
             _match(matches[start : start + len(part)], part, params.ngram, wanted, rows)
     hit = np.flatnonzero(matches >= 0)
     found = train.select("id")[hit].with_columns(
-        reason=pl.lit(f"shares {params.ngram} words in a row or its question with an evaluation"),
+        reason=pl.lit(f"has {params.ngram} consecutive words, or the question, of an evaluation row"),
         match_table=pl.lit(params.against),
-        match_id=asked["id"].gather(matches[hit]),
+        match_id=evaluation_rows["id"].gather(matches[hit]),
     )
     return found, ignored
 
 
-def _asked_grams(texts: pl.Series, size: int) -> tuple[Array, Array, int]:
+def _evaluation_ngrams(texts: pl.Series, size: int) -> tuple[Array, Array, int]:
     """The sorted n-grams of an evaluation with the first row of each, and how many too common ones were ignored."""
     pairs = [(found.values, found.texts + start) for start, part in chunks(texts) for found in [grams(part, size)]]
     values, rows = (np.concatenate(side) for side in zip(*pairs, strict=True))

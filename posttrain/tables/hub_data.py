@@ -1,4 +1,4 @@
-"""Data sets of the Hub as parts: at their commit, only as much of them as is read."""
+"""Data sets of the Hub at their commit; with `limit` only the rows that are needed are downloaded."""
 
 from __future__ import annotations
 
@@ -8,42 +8,39 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import DataError
-from posttrain.hub import hub_error, unreachable
+from posttrain.hub_errors import hub_error, unreachable
 from posttrain.progress import Progress
 from posttrain.tables.failures import printable
+from posttrain.tables.find_files import Parts
 from posttrain.tables.options import HubTable
-from posttrain.tables.places import Parts
 from posttrain.tables.readers import Columns, Numbered, Part, arrow_rows
-from posttrain.tables.user_splits import Say
+from posttrain.tables.user_splits import Log
 
 _BATCH: Final = 1000
-_LISTED: Final = 500
-"""Files that one request asks the sizes of."""
+_FILES_PER_REQUEST: Final = 500
 
 
-def hub_parts(source: HubTable, where: str, say: Say) -> Parts:
-    """The splits of a data set: all of it in the Hub's cache, or with `limit` read from the Hub as far as needed."""
+def hub_parts(source: HubTable, where: str, log: Log) -> Parts:
+    """The splits of a data set: downloaded to the Hub's cache, or with `limit` streamed from the Hub."""
     if Path(source.name).exists():
-        fix = "Name local data under data.files"
-        raise DataError(
-            what=f"'{source.name}' is a local file or folder, not a data set of the Hub", where=where, fix=fix
-        )
+        what = f"'{source.name}' is a local file or folder, not a data set of the Hub"
+        raise DataError(what=what, where=where, fix="Local data go under data.files")
     try:
         builder = _builder(source)
         if not Path(builder.cache_dir).exists():
-            say(_plan(builder, source))
+            log(_download_size(builder, source))
         if source.limit and not Path(builder.cache_dir).exists():
             loaded = builder.as_streaming_dataset()
         else:
             builder.download_and_prepare()
             loaded = builder.as_dataset()
-    except Exception as error:  # the libraries of the Hub raise nearly everything
+    except Exception as error:  # the Hub's libraries raise errors of many types
         raise hub_error(error, "dataset", source.name, source.revision, where) from error
     return dataset_parts(loaded, source, where)
 
 
 def dataset_parts(loaded: Any, source: HubTable, where: str) -> Parts:
-    """The splits of a `DatasetDict`, or of one that is read from the Hub row by row."""
+    """The splits of a `DatasetDict`, or of one that is streamed."""
     return {
         str(split): [Part(printable(f"{source.place} {split}"), partial(_rows, rows, source, where))]
         for split, rows in loaded.items()
@@ -51,7 +48,7 @@ def dataset_parts(loaded: Any, source: HubTable, where: str) -> Parts:
 
 
 def _rows(rows: Any, source: HubTable, where: str, columns: Columns) -> Iterator[Numbered]:
-    size = min(_BATCH, source.limit + 1 if source.limit else _BATCH)  # the row after the last says that there are more
+    size = min(_BATCH, source.limit + 1 if source.limit else _BATCH)  # one more row, to know whether there are more
     progress = Progress(f"reading {source.place}", source.limit, "row") if source.limit else None
 
     def batches() -> Iterator[Any]:
@@ -67,8 +64,8 @@ def _rows(rows: Any, source: HubTable, where: str, columns: Columns) -> Iterator
 
 
 def _builder(source: HubTable) -> Any:
-    """The data set's builder at its commit; without a network what the cache has of that commit."""
-    # imported here because only data of the Hub needs them and they take most of a second
+    """The data set's builder at its commit; without a network from the cache, if it has that commit."""
+    # imported here: they take most of a second, and only this stage needs them
     import datasets
     from huggingface_hub import HfApi
 
@@ -85,14 +82,14 @@ def _builder(source: HubTable) -> Any:
             builder = load()
         except Exception as missing:
             raise error from missing
-        if builder.hash != source.revision:  # without a network `datasets` takes the newest commit that it has
+        if builder.hash != source.revision:  # without a network `datasets` uses the newest commit in its cache
             raise
         return builder
     return load()
 
 
-def _plan(builder: Any, source: HubTable) -> str:
-    """How much is going to be read."""
+def _download_size(builder: Any, source: HubTable) -> str:
+    """A line that says how much will be read."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
@@ -100,8 +97,8 @@ def _plan(builder: Any, source: HubTable) -> str:
     files = [str(file) for some in builder.config.data_files.values() for file in some]
     paths = [file.removeprefix(prefix) for file in files]
     size = 0
-    for start in range(0, len(paths), _LISTED):
-        some = paths[start : start + _LISTED]
+    for start in range(0, len(paths), _FILES_PER_REQUEST):
+        some = paths[start : start + _FILES_PER_REQUEST]
         known = HfApi().get_paths_info(source.name, some, repo_type="dataset", revision=source.revision)
         size += sum(file.size for file in known if isinstance(file, RepoFile))
     total = f"{size / 1e6:,.1f} MB in {len(paths):,} file{'s' * (len(paths) != 1)}"

@@ -1,4 +1,4 @@
-"""Turns one row of a known data set layout into a row of our tables, or says why it cannot be one."""
+"""Converts one row of a known data set layout into a row of our tables, or says why that is not possible."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 import polars as pl
 
 from posttrain.tables.columns import COLUMNS, OPTIONAL, TURNS, Kind, content_ids
-from posttrain.tables.failures import shown
-from posttrain.tables.turns import OddRowError, Row, Turns, conversation, sharegpt, text, turns, type_name
+from posttrain.tables.failures import short_repr
+from posttrain.tables.turns import Row, RowError, Turns, conversation, sharegpt, text, turns, type_name
 
 Layout = tuple[str, ...]
 
 _LABELS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
-class NoLayoutError(OddRowError):
+class NoLayoutError(RowError):
     """A row without the columns of any layout."""
 
 
@@ -31,24 +31,25 @@ def convert(row: Row, kind: Kind) -> dict[str, Any]:
             if "problem" in COLUMNS[kind]:
                 turned["problem"] = _scalar(row, "problem")
             return turned
-    lacking: list[list[str]] = [[name for name in layout if row.get(name) is None] for layout in LAYOUTS[kind]]
-    least = sorted(lacking, key=len)[0]
-    raise NoLayoutError(f"{' and '.join(least)} missing or null; fill it in or drop the row")
+    missing: list[list[str]] = [[name for name in layout if row.get(name) is None] for layout in LAYOUTS[kind]]
+    fewest = min(missing, key=len)
+    names, verb = " and ".join(f"'{name}'" for name in fewest), "is" if len(fewest) == 1 else "are"
+    raise NoLayoutError(f"{names} {verb} missing or null; fill it in or drop the row")
 
 
-def understood(kind: Kind) -> str:
-    """The layouts of a table, for people."""
-    return " | ".join(" + ".join(layout) for layout in LAYOUTS[kind])
+def layout_names(kind: Kind) -> str:
+    """The layouts of a table, as an error prints them."""
+    return ", or ".join(" + ".join(layout) for layout in LAYOUTS[kind])
 
 
 def wanted_columns(kind: Kind) -> frozenset[str]:
-    """Every column that some layout reads."""
+    """Every column that a layout reads."""
     optional = {"answer", "info", "input", "margin", "problem", "split", "system", "tools"}
     return frozenset(name for layout in LAYOUTS[kind] for name in layout) | optional
 
 
 def table_of(rows: Sequence[Row], kind: Kind) -> pl.DataFrame:
-    """Converted rows as a frame, `problem` filled in with the hash of what was asked."""
+    """Converted rows as a frame; a missing `problem` is the hash of the prompt."""
     names = [name for name in COLUMNS[kind] if name not in ("id", "split")]
     columns = [_series(name, [row[name] for row in rows], COLUMNS[kind][name]) for name in names]
     for name, dtype in OPTIONAL.get(kind, {}).items():
@@ -58,8 +59,8 @@ def table_of(rows: Sequence[Row], kind: Kind) -> pl.DataFrame:
     frame = pl.DataFrame(columns)
     if "problem" not in names or not frame["problem"].null_count():
         return frame
-    asked = pl.col("messages").list.head(pl.col("messages").list.len().cast(pl.Int64()).sub(1).clip(0))
-    prompt = frame.select(asked.alias("prompt") if kind == "chat" else pl.col("prompt"))
+    all_but_last = pl.col("messages").list.head(pl.col("messages").list.len().cast(pl.Int64()).sub(1).clip(0))
+    prompt = frame.select(all_but_last.alias("prompt") if kind == "chat" else pl.col("prompt"))
     return frame.with_columns(pl.col("problem").fill_null(content_ids(prompt, ["prompt"])))
 
 
@@ -79,7 +80,7 @@ def _series(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
 
 
 def _scalar(row: Row, name: str) -> str | None:
-    """A text; a number or boolean as JSON writes it, unless it could be written in two ways."""
+    """A text; a number or boolean as JSON writes it. Refuses a number that can be written in several ways."""
     value = row.get(name)
     if value is None:
         return None
@@ -90,9 +91,9 @@ def _scalar(row: Row, name: str) -> str | None:
     if isinstance(value, int):
         return str(value)
     if not isinstance(value, float):
-        raise OddRowError(f"'{name}' is {type_name(value)}; give a text or a number")
+        raise RowError(f"'{name}' is {type_name(value)}; give a text or a number")
     if not math.isfinite(value) or value.is_integer():
-        raise OddRowError(f"'{name}' is the number {value}, which can be written in several ways; give it as a text")
+        raise RowError(f"'{name}' is the number {value}, which has several spellings; write it as a text")
     return repr(value)
 
 
@@ -116,14 +117,14 @@ def _alpaca(row: Row) -> dict[str, Any]:
 
 def _instruction(row: Row) -> list[dict[str, Any]]:
     """Alpaca's instruction, and its input on the line after it; `system` where there is one."""
-    asked = "\n".join(_plain(row, name) for name in ("instruction", "input") if row.get(name))
+    instruction = "\n".join(_plain(row, name) for name in ("instruction", "input") if row.get(name))
     system = [{"role": "system", "content": _plain(row, "system")}] if row.get("system") else []
-    return [*system, {"role": "user", "content": asked}]
+    return [*system, {"role": "user", "content": instruction}]
 
 
 def _plain(row: Row, name: str) -> str:
     if not isinstance(row[name], str):
-        raise OddRowError(f"'{name}' is {type_name(row[name])}; give a text")
+        raise RowError(f"'{name}' is {type_name(row[name])}; give a text")
     return text(row[name], f"'{name}'")
 
 
@@ -133,15 +134,15 @@ def _prompt(row: Row) -> dict[str, Any]:
 
 
 def _info(row: Row) -> str:
-    """What rewards may want to know of a prompt, as JSON; csv has it as text."""
+    """What a reward may need in addition to the answer, as JSON; in csv it is a text."""
     value = row.get("info")
     try:
-        found = json.loads(value) if isinstance(value, str) else {} if value is None else value
-        if isinstance(found, dict):
-            return json.dumps(found, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        parsed = json.loads(value) if isinstance(value, str) else {} if value is None else value
+        if isinstance(parsed, dict):
+            return json.dumps(parsed, ensure_ascii=False, sort_keys=True, allow_nan=False)
     except (ValueError, TypeError, RecursionError):
         pass
-    raise OddRowError(f"'info' is {shown(value)}; give an object, e.g. {{\"schema\": ...}}, or rename the column")
+    raise RowError(f"'info' is {short_repr(value)}; give an object, e.g. {{\"schema\": ...}}, or rename the column")
 
 
 def _preference(row: Row) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def _alpaca_preference(row: Row) -> dict[str, Any]:
 def _implicit_preference(row: Row) -> dict[str, Any]:
     for name in ("chosen", "rejected"):
         if isinstance(row[name], str):
-            raise OddRowError(f"'{name}' is a plain text and there is no 'prompt'; add the prompt")
+            raise RowError(f"'{name}' is a plain text and 'prompt' is missing; add the prompt")
     chosen, rejected = turns(row, "chosen"), turns(row, "rejected")
     prompt = chosen[:-1]
     return {
@@ -178,9 +179,9 @@ def _judged(row: Row) -> dict[str, Any]:
 
 
 def _after(prompt: Turns, answer: Turns, name: str) -> Turns:
-    """The answer's own turn; where the answer repeats the conversation, the turns before must be the prompt's."""
+    """The answer's last turn; if it repeats the conversation, the turns before must be equal to the prompt."""
     if len(answer) > 1 and answer[:-1] != prompt:
-        raise OddRowError(f"'{name}' has turns before its last that are not the prompt's; they must be one")
+        raise RowError(f"the turns of '{name}' before its last differ from 'prompt'; give only the answer's turn")
     return answer[-1:]
 
 
@@ -188,19 +189,19 @@ def _label(row: Row) -> bool:
     value = row["label"]
     text = value.lower() if isinstance(value, str) else str(value).lower() if isinstance(value, int) else ""
     if text not in _LABELS:
-        raise OddRowError(f"'label' is {shown(value)}; give true/false or 1/0")
+        raise RowError(f"'label' is {short_repr(value)}; give true/false or 1/0")
     return _LABELS[text]
 
 
 def _margin(row: Row) -> float:
-    """By how much the chosen answer is better; 0 is unknown. csv has numbers as texts."""
+    """By how much the chosen answer is better; 0 means unknown. In csv numbers are texts."""
     value = row.get("margin")
     try:
         if value is None or (isinstance(value, int | float | str) and not isinstance(value, bool)):
             return float(value or 0)
     except (ValueError, OverflowError):
         pass
-    raise OddRowError(f"'margin' is {shown(value)}; give a number, or rename the column")
+    raise RowError(f"'margin' is {short_repr(value)}; give a number, or rename the column")
 
 
 LAYOUTS: Final[dict[Kind, dict[Layout, Callable[[Row], dict[str, Any]]]]] = {
@@ -220,4 +221,4 @@ LAYOUTS: Final[dict[Kind, dict[Layout, Callable[[Row], dict[str, Any]]]]] = {
     "feedback": {("prompt", "completion", "label"): _judged},
     "rollouts": {},
 }
-"""Per table the layouts that are understood; a row takes the first whose columns it has all filled in."""
+"""Table -> its layouts; a row is read by the first layout of which it has all columns."""

@@ -14,7 +14,7 @@ SHINGLE: Final = 5
 """Words of a shingle."""
 _HASHES: Final = 128
 _RECALL: Final = 0.99
-"""Of pairs at the threshold, the share that is proposed at least."""
+"""At least this share of the pairs at the threshold is proposed."""
 _PAIRS: Final = 4096
 """Pairs whose similarity is computed at a time."""
 _SEED: Final = 20_240_726
@@ -22,32 +22,32 @@ _SEED: Final = 20_240_726
 
 @dataclass(frozen=True)
 class NearDuplicate:
-    """A text to leave out, the text of its group that stays, and its highest similarity to a text of the group."""
+    """A text to leave out, the first text of its group, and its highest similarity to a text of the group."""
 
     text: int
-    kept: int
+    first: int
     similarity: float
 
 
 def near_duplicates(texts: pl.Series, threshold: float) -> list[NearDuplicate]:
-    """Texts to leave out so that one of each group stays: that which comes first.
+    """Texts to leave out so that only the first of each group is left.
 
-    Two texts are alike where the Jaccard similarity of their sets of shingles is at least `threshold`; a group are
-    texts that are connected by such pairs.
+    Two texts are near-duplicates if the Jaccard similarity of their shingles is at least `threshold`; a group is a
+    connected component of such pairs.
     """
     left, right = _proposed(texts, threshold)
     similarity = _similarities(texts, left, right)
     alike = similarity >= threshold
     first = list(range(len(texts)))
-    found: dict[int, float] = {}
+    highest: dict[int, float] = {}
     for one, other, value in zip(left[alike].tolist(), right[alike].tolist(), similarity[alike].tolist(), strict=True):
         a, b = sorted((_root(first, one), _root(first, other)))
         first[b] = a
         for text in (one, other):
-            found[text] = max(found.get(text, 0.0), value)
+            highest[text] = max(highest.get(text, 0.0), value)
     return [
         NearDuplicate(text, root, value)
-        for text, value in sorted(found.items())
+        for text, value in sorted(highest.items())
         if (root := _root(first, text)) != text
     ]
 
@@ -78,8 +78,8 @@ def _proposed(texts: pl.Series, threshold: float) -> tuple[Array, Array]:
         first = order[np.repeat(starts, np.diff(np.append(starts, len(order))))]
         for before in (order[:-1], first[1:]):
             pairs.append((before[same] << 32) | order[1:][same])
-    found = np.unique(np.concatenate(pairs))
-    return found >> 32, found & (2**32 - 1)
+    distinct = np.unique(np.concatenate(pairs))
+    return distinct >> 32, distinct & (2**32 - 1)
 
 
 def _bands(texts: pl.Series, rows: int) -> Array:

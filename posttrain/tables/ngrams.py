@@ -1,7 +1,7 @@
 """Word n-grams of many texts as 64-bit hashes, computed on whole arrays: a Python loop over words would take minutes.
 
-A word is a run of letters and digits in lower case; a Chinese or Japanese character is a word by itself. The hashes are
-the same on every machine.
+A word is a run of letters and digits in lower case; each Chinese or Japanese character is a word. The hashes are the
+same on every machine.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ class Grams:
 
 
 def row_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
-    """All content of each row as one text, with what turns have beside it: calls of tools and reasoning.
+    """All content of each row as one text, tool calls and reasoning included.
 
-    The list of tools is left out: rows share it, as they share a system turn, and would be alike for it alone.
+    The list of tools is left out: all rows share it, and it would make them similar.
     """
     named = {"corpus": ["text"], "chat": ["messages"], "prompts": ["prompt", "answer"]}
     columns = named.get(kind) or ["prompt", *(name for name in ("completion", "chosen", "rejected") if name in frame)]
     parts = [_joined(pl.col(name)) if frame.schema[name] == TURNS else pl.col(name) for name in columns]
-    if kind == "chat" and "fields" in frame.columns:  # JSON: its values are said, its keys are not
-        said = pl.col("fields").str.replace_all(r'"\w+": ?', " ").fill_null("")
-        parts.append(pl.when(said == "").then(pl.lit(None, pl.String())).otherwise(said))
+    if kind == "chat" and "fields" in frame.columns:  # JSON, of which only the values count
+        values = pl.col("fields").str.replace_all(r'"\w+": ?', " ").fill_null("")
+        parts.append(pl.when(values == "").then(pl.lit(None, pl.String())).otherwise(values))
     return frame.select(pl.concat_str(parts, separator="\n", ignore_nulls=True)).to_series()
 
 
-def asked_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
-    """What the user says in each row, as one text; of a corpus the text."""
+def user_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
+    """The user turns of each row as one text; for a corpus the text."""
     if kind == "corpus":
         return frame["text"]
     turns = pl.col("messages" if kind == "chat" else "prompt")
-    said = turns.list.filter(pl.element().struct.field("role") == "user")
-    return frame.select(_joined(said)).to_series()
+    user_turns = turns.list.filter(pl.element().struct.field("role") == "user")
+    return frame.select(_joined(user_turns)).to_series()
 
 
-def said_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
-    """All content of each row but that of system turns, as one text."""
-    turned = [name for name, dtype in frame.schema.items() if dtype == TURNS]
-    shown = [pl.col(name).list.filter(pl.element().struct.field("role") != "system") for name in turned]
-    return row_texts(frame.with_columns(shown), kind)
+def texts_without_system(frame: pl.DataFrame, kind: Kind) -> pl.Series:
+    """All content of each row except system turns, as one text."""
+    columns = [name for name, dtype in frame.schema.items() if dtype == TURNS]
+    other_turns = [pl.col(name).list.filter(pl.element().struct.field("role") != "system") for name in columns]
+    return row_texts(frame.with_columns(other_turns), kind)
 
 
 def chunks(texts: pl.Series) -> Iterator[tuple[int, pl.Series]]:
@@ -82,7 +82,7 @@ def chunks(texts: pl.Series) -> Iterator[tuple[int, pl.Series]]:
 
 
 def grams(texts: pl.Series, size: int) -> Grams:
-    """Every `size` words in a row of each text; a shorter text is one n-gram as a whole, one without words has none."""
+    """Every `size` consecutive words of each text; a shorter text is one n-gram, a text without words has none."""
     words, starts = _words(texts)
     counts = np.diff(starts)
     if not len(words):
@@ -94,12 +94,12 @@ def grams(texts: pl.Series, size: int) -> Grams:
         rolled[: len(words) - nth] += words[nth:] * powers[nth]
     short = np.flatnonzero((counts > 0) & (counts < size))
     place = np.arange(len(words))
-    kept = place + size <= np.repeat(starts[1:], counts)
-    kept[starts[short]] = True
+    inside = place + size <= np.repeat(starts[1:], counts)
+    inside[starts[short]] = True
     for text in np.unique(counts[short]):
         first = starts[short[counts[short] == text]]
         rolled[first] = sum((words[first + nth] * powers[nth] for nth in range(text)), np.uint64(0))
-    values = _mixed(rolled[kept])
+    values = _mixed(rolled[inside])
     sizes = np.where(counts >= size, counts - size + 1, np.minimum(counts, 1))
     return Grams(values, np.concatenate([[0], np.cumsum(sizes)]))
 
@@ -132,12 +132,12 @@ def _words(texts: pl.Series) -> tuple[Array, Array]:
 
 
 def _powers(base: int, count: int) -> Array:
-    """base^0, base^1, ... modulo 2^64; made for a power of two of them, so that few are kept."""
-    return _kept_powers(base, 1 << max(count - 1, 1).bit_length())[:count]
+    """base^0, base^1, ... modulo 2^64; computed for a power of two, so that few arrays are cached."""
+    return _cached_powers(base, 1 << max(count - 1, 1).bit_length())[:count]
 
 
 @cache
-def _kept_powers(base: int, count: int) -> Array:
+def _cached_powers(base: int, count: int) -> Array:
     factors = np.full(count, base, dtype=np.uint64)
     factors[0] = 1
     powers: Array = np.multiply.accumulate(factors)

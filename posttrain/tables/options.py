@@ -1,4 +1,4 @@
-"""What params.yaml says about a table of the user's own: where its rows are, and how they become ours."""
+"""The parameters of a table of the user's own: where its rows are, and how they are converted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 class ReadOptions(ColumnOptions, SplitOptions):
-    """How a table of the user's becomes ours."""
+    """How a table of the user's is read."""
 
     weight: float | None = Field(
         default=None, gt=0, description="In a list of sources: its share of the training rows is its weight among them"
@@ -60,7 +60,7 @@ class HubTable(ReadOptions):
     @classmethod
     def _on_the_hub(cls, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name, re.ASCII):
-            raise ValueError("not a name of the Hub such as org/name; name local data under data.files")
+            raise ValueError("not a name on the Hub such as org/name; local data go under data.files")
         return name
 
     @field_validator("revision")
@@ -91,6 +91,6 @@ HubTables = Annotated[
 ]
 
 
-def numbered(key: str, table: Source | Sequence[Source]) -> dict[str, Source]:
+def numbered_sources(key: str, table: Source | Sequence[Source]) -> dict[str, Source]:
     """The sources of a table by their key: `chat`, or `chat.0` and `chat.1` for a list."""
     return {key: table} if isinstance(table, Source) else {f"{key}.{nth}": one for nth, one in enumerate(table)}

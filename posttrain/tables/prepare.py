@@ -1,4 +1,4 @@
-"""The work of the stages `data_tasks`, `data_files` and `data_hub`: tables checked one by one and together."""
+"""The stages `data_tasks`, `data_files` and `data_hub`: their tables are checked one by one, then together."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from posttrain.params import read
 from posttrain.stage_table import group_of, policies
 from posttrain.tables.columns import Kind
 from posttrain.tables.sources import Tables
-from posttrain.tables.splits import need_two
+from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import check_disjoint, check_table, write_tables
 from posttrain.workspace import table_path
 
 
 def prepare(run: str, make: Callable[[str], Tables]) -> None:
-    """Make the tables of a run, check them and write them to data/RUN; nothing is written if one is refused."""
+    """Make the tables of a run, check them and write them to data/RUN; if one is refused, nothing is written."""
     with phase("load"):
         tables = make(run)
         for kind, frame in tables.items():
             check_table(frame, kind, table_path(f"{run}/{kind}"))
         check_disjoint({str(kind): frame for kind, frame in tables.items()})
-        _check_measured(run, tables)
+        _check_evaluation_split(run, tables)
     write_tables(tables, Path("data") / run)
     print(summary(tables))
 
 
-def _check_measured(run: str, tables: Tables) -> None:
-    """Refuse prompts that are too few for `evaluate`, before anything is trained."""
+def _check_evaluation_split(run: str, tables: Tables) -> None:
+    """Refuse too few prompts for `evaluate` before anything is trained."""
     settings = read()
-    measured = group_of(settings, "evaluate.settings")
-    if "prompts" in tables and measured.get("data") == f"{run}/prompts" and policies(settings):
-        split = measured.get("split", "test")
+    evaluation = group_of(settings, "evaluate.settings")
+    if "prompts" in tables and evaluation.get("data") == f"{run}/prompts" and policies(settings):
+        split = evaluation.get("split", "test")
         answers = tables["prompts"].filter(split=split)["answer"].str.strip_chars()
-        need_two(int((answers != "").sum()) or len(answers), split, table_path(f"{run}/prompts"))
+        check_enough_prompts(int((answers != "").sum()) or len(answers), split, table_path(f"{run}/prompts"))
 
 
 def summary(tables: Mapping[Kind, pl.DataFrame]) -> str:

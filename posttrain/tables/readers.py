@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from posttrain.errors import DataError
-from posttrain.tables.failures import first_line, printable, shown
+from posttrain.tables.failures import first_line, printable, short_repr
 from posttrain.tables.store import DECODE_ERRORS, check_decoded_size
 
 Row = dict[str, Any]
 Numbered = tuple[int, Row | str]
-"""A row's number, counted from 1, and the row, or the reason why it cannot be read."""
+"""A row's number, counted from 1, with the row or the reason why it cannot be read."""
 
 _BATCH: Final = 4096
 _BOM: Final = b"\xef\xbb\xbf"
@@ -30,7 +30,7 @@ _CONVERSATION: Final = re.compile(r"""\[\s*\{\s*["'](role|content)["']\s*:""")
 
 @dataclass
 class Columns:
-    """The columns that are wanted of a file, and those that it turned out to have."""
+    """The columns that are read from a file, and those that it has."""
 
     wanted: frozenset[str]
     seen: dict[str, None] = field(default_factory=dict)
@@ -38,13 +38,13 @@ class Columns:
 
 @dataclass(frozen=True)
 class Part:
-    """Rows that lie together: a file, or a split of a Hub data set."""
+    """A file, or one split of a Hub data set."""
 
     place: str
     read: Callable[[Columns], Iterator[Numbered]]
 
     def rows(self, columns: Columns, where: str) -> Iterator[Numbered]:
-        """The rows with their numbers; what cannot be read at all is an error that names the file."""
+        """The rows with their numbers; a file that cannot be read is an error that names it."""
         try:
             yield from self.read(columns)
         except DataError:
@@ -58,7 +58,7 @@ def file_part(file: Path) -> Part:
     """A file as a part; its suffix must be one of `READERS`."""
 
     def read(columns: Columns) -> Iterator[Numbered]:
-        # opened here, because libraries take names with '*' or '://' in them for patterns and addresses
+        # opened here, because libraries read names with '*' or '://' in them as patterns and URLs
         with file.open("rb") as stream:
             for number, row in READERS[file.suffix.lower()](stream, columns):
                 if isinstance(row, dict) and not row.keys() <= columns.seen.keys():
@@ -69,7 +69,7 @@ def file_part(file: Path) -> Part:
 
 
 def arrow_rows(batches: Iterable[pa.RecordBatch], columns: Columns, names: Sequence[str] = ()) -> Iterator[Numbered]:
-    """The wanted columns of Arrow batches, which together are one part; `names` are columns known beforehand."""
+    """The rows of Arrow batches with the wanted columns; `names` are the columns if they are known before."""
     columns.seen.update(dict.fromkeys(_unique(names)))
     number = 0
     for batch in batches:
@@ -137,7 +137,7 @@ def _read_csv(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
         columns.seen.update(dict.fromkeys(_unique(header)))
         ended = reader.line_num
         for cells in reader:
-            number, ended = ended + 1, reader.line_num  # a quoted cell may go over several lines
+            number, ended = ended + 1, reader.line_num  # a quoted cell may span several lines
             if cells:
                 yield number, _csv_row(header, cells)
     except csv.Error as error:
@@ -146,9 +146,9 @@ def _read_csv(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
 
 def _csv_row(header: list[str], cells: list[str]) -> Row | str:
     if len(cells) != len(header):
-        return f"{len(cells)} cells, but the header has {len(header)}; quote cells that hold a comma"
+        return f"it has {len(cells)} cells, but the header has {len(header)}; quote cells that contain a comma"
     if any(_CONVERSATION.match(cell) for cell in cells if cell.startswith("[")):
-        return "a conversation written as text; csv cannot hold conversations, use jsonl or parquet"
+        return "a cell holds a conversation as text, which csv cannot store; use jsonl or parquet"
     return {name: cell for name, cell in zip(header, cells, strict=True) if cell}
 
 
@@ -161,7 +161,7 @@ def _decoded_lines(stream: BinaryIO) -> Iterator[str]:
 
 
 def _parsed(data: bytes) -> Any:
-    """JSON as it stands: no key twice, no NaN, and an error that says where."""
+    """The JSON value; a repeated key or NaN is an error, and errors say where."""
     try:
         return _JSON.decode(data.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -192,7 +192,7 @@ def _constant(name: str) -> None:
 def _unique(names: Sequence[str]) -> Sequence[str]:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise ValueError(f"the name {shown(twice)} occurs twice")
+        raise ValueError(f"the name {short_repr(twice)} is there twice")
     return names
 
 

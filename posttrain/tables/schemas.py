@@ -7,7 +7,6 @@ from typing import Final
 
 import polars as pl
 
-from posttrain.tables.checks import pa
 from posttrain.tables.columns import (
     COLUMNS,
     CONTENT,
@@ -22,6 +21,7 @@ from posttrain.tables.columns import (
     Kind,
     row_ids,
 )
+from posttrain.tables.pandera_import import pa
 
 CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
 _LOGP_TOLERANCE: Final = 1e-4
@@ -64,9 +64,9 @@ def _id_rules(kind: Kind) -> list[pa.Check]:
         return pl.LazyFrame({"id": frame["id"] == row_ids(frame, kind)})
 
     requirement = f"must be the hash of {' + '.join(CONTENT[kind])}"
-    error = f"{requirement}; make the ids again with with_ids()"
+    error = f"{requirement}; compute the ids with with_ids()"
     hashed = pa.Check(matches, name=requirement, error=error, n_failure_cases=1)
-    return [_rule("must be unique", "keep one row per id", pl.col("id").is_unique()), hashed]
+    return [_rule("must be unique", "remove duplicate rows", pl.col("id").is_unique()), hashed]
 
 
 def _problem_rules(kind: Kind) -> list[pa.Check]:
@@ -74,12 +74,12 @@ def _problem_rules(kind: Kind) -> list[pa.Check]:
     if SPLITS[kind]:
         split = pl.col("split")
         alone = split.min().over("problem") == split.max().over("problem")
-        rules.append(_rule("must be in one split only", "move all rows of a problem to one split", alone))
+        rules.append(_rule("must be in one split only", "put all rows of a problem into one split", alone))
     return rules
 
 
 def _one_of(name: str, known: tuple[str, ...]) -> pa.Check:
-    return _rule(f"must be one of {', '.join(known)}", "name one of them", pl.col(name).is_in(known))
+    return _rule(f"must be one of {', '.join(known)}", "rename it", pl.col(name).is_in(known))
 
 
 def _nonblank(name: str) -> pa.Check:
@@ -87,15 +87,15 @@ def _nonblank(name: str) -> pa.Check:
 
 
 def _finite(name: str) -> pa.Check:
-    return _rule("must be finite", "fix the reward that gave it", pl.col(name).is_finite())
+    return _rule("must be finite", "fix the reward that returned it", pl.col(name).is_finite())
 
 
 def _text_rules(name: str) -> list[pa.Check]:
     text, at_most = pl.col(name), f"must be at most {TEXT_LIMIT:,} characters"
     return [
         _nonblank(name),
-        _rule(at_most, "cut it into documents", text.str.len_chars() <= TEXT_LIMIT),
-        _rule("must hold no control characters", "remove them", ~text.str.contains(CONTROL)),
+        _rule(at_most, "split it into documents", text.str.len_chars() <= TEXT_LIMIT),
+        _rule("must not contain control characters", "remove them", ~text.str.contains(CONTROL)),
     ]
 
 
@@ -108,20 +108,20 @@ def _turn_rules(name: str) -> list[pa.Check]:
     at_most = f"each content must be at most {TEXT_LIMIT:,} characters"
     later = turns.list.slice(1).list.eval((role == "system").fill_null(value=False))
     rules = [
-        _rule("must hold a turn", "fill it in or drop the row", turns.list.len() > 0),
+        _rule("must have a turn", "add one or drop the row", turns.list.len() > 0),
         _rule(f"each role must be one of {', '.join(ROLES)}", "rename the role", every(role.is_in(ROLES))),
         _filled_in(every(content.str.strip_chars() != "")),
-        _rule(at_most, "cut it or drop the row", every(content.str.len_chars().fill_null(0) <= TEXT_LIMIT)),
-        _rule("only the first turn may be the system's", "merge the system turns", ~later.list.any()),
+        _rule(at_most, "shorten it or drop the row", every(content.str.len_chars().fill_null(0) <= TEXT_LIMIT)),
+        _rule("only the first turn may have the role system", "merge the system turns", ~later.list.any()),
     ]
     if name in ("messages", "prompt"):  # answers may come from a policy, which may sample any byte
         clean = every(~content.str.contains(CONTROL).fill_null(value=False))
-        rules.append(_rule("no content may hold control characters", "remove them", clean))
+        rules.append(_rule("no content may contain control characters", "remove them", clean))
     return rules
 
 
 def _filled_in(holds: pl.Expr) -> pa.Check:
-    """Every turn says something, or calls a tool."""
+    """Every turn has content, or calls a tool."""
 
     def check(data: pa.PolarsData) -> pl.LazyFrame:
         if "fields" not in data.lazyframe.collect_schema():
@@ -135,17 +135,17 @@ def _filled_in(holds: pl.Expr) -> pa.Check:
 
 def _last_role(name: str, role: str) -> pa.Check:
     last = pl.col(name).list.last().struct.field("role")
-    return _rule(f"must end with a turn of the {role}", "add the turn or drop the row", last == role)
+    return _rule(f"must end with a turn of the role {role}", "add the turn or drop the row", last == role)
 
 
 def _chat_rules() -> list[pa.Check]:
     asked = pl.col("messages").list.eval(pl.element().struct.field("role") == "user").list.any()
-    return [_last_role("messages", "assistant"), _rule("must hold a user's turn", "add the question", asked)]
+    return [_last_role("messages", "assistant"), _rule("must have a user turn", "add the question", asked)]
 
 
 def _answer_turn(name: str) -> list[pa.Check]:
     one = pl.col(name).list.len() <= 1
-    return [_last_role(name, "assistant"), _rule("must be one turn", "leave the prompt out of it", one)]
+    return [_last_role(name, "assistant"), _rule("must be one turn", "remove the prompt from it", one)]
 
 
 def _rejected_rules() -> list[pa.Check]:
@@ -158,7 +158,7 @@ def _rejected_rules() -> list[pa.Check]:
 
 def _margin_rules() -> list[pa.Check]:
     margin = pl.col("margin")
-    return [_rule("must be finite and not below 0", "0 stands for unknown", margin.is_finite() & (margin >= 0))]
+    return [_rule("must be finite and not below 0", "use 0 for unknown", margin.is_finite() & (margin >= 0))]
 
 
 def _sample_rules() -> list[pa.Check]:
@@ -170,14 +170,14 @@ def _sample_rules() -> list[pa.Check]:
     even = "groups of one policy must have the same number of samples"
     return [
         _rule(whole, "sample the whole group again", numbered),
-        _rule(even, "complete or drop the group", size == most),
+        _rule(even, "sample the rest of the group or drop it", size == most),
     ]
 
 
 def _prompt_id_rules() -> list[pa.Check]:
     problem = pl.col("problem")
     one = problem.min().over("prompt_id") == problem.max().over("prompt_id")
-    named = _rule("must name one problem", "take both from the prompts table", one)
+    named = _rule("must belong to one problem", "take both from the prompts table", one)
     return [_nonblank("prompt_id"), named, _text_or_figures()]
 
 
@@ -199,7 +199,7 @@ def _completion_id_rules() -> list[pa.Check]:
     ids = pl.col("completion_ids")
     valid = ids.list.eval((pl.element() >= 0).fill_null(value=False)).list.all()
     return [
-        _rule("must hold a token", "keep the stop token", ids.list.len() > 0),
+        _rule("must have a token", "keep the stop token", ids.list.len() > 0),
         _rule("each must be a token id >= 0", "sample the completion again", valid),
     ]
 
@@ -218,7 +218,7 @@ def _logp_rules() -> list[pa.Check]:
 
 def _mask_rules() -> list[pa.Check]:
     same = pl.col("mask").list.len() == pl.col("completion_ids").list.len()
-    return [_rule("must be as long as completion_ids", "mark each token", same)]
+    return [_rule("must be as long as completion_ids", "give one value per token", same)]
 
 
 _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {

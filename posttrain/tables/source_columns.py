@@ -1,4 +1,4 @@
-"""How the source's columns become those of a layout: renamed, put together by a template, or kept as `info`."""
+"""How the source's columns become those of a layout: renamed, filled into a template, or stored in `info`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from posttrain.errors import DataError
 from posttrain.params import Params, did_you_mean
 from posttrain.tables.columns import Kind
-from posttrain.tables.turns import OddRowError
+from posttrain.tables.turns import RowError
 
 
 class ColumnOptions(Params):
@@ -23,7 +23,7 @@ class ColumnOptions(Params):
     template: dict[str, str] = Field(
         default={}, description="A layout's column: its text, with the source's columns in braces, e.g. '{a} and {b}'"
     )
-    info: list[str] = Field(default=[], description="Columns of the source that a prompts table keeps as `info`")
+    info: list[str] = Field(default=[], description="Columns of the source that a prompts table stores in `info`")
 
     @field_validator("template")
     @classmethod
@@ -36,7 +36,7 @@ class ColumnOptions(Params):
     def _one_source(self) -> ColumnOptions:
         twice = sorted({*self.rename.values()} & {*self.template, *(["info"] if self.info else [])})
         if twice:
-            raise ValueError(f"'{twice[0]}' is made twice, by 'rename' and otherwise. Keep one of them")
+            raise ValueError(f"the column '{twice[0]}' is made twice, once by `rename`. Remove one of them")
         return self
 
     @property
@@ -51,24 +51,24 @@ class ColumnOptions(Params):
         return frozenset({*self.rename, *self.info, *named})
 
     def use_of(self, column: str) -> str:
-        """What a column of the source is named for."""
-        return "to rename" if column in self.rename else "to keep as info" if column in self.info else "for a template"
+        """Why a column of the source is needed."""
+        return "to rename" if column in self.rename else "to put into info" if column in self.info else "for a template"
 
     def check(self, kind: Kind, known: Collection[str], where: str) -> None:
-        """Refuse what this kind of table has no place for."""
+        """Refuse columns that this kind of table does not have."""
         if self.info and kind != "prompts":
-            what, fix = f"a '{kind}' table has no column info", "Leave it out; only prompts keep it, for rewards"
+            what, fix = f"a '{kind}' table has no column info", "Remove it; only prompts have it, for rewards"
             raise DataError(what=what, where=f"{where}.info", fix=fix)
-        odd = next((name for name in self.template if name not in known), None)
-        if odd is not None:
-            what = f"'{odd}' is not a column of a layout of a '{kind}' table"
-            raise DataError(what=what, where=f"{where}.template", fix=did_you_mean(odd, sorted(known)))
+        unknown = next((name for name in self.template if name not in known), None)
+        if unknown is not None:
+            what = f"a '{kind}' table has no column '{unknown}'"
+            raise DataError(what=what, where=f"{where}.template", fix=did_you_mean(unknown, sorted(known)))
 
-    def shaped(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def apply(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The row with the layout's columns."""
-        found = {self.rename.get(name, name): value for name, value in row.items()}
-        found |= {target: _filled(target, text, row) for target, text in self.template.items()}
-        return {**found, "info": {name: row.get(name) for name in self.info}} if self.info else found
+        columns = {self.rename.get(name, name): value for name, value in row.items()}
+        columns |= {target: _fill_template(target, text, row) for target, text in self.template.items()}
+        return {**columns, "info": {name: row.get(name) for name in self.info}} if self.info else columns
 
 
 @cache
@@ -78,11 +78,11 @@ def _parsed(text: str) -> tuple[tuple[str, str | None], ...]:
     if any(form or change for _, _, form, change in pieces) or any(
         name is not None and (not name or set(name) & set(".[]")) for _, name, _, _ in pieces
     ):
-        raise ValueError(f"{text!r:.80}: braces hold the name of a column and nothing else. Write {{{{ for a brace")
+        raise ValueError(f"{text!r:.80}: put only the name of a column into braces. Write {{{{ for a plain brace")
     return tuple((before, name) for before, name, _, _ in pieces)
 
 
-def _filled(target: str, text: str, row: Mapping[str, Any]) -> str:
+def _fill_template(target: str, text: str, row: Mapping[str, Any]) -> str:
     """The template with the row's values: texts as they are, a list of texts line by line, others as JSON."""
     filled = ""
     for before, name in _parsed(text):
@@ -91,11 +91,11 @@ def _filled(target: str, text: str, row: Mapping[str, Any]) -> str:
             continue
         value = row.get(name)
         if value is None:
-            raise OddRowError(f"'{name}' is missing or null, and the template of '{target}' needs it; fill it in")
+            raise RowError(f"'{name}' is missing or null, but the template of '{target}' needs it; fill it in")
         if isinstance(value, list) and all(isinstance(one, str) for one in value):
             value = "\n".join(value)
         try:
             filled += value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         except TypeError as error:
-            raise OddRowError(f"'{name}' is of the type {type(value).__name__}; give a text or a number") from error
+            raise RowError(f"'{name}' is of the type {type(value).__name__}; give a text or a number") from error
     return filled

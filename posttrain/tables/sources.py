@@ -11,11 +11,11 @@ from pydantic import Field, field_validator, model_validator
 from posttrain.errors import DataError, ParamsError, PosttrainError
 from posttrain.params import Params, load
 from posttrain.tables.columns import Kind, with_ids
-from posttrain.tables.options import FileTables, HubTables, Source, numbered
+from posttrain.tables.options import FileTables, HubTables, Source, numbered_sources
 from posttrain.tables.user_data import load_table
 
 Tables = dict[Kind, pl.DataFrame]
-GIVEN: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
+USER_KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
 """The kinds of tables that a user can give."""
 
 
@@ -32,7 +32,7 @@ class FilesRun(Params):
         default=None, description="prompt + completion + label; made from the pairs where it is missing"
     )
 
-    @field_validator(*GIVEN, mode="before")
+    @field_validator(*USER_KINDS, mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
         if isinstance(value, list):
@@ -41,7 +41,7 @@ class FilesRun(Params):
 
     @model_validator(mode="after")
     def _has_a_table(self) -> FilesRun:
-        _need_tables(self)
+        _check_tables(self)
         return self
 
 
@@ -58,45 +58,43 @@ class HubRun(Params):
 
     @model_validator(mode="after")
     def _has_a_table(self) -> HubRun:
-        _need_tables(self)
+        _check_tables(self)
         return self
 
 
-def given_tables(run: FilesRun | HubRun) -> dict[Kind, Source | list[Source]]:
+def tables_of_run(run: FilesRun | HubRun) -> dict[Kind, Source | list[Source]]:
     """The tables that a run names."""
-    return {kind: table for kind in GIVEN if (table := getattr(run, kind)) is not None}
+    return {kind: table for kind in USER_KINDS if (table := getattr(run, kind)) is not None}
 
 
-def listed_sources(run: FilesRun | HubRun) -> dict[str, tuple[Kind, Source]]:
+def sources_by_key(run: FilesRun | HubRun) -> dict[str, tuple[Kind, Source]]:
     """Every source of a run by its key: `chat`, or `chat.0` and `chat.1`."""
-    found: dict[str, tuple[Kind, Source]] = {}
-    for kind, table in given_tables(run).items():
-        found |= {key: (kind, source) for key, source in numbered(kind, table).items()}
-    return found
+    tables = tables_of_run(run).items()
+    return {key: (kind, source) for kind, table in tables for key, source in numbered_sources(kind, table).items()}
 
 
-def _need_tables(run: FilesRun | HubRun) -> None:
-    """Refuse a run without a table, weights that some sources lack, and shares that would divide one problem."""
-    tables = given_tables(run)
+def _check_tables(run: FilesRun | HubRun) -> None:
+    """Refuse a run without tables, weights for only some sources, and shares that put one problem into two splits."""
+    tables = tables_of_run(run)
     if not tables:
-        raise ValueError(f"it names no table. Give it one of: {', '.join(GIVEN)}")
+        raise ValueError(f"it has no table. Give it one of: {', '.join(USER_KINDS)}")
     for kind, table in tables.items():
-        weights = {key: source.weight for key, source in numbered(kind, table).items()}
-        lacking = [key for key, weight in weights.items() if weight is None]
-        if 0 < len(lacking) < len(weights):
-            raise ValueError(f"{lacking[0]} has no weight, and others have. Give every source one, or none")
-    sources = listed_sources(run)
+        weights = {key: source.weight for key, source in numbered_sources(kind, table).items()}
+        unweighted = [key for key, weight in weights.items() if weight is None]
+        if 0 < len(unweighted) < len(weights):
+            raise ValueError(f"{unweighted[0]} has no weight, but others have one. Give every source a weight, or none")
+    sources = sources_by_key(run)
     for share in ("heldout_share", "test_share"):
-        _need_one_share(share, {key: getattr(one, share) for key, (kind, one) in sources.items() if kind != "corpus"})
-        _need_one_share(share, {key: getattr(one, share) for key, (kind, one) in sources.items() if kind == "corpus"})
+        _check_same_share(share, {key: getattr(one, share) for key, (kind, one) in sources.items() if kind != "corpus"})
+        _check_same_share(share, {key: getattr(one, share) for key, (kind, one) in sources.items() if kind == "corpus"})
 
 
-def _need_one_share(share: str, found: dict[str, float]) -> None:
-    if len(set(found.values())) > 1:
-        shown = ", ".join(f"{key}.{share} = {value:g}" for key, value in found.items())
+def _check_same_share(share: str, values: dict[str, float]) -> None:
+    if len(set(values.values())) > 1:
+        listing = ", ".join(f"{key}.{share} = {value:g}" for key, value in values.items())
         raise ValueError(
-            f"{shown}: a problem of two tables would be in different splits. Write the same {share} for each of "
-            "them, or give unrelated tables runs of their own"
+            f"{listing}: a problem in two tables would be in different splits. Give all of them the same {share}, "
+            "or put unrelated tables into runs of their own"
         )
 
 
@@ -106,24 +104,24 @@ def file_tables(run: str) -> Tables:
     params = load(FilesRun, where)
     root = Path(params.path)
     if not root.is_dir():
-        what = "is a file" if root.is_file() else "folder not found"
-        fix = "Give the folder, and name its files: chat: demonstrations.jsonl"
+        what = "this is a file, not a folder" if root.is_file() else "folder not found"
+        fix = "Give the folder, and name the files in it: chat: demonstrations.jsonl"
         raise ParamsError(what=what, where=f"{where}.path = {params.path} (params.yaml)", fix=fix)
-    return _loaded(params, where, root, outside_workspace=params.outside_workspace)
+    return _load_tables(params, where, root, outside_workspace=params.outside_workspace)
 
 
 def hub_tables(run: str) -> Tables:
     """The tables of one run of `data.hub`."""
     where = f"data.hub.{run}"
-    return _loaded(load(HubRun, where), where, Path(), outside_workspace=False)
+    return _load_tables(load(HubRun, where), where, Path(), outside_workspace=False)
 
 
-def _loaded(params: FilesRun | HubRun, where: str, root: Path, *, outside_workspace: bool) -> Tables:
-    """The tables of a run, with the feedback that pairs are where none is given; what is wrong with any of them."""
+def _load_tables(params: FilesRun | HubRun, where: str, root: Path, *, outside_workspace: bool) -> Tables:
+    """The tables of a run, with feedback made from pairs if there is none; the errors of all tables at once."""
     tables: Tables = {}
     errors: list[PosttrainError] = []
-    for kind, source in given_tables(params).items():
-        # the rejected rows are put outside data/, so that no output is half-written
+    for kind, source in tables_of_run(params).items():
+        # rejected rows are written outside data/, so that no output is half-written
         rejected = Path("rejected") / where.rpartition(".")[2] / f"{kind}.parquet"
         try:
             tables[kind] = load_table(
@@ -133,16 +131,16 @@ def _loaded(params: FilesRun | HubRun, where: str, root: Path, *, outside_worksp
             errors.append(error)
     if len(errors) > 1:
         listed = "\n".join(map(str, errors))
-        raise DataError(what=f"{len(errors)} tables are refused", where=where, fix=f"Fix these:\n{listed}")
+        raise DataError(what=f"{len(errors)} tables have errors", where=where, fix=f"Fix these:\n{listed}")
     if errors:
         raise errors[0]
     if "pairs" in tables and "feedback" not in tables:
-        tables["feedback"] = unpaired(tables["pairs"])
+        tables["feedback"] = feedback_from_pairs(tables["pairs"])
     return tables
 
 
-def unpaired(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Chosen answers as liked and rejected ones as not."""
+def feedback_from_pairs(pairs: pl.DataFrame) -> pl.DataFrame:
+    """Feedback in which chosen answers have the label true and rejected ones false."""
     sides = [
         pairs.select("split", "problem", "prompt", completion=side, label=pl.lit(value))
         for side, value in (("chosen", True), ("rejected", False))

@@ -1,4 +1,4 @@
-"""Which split a row belongs to: what its source says, or a hash of its problem, on which every table agrees."""
+"""Which split a row belongs to: that of its source, or by a hash of its problem, which is the same in every table."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def split_of(problem: str, *, heldout_share: float, test_share: float) -> Split:
     return "heldout" if u < test_share + heldout_share else "train"
 
 
-def meaning(wanted: Mapping[Split, str], names: list[str]) -> dict[str, Split]:
-    """Our split of each of the source's names, those without one left out; `wanted` comes before the usual names."""
+def split_names(wanted: Mapping[Split, str], names: list[str]) -> dict[str, Split]:
+    """Our split of each of the source's split names; `wanted` replaces the usual names, unknown names are left out."""
     own = {name: split for split, name in wanted.items()} or {
         name: SPLIT_NAMES[name.lower()] for name in names if name.lower() in SPLIT_NAMES
     }
     return {name: own[name] for name in names if name in own}
 
 
-def need_two(count: int, split: str, table: Path) -> None:
-    """Refuse prompts of which too few are in the split that policies are measured on: an interval needs two."""
+def check_enough_prompts(count: int, split: str, table: Path) -> None:
+    """Refuse an evaluation split with fewer than two prompts: an interval needs two."""
     if count < 2:
-        share = f"raise {split}_share of each table of its entry, " if split != "train" else ""
-        what = f"{count} prompt{'s are' if count != 1 else ' is'} in the split '{split}', and evaluate needs at least 2"
-        fix = f"Give more rows, {share}or write the split of each row into a column `split` (docs/data.md)"
+        share = f"raise {split}_share of each table of its run, " if split != "train" else ""
+        what = f"the split '{split}' has {count} prompt{'s' * (count != 1)}, and evaluate needs at least 2"
+        fix = f"Give more rows, {share}or give each row's split in a column `split` (docs/data.md)"
         raise DataError(what=what, where=str(table), fix=fix)
 
 
-def divided(frame: pl.DataFrame, kind: Kind, *, heldout_share: float, test_share: float) -> pl.Series:
+def splits_by_hash(frame: pl.DataFrame, kind: Kind, *, heldout_share: float, test_share: float) -> pl.Series:
     """The split of every row of a frame, by the hash of its problem (in a corpus: of its text)."""
     keys = content_ids(frame, ["text"]) if kind == "corpus" else frame["problem"]
     shares = {"heldout_share": heldout_share, "test_share": test_share}

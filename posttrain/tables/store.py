@@ -1,6 +1,6 @@
-"""Reads and writes checked tables: atomic, byte-stable, with the rejected rows in a file next to the target.
+"""Reads and writes checked tables: atomic, the same bytes for the same rows, rejected rows in a file of their own.
 
-A damaged file raises and never panics.
+A damaged file raises an error; it never makes polars panic.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from posttrain.errors import VERIFY, TableError
 from posttrain.formats import TABLES, UPGRADE, check_format
 from posttrain.fsync import sync
 from posttrain.measure.phases import phase
-from posttrain.tables.columns import Kind
-from posttrain.tables.failures import Failure, rejected_rows, row_failures, sentences, structure_failures
+from posttrain.tables.columns import COLUMNS, Kind
+from posttrain.tables.failures import Failure, failure_lines, rejected_rows, row_failures, structure_failures
 from posttrain.workspace import atomic_path
 
 _MAGIC: Final = b"PAR1"
@@ -41,33 +41,33 @@ def read_table(path: Place, kind: Kind) -> pl.DataFrame:
         raise _damaged(file, f"parquet cannot be decoded ({reason})") from error
     check_format(written, TABLES, str(file), TableError)
     if written < TABLES and structure_failures(frame, kind):
-        what = f"an earlier version of posttrain made it (table format {written}), with other columns"
+        what = f"an earlier version of posttrain wrote it (table format {written}), with other columns"
         raise TableError(what=what, where=str(file), fix=f"{UPGRADE}, or make it again: `dvc repro`")
     return check_table(frame, kind, file)
 
 
 @phase("write")
 def write_table(frame: pl.DataFrame, path: Place, kind: Kind) -> None:
-    """Checks the table and puts it at `path`, whole or not at all."""
+    """Check the table and write it to `path`, whole or not at all."""
     write_parquet(check_table(frame, kind, path), path)
 
 
 @phase("write")
 def write_tables(tables: Mapping[Kind, pl.DataFrame], folder: Path) -> None:
-    """Put checked tables at folder/KIND.parquet; the folder appears whole or not at all."""
+    """Write checked tables to folder/KIND.parquet; the folder appears whole or not at all."""
     with atomic_path(folder) as temporary:
         for kind, frame in tables.items():
             write_parquet(frame, temporary / f"{kind}.parquet")
 
 
 def check_table(frame: pl.DataFrame, kind: Kind, path: Place) -> pl.DataFrame:
-    """The frame, if it keeps every rule of its kind; otherwise the rejected rows go to a file next to `path`."""
+    """The frame if every rule of its kind holds; otherwise an error, and rejected rows in a file next to `path`."""
     file = Path(path)
     structure = structure_failures(frame, kind)
     if structure:
-        told = "\n  ".join(structure)
-        fix = f"Give the table exactly the columns of a '{kind}' table, in their order"
-        raise TableError(what=f"the columns are not those of a '{kind}' table:\n  {told}", where=str(file), fix=fix)
+        lines = "\n  ".join(structure)
+        fix = f"Give it exactly the columns of a '{kind}' table, in this order: {', '.join(COLUMNS[kind])}"
+        raise TableError(what=f"wrong columns for a '{kind}' table:\n  {lines}", where=str(file), fix=fix)
     if frame.is_empty():
         raise TableError(what=f"the '{kind}' table has no rows", where=str(file), fix="Give it at least one row")
     failures = row_failures(frame, kind)
@@ -78,7 +78,7 @@ def check_table(frame: pl.DataFrame, kind: Kind, path: Place) -> pl.DataFrame:
 
 
 def check_disjoint(frames: Mapping[str, pl.DataFrame]) -> None:
-    """No problem and no id may be in two splits, in all tables together."""
+    """Refuse tables in which, taken together, a problem or an id is in two splits."""
     for column in ("problem", "id"):
         parts = [
             frame.select(pl.col(column).alias("key"), "split", table=pl.lit(name))
@@ -88,26 +88,26 @@ def check_disjoint(frames: Mapping[str, pl.DataFrame]) -> None:
         if not parts:
             continue
         rows, split = pl.concat(parts), pl.col("split")
-        torn = rows.filter(split.min().over("key") != split.max().over("key")).unique(maintain_order=True)
-        if torn.height:
+        leaked = rows.filter(split.min().over("key") != split.max().over("key")).unique(maintain_order=True)
+        if leaked.height:
             places = (split + " (" + pl.col("table") + ")").str.join(", ")
-            keys = torn.group_by("key", maintain_order=True).agg(places).rows()
-            some = "\n  ".join(f"{column} '{key[:60]}' is in {where}" for key, where in keys[:10])
+            keys = leaked.group_by("key", maintain_order=True).agg(places).rows()
+            listed = "\n  ".join(f"{column} '{key[:60]}' is in {where}" for key, where in keys[:10])
             raise TableError(
-                what=f"{len(keys):,} of the {column}s are in more than one split:\n  {some}",
+                what=f"{len(keys):,} {column}{'s are' if len(keys) > 1 else ' is'} in more than one split:\n  {listed}",
                 where=", ".join(frames),
-                fix="Give each table a `split` column, or none: rename: {split: other} drops it",
+                fix="Give every table a `split` column, or none (rename: {split: other} ignores it)",
             )
 
 
 def rejected_path(path: Place) -> Path:
-    """Where the rejected rows of the table at `path` are put."""
+    """The file for the rejected rows of the table at `path`."""
     return Path(path).with_suffix(".rejected.parquet")
 
 
 def _check_container(file: Path) -> None:
     if not file.is_file():
-        what = "this is a folder, not a table" if file.is_dir() else "table not found"
+        what = "it is a folder, not a table" if file.is_dir() else "table not found"
         raise TableError(what=what, where=str(file), fix="Run the stage that makes it: dvc repro")
     try:
         with file.open("rb") as stream:
@@ -116,9 +116,10 @@ def _check_container(file: Path) -> None:
             stream.seek(max(0, size - len(_MAGIC)))
             tail = stream.read()
     except OSError as error:
-        raise TableError(what=f"cannot be read ({error})", where=str(file), fix="Fix the file's rights") from error
+        fix = "Fix the file's permissions"
+        raise TableError(what=f"the table cannot be read ({error})", where=str(file), fix=fix) from error
     if head != _MAGIC:
-        raise _damaged(file, f"this is no parquet file (it begins with {head!r}, not with {_MAGIC!r})")
+        raise _damaged(file, f"not a parquet file (it begins with {head!r}, not with {_MAGIC!r})")
     if size < _SMALLEST or tail != _MAGIC:
         raise _damaged(file, f"the file is cut off (it ends with {tail!r}, not with {_MAGIC!r})")
 
@@ -129,16 +130,16 @@ def _damaged(file: Path, what: str) -> TableError:
 
 def _rejection(frame: pl.DataFrame, kind: Kind, file: Path, failures: list[Failure]) -> TableError:
     rejected, place = rejected_rows(frame, failures), rejected_path(file)
-    total, lines = sum(len(one.rows) for one in failures), sentences(frame, failures)
+    total, lines = sum(len(one.rows) for one in failures), failure_lines(frame, failures)
     more = [f"and {total - len(lines):,} more"] if total > len(lines) else []
     count = f"{total:,} failure{'s' * (total > 1)} in {rejected.height:,} of {frame.height:,} rows"
     try:
         write_parquet(rejected, place)
-        fix = f"Fix or drop these rows; they lie with their reasons in {place}"
+        fix = f"Fix or drop these rows; they are listed with their reasons in {place}"
     except TableError as error:
-        fix = f"Fix or drop these rows; they could not be put beside the table ({error.what})"
-    told = "\n  ".join([*lines, *more])
-    return TableError(what=f"{count} break the rules of a '{kind}' table:\n  {told}", where=str(file), fix=fix)
+        fix = f"Fix or drop these rows; the list of them could not be written ({error.what})"
+    listed = "\n  ".join([*lines, *more])
+    return TableError(what=f"{count} break the rules of a '{kind}' table:\n  {listed}", where=str(file), fix=fix)
 
 
 Place = str | os.PathLike[str]
@@ -151,14 +152,14 @@ DECODE_ERRORS: Final = (
     ValueError,
     MemoryError,
 )
-"""Everything that a damaged file makes `decode` raise."""
+"""Everything that `decode` raises for a damaged file."""
 
 FORMAT: Final = b"posttrain.format"
 """The key of the format version in a table's metadata."""
 _ROW_GROUP: Final = 65_536
 _BATCH: Final = 4096
 _WIDTH: Final = 8
-"""Bytes that every value takes once it is decoded, whatever its type, not counting a text's own."""
+"""Bytes of every decoded value, whatever its type, in addition to a text's own bytes."""
 _SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 """Encodings that store a text once and use it for many rows."""
 
@@ -175,15 +176,15 @@ def decode(file: Path) -> pl.DataFrame:
 
 
 def table_format(file: Path) -> int:
-    """The format version that a table says it has; 1 where it says none. Damage raises one of `DECODE_ERRORS`."""
+    """The format version in a table's metadata, by default 1. Damage raises one of `DECODE_ERRORS`."""
     return int((pq.read_schema(file, memory_map=False).metadata or {}).get(FORMAT, b"1"))
 
 
 def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | None = None) -> None:
-    """Refuses a file whose columns would decode to more than `limit` bytes, a third of the free memory.
+    """Refuse a file whose columns would decode to more than `limit` bytes, by default a third of the free memory.
 
-    A few megabytes can stand for many gigabytes: a text that is stored once and used by every row. The footer gives
-    an exact size for all but such texts; where they may be too large they are measured, without being repeated.
+    A few megabytes can decode to many gigabytes: a text that is stored once and used by every row. The footer gives
+    an exact size for all but such texts; where they may be too large they are measured, without decoding them.
     """
     allowed = psutil.virtual_memory().available // 3 if limit is None else limit
     size, unsure = 0, []
@@ -209,12 +210,12 @@ def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | 
 def _check_size(size: int, allowed: int) -> None:
     if size > allowed:
         raise ValueError(
-            f"it decodes to {size / 1e9:.1f} GB or more, and at most {allowed / 1e9:.1f} GB fit the memory"
+            f"it decodes to {size / 1e9:.1f} GB or more, and at most {allowed / 1e9:.1f} GB fit in the free memory"
         )
 
 
 def _text_lengths(stream: BinaryIO, group: int, path: str) -> Iterator[int]:
-    """The bytes of a column's texts, batch by batch, read as a dictionary and the places in it."""
+    """The bytes of a column's texts, batch by batch, read as a dictionary and its indices."""
     with pq.ParquetFile(stream, read_dictionary=[path]) as parquet:
         for batch in parquet.iter_batches(_BATCH, row_groups=[group], columns=[path]):
             leaf = batch.column(0)
@@ -245,7 +246,7 @@ def write_parquet(frame: pl.DataFrame, path: Place) -> None:
         raise TableError(
             what=f"the table cannot be written ({error})",
             where=str(file),
-            fix="Free some disk space or fix the folder's rights",
+            fix="Free some disk space or fix the folder's permissions",
         ) from error
 
 
@@ -255,7 +256,7 @@ def _arrow(frame: pl.DataFrame) -> pa.Table:
 
 
 def _decode_names(field: pa.Field) -> None:
-    """Raises on a name that is no UTF-8, where polars would panic (as it would on such metadata, left out above)."""
+    """Raise for a name that is not UTF-8, where polars would panic (as for such metadata, which is left out above)."""
     _ = field.name
     for nth in range(field.type.num_fields):
         _decode_names(field.type.field(nth))

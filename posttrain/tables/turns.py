@@ -1,4 +1,4 @@
-"""Turns of the user's conversations: role, content, and what tool use adds to them; or why one cannot be taken."""
+"""Turns of the user's conversations: role, content and the fields of tool use; errors say why a turn is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from posttrain.params import HALF
 from posttrain.tables.columns import ROLES
-from posttrain.tables.failures import shown
+from posttrain.tables.failures import short_repr
 from posttrain.tables.schemas import CONTROL
 
 Row = Mapping[str, Any]
@@ -17,7 +17,7 @@ Turns = list[tuple[str, str]]
 """Role and content of each turn."""
 
 FIELDS: Final = ("name", "reasoning_content", "tool_call_id", "tool_calls")
-"""What a turn of a chat table may have beside its role and content."""
+"""Fields that a turn of a chat table may have in addition to role and content."""
 _ROLE_OF: Final = {"completion": "assistant", "chosen": "assistant", "rejected": "assistant"}
 _SHAREGPT: Final = {
     **{role: role for role in ROLES},
@@ -27,8 +27,8 @@ _SHAREGPT: Final = {
 }
 
 
-class OddRowError(ValueError):
-    """A row that cannot become one of ours; the message says why and what to do."""
+class RowError(ValueError):
+    """A row that cannot be converted; the message says why and how to fix it."""
 
 
 def turns(row: Row, name: str) -> Turns:
@@ -38,7 +38,7 @@ def turns(row: Row, name: str) -> Turns:
         return [(_ROLE_OF.get(name, "user"), text(value, name))]
     if isinstance(value, list):
         return [_turn(turn, f"turn {nth} of '{name}'", ()) for nth, turn in enumerate(value, 1)]
-    raise OddRowError(f"'{name}' is {type_name(value)}; give a text, or a list of turns with 'role' and 'content'")
+    raise RowError(f"'{name}' is {type_name(value)}; give a text, or a list of turns with 'role' and 'content'")
 
 
 def conversation(row: Row, *names: str) -> dict[str, Any]:
@@ -59,19 +59,19 @@ def conversation(row: Row, *names: str) -> dict[str, Any]:
 
 
 def sharegpt(row: Row) -> dict[str, Any]:
-    """Turns with `from` and `value`; some data sets of this layout name them `role` and `content`."""
+    """Turns with `from` and `value`; some data sets of this layout have `role` and `content` instead."""
     value = row["conversations"]
     if not isinstance(value, list):
-        raise OddRowError(f"'conversations' is {type_name(value)}; give a list of turns with 'from' and 'value'")
+        raise RowError(f"'conversations' is {type_name(value)}; give a list of turns with 'from' and 'value'")
     renamed = [_from_value(turn, f"turn {nth} of 'conversations'") for nth, turn in enumerate(value, 1)]
     system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
     return conversation({**row, "conversations": [*system, *renamed]}, "conversations")
 
 
 def text(value: str, where: str) -> str:
-    """The text, if it is whole characters."""
+    """The text, if it has no lone surrogate."""
     if not value.isascii() and HALF.search(value):
-        raise OddRowError(f"{where} holds half a character (a surrogate); remove it")
+        raise RowError(f"{where} contains half a character (a lone surrogate); remove it")
     return value
 
 
@@ -83,14 +83,14 @@ def tool_name(tool: Any) -> str | None:
 
 
 def type_name(value: Any) -> str:
-    """A value's type as people call it."""
+    """A value's type in plain words."""
     named = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
     return "missing or null" if value is None else named.get(type(value), f"of the type {type(value).__name__}")
 
 
 def _turn(turn: Any, where: str, allowed: tuple[str, ...]) -> tuple[str, str]:
     if not isinstance(turn, dict):
-        raise OddRowError(f"{where} is {type_name(turn)}; each turn needs the texts 'role' and 'content'")
+        raise RowError(f"{where} is {type_name(turn)}; give each turn the texts 'role' and 'content'")
     role, content = turn.get("role"), turn.get("content")
     if len(turn) > 2:
         _check_extras(turn, where, allowed)
@@ -100,8 +100,8 @@ def _turn(turn: Any, where: str, allowed: tuple[str, ...]) -> tuple[str, str]:
         content = "".join(_part(part, where) for part in content)
     if not isinstance(role, str) or not isinstance(content, str):
         name = "content" if isinstance(role, str) else "role"
-        raise OddRowError(
-            f"the {name} of {where} is {type_name(turn.get(name))}; each turn needs the texts 'role' and 'content'"
+        raise RowError(
+            f"the {name} of {where} is {type_name(turn.get(name))}; give each turn the texts 'role' and 'content'"
         )
     return text(role, where), text(content, where)
 
@@ -111,15 +111,19 @@ def _check_extras(turn: Row, where: str, allowed: tuple[str, ...]) -> None:
         if value is None or extra in ("role", "content") or (extra == "tool_calls" and value == []):
             continue
         if extra not in allowed or (extra == "name" and turn.get("role") != "tool"):
-            raise OddRowError(f"{where} has {shown(extra)}, which would be lost; put it into the content or remove it")
+            raise RowError(
+                f"{where} has {short_repr(extra)}, which would be lost; put it into the content or remove it"
+            )
 
 
 def _part(part: Any, where: str) -> str:
-    """The text of one part of a content; templates put such parts together with nothing between them."""
-    told = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
-    if set(told) != {"type", "text"} or told["type"] != "text" or not isinstance(told["text"], str):
-        raise OddRowError(f"{where} has the part {shown(part)}; only parts {{type: text, text: ...}} can be trained on")
-    return told["text"]
+    """The text of one part of a content; templates join such parts without a separator."""
+    part = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
+    if set(part) != {"type", "text"} or part["type"] != "text" or not isinstance(part["text"], str):
+        raise RowError(
+            f"{where} has the part {short_repr(part)}; only parts {{type: text, text: ...}} can be trained on"
+        )
+    return part["text"]
 
 
 def _from_value(turn: Any, where: str) -> Any:
@@ -128,20 +132,20 @@ def _from_value(turn: Any, where: str) -> Any:
     role = _SHAREGPT.get(turn["from"]) if isinstance(turn["from"], str) else None
     if role is None:
         known = ", ".join(_SHAREGPT)
-        raise OddRowError(f"{where} is from {shown(turn['from'])}, which is not one of {known}; rename it")
+        raise RowError(f"{where} is from {short_repr(turn['from'])}, which is not one of {known}; rename it")
     rest = {name: value for name, value in turn.items() if name not in ("from", "value")}
     return {"role": role, "content": turn.get("value"), **rest}
 
 
 def _fields(turn: Row, where: str) -> dict[str, Any]:
-    """What a turn has beside role and content, without nulls, which parquet writes for fields of other turns."""
+    """A turn's fields in addition to role and content, without nulls (parquet has nulls for fields of other turns)."""
     found = {name: turn[name] for name in FIELDS if turn.get(name) not in (None, [])}
     for name, value in found.items():
         if name != "tool_calls" and not isinstance(value, str):
-            raise OddRowError(f"'{name}' of {where} is {type_name(value)}; give a text")
+            raise RowError(f"'{name}' of {where} is {type_name(value)}; give a text")
     if "tool_calls" in found:
         if turn["role"] != "assistant" or not isinstance(found["tool_calls"], list):
-            raise OddRowError(f"'tool_calls' of {where} must be a list, in a turn of the assistant; fix the row")
+            raise RowError(f"'tool_calls' of {where} must be a list, in a turn of the assistant; fix the row")
         found["tool_calls"] = [_call(call, where) for call in found["tool_calls"]]
     _check_texts(found, where)
     return found
@@ -149,17 +153,17 @@ def _fields(turn: Row, where: str) -> dict[str, Any]:
 
 def _call(call: Any, where: str) -> dict[str, Any]:
     """One call as templates expect it: `{type: function, function: {name, arguments: OBJECT}}`."""
-    told = _without_nulls(call)
-    if tool_name(told):
-        function = told.get("function", told)
+    part = _without_nulls(call)
+    if tool_name(part):
+        function = part.get("function", part)
         arguments = function.get("arguments", {})
         if isinstance(arguments, str):
             arguments = _json(arguments)
         if isinstance(arguments, dict):
-            named = {"id": told["id"]} if "id" in told else {}
+            named = {"id": part["id"]} if "id" in part else {}
             return {**named, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
-    raise OddRowError(
-        f"{where} has the tool call {shown(call)}; "
+    raise RowError(
+        f"{where} has the tool call {short_repr(call)}; "
         "give {type: function, function: {name: TEXT, arguments: OBJECT, or its JSON}}"
     )
 
@@ -171,7 +175,7 @@ def _tools(row: Row) -> str | None:
     if value is None or found == []:
         return None
     if not isinstance(found, list) or not all(tool_name(one) for one in found):
-        raise OddRowError(f"'tools' is {shown(value)}; give a list of function schemas, each with a name")
+        raise RowError(f"'tools' is {short_repr(value)}; give a list of function schemas, each with a name")
     _check_texts(found, "'tools'")
     return _kept(found)
 
@@ -195,12 +199,12 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _check_texts(value: Any, where: str) -> None:
-    """Refuse what no content may hold either, in every text of a value."""
+    """Refuse control characters, lone surrogates and numbers that JSON does not have, anywhere in a value."""
     if isinstance(value, str):
         if re.search(CONTROL, text(value, where)):
-            raise OddRowError(f"{where} holds control characters; remove them")
+            raise RowError(f"{where} contains control characters; remove them")
     elif isinstance(value, dict | list):
         for one in [*value, *value.values()] if isinstance(value, dict) else value:
             _check_texts(one, where)
     elif isinstance(value, float) and value - value != 0:
-        raise OddRowError(f"{where} holds the number {value}, which JSON cannot; remove it")
+        raise RowError(f"{where} contains the number {value}, which JSON does not have; remove it")

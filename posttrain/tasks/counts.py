@@ -1,4 +1,4 @@
-"""How many rows a generator of demonstrations and prompts makes of each table and split."""
+"""The row counts of a generator: how many rows each table and split has."""
 
 from __future__ import annotations
 

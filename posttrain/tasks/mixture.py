@@ -51,11 +51,11 @@ class MixtureParams(Counts):
         """Part -> its rows of a split: whole numbers that add up, as close to the weights as can be."""
         weights = {name: part.weight for name, part in self.parts.items() if split in part.splits}
         size, total, before = self.sizes()[kind][split], sum(weights.values()), 0.0
-        ends = [0]
+        edges = [0]
         for weight in weights.values():
             before += weight
-            ends.append(round(size * before / total))
-        return {name: end - start for name, start, end in zip(weights, ends, ends[1:], strict=False)}
+            edges.append(round(size * before / total))
+        return {name: end - start for name, start, end in zip(weights, edges, edges[1:], strict=False)}
 
 
 def _tables(params: MixtureParams) -> dict[Kind, pl.DataFrame]:
@@ -73,11 +73,11 @@ Shares = Mapping[tuple[Kind, Split], Mapping[str, int]]
 
 
 def _part(name: str, part: Part, shares: Shares) -> Mapping[Kind, pl.DataFrame]:
-    """The tables of one part, no more than its shares where its generator can be told."""
+    """The tables of one part, with only its share of rows if its generator has row counts."""
     generator, params = generator_of(part.task, part.own, f"parts.{name}")
     if isinstance(params, Counts):
-        asked = {COUNTED[kind][split]: of.get(name, 0) for (kind, split), of in shares.items()}
-        params = params.model_copy(update=asked)
+        counts = {COUNTED[kind][split]: of.get(name, 0) for (kind, split), of in shares.items()}
+        params = params.model_copy(update=counts)
     return generated(part.task, generator, params)
 
 
@@ -91,9 +91,9 @@ def _mixed(
     for name, rows in shares.items():
         frame = tables[name][kind].filter(split=split).head(rows) if kind in tables[name] else None
         if frame is None or frame.height < rows:
-            there = 0 if frame is None else frame.height
-            what = f"parts.{name} has {there} rows of `{kind}` in the split {split}, and its share is {rows}"
-            raise ParamsError(what=what, where=PARAMS_FILE, fix="Have it generate more, or ask for fewer in all")
+            available = 0 if frame is None else frame.height
+            what = f"parts.{name} has {available} rows of `{kind}` in the split {split}, and its share is {rows}"
+            raise ParamsError(what=what, where=PARAMS_FILE, fix="Let it generate more rows, or lower the total")
         frames.append(frame)
     found = pl.concat(frames).unique("id", keep="first", maintain_order=True)
     order = list(range(found.height))

@@ -15,7 +15,7 @@ from posttrain.lazy_table import LazyTable
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
 from posttrain.rollout import Message, Rollout
 from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, with_ids
-from posttrain.tables.failures import row_failures, sentences, structure_failures
+from posttrain.tables.failures import failure_lines, row_failures, structure_failures
 from posttrain.user_code import is_import_path, load_object
 
 Figures = Mapping[str, float]
@@ -71,7 +71,7 @@ OMITTED: Final[Mapping[Kind, Mapping[str, pl.Expr]]] = {
     "prompts": {"answer": pl.lit(""), "info": pl.lit("{}"), "task": pl.lit("")},
     "pairs": {"margin": pl.lit(0.0)},
 }
-"""Columns beside `id` that a generator may leave out, with what they then hold."""
+"""Columns in addition to `id` that a generator may leave out, with their default values."""
 PLAIN: Final = Task()
 """Prompts without a task: one turn, rewards with their defaults."""
 
@@ -96,12 +96,13 @@ def task_tables(run: str) -> dict[Any, Any]:
 
 
 def generated(name: str, generator: Generator, params: Params) -> dict[Any, Any]:
-    """The tables of a generator, with ids; prompts that name no task are of this one."""
-    tables = {kind: _completed(frame, kind) for kind, frame in _returned(name, generator, params).items()}
+    """The tables of a generator, with ids; prompts without a task get this one."""
+    frames = _call_generator(name, generator, params)
+    tables = {kind: _with_default_columns(frame, kind) for kind, frame in frames.items()}
     for kind, frame in tables.items():
-        if told := structure_failures(_ordered(frame, kind), kind):
+        if problems := structure_failures(_ordered(frame, kind), kind):
             fix = f"A '{kind}' table has the columns {', '.join(COLUMNS[kind])} (docs/data.md)"
-            raise _fault(name, generator, f"its `{kind}` table is wrong: {'; '.join(told)}", fix)
+            raise _generator_error(name, generator, f"its `{kind}` table is wrong: {'; '.join(problems)}", fix)
     if "prompts" in tables:
         tables["prompts"] = tables["prompts"].with_columns(pl.col("task").replace("", name))
         _check_info(name, tables["prompts"]["info"].to_list())
@@ -111,8 +112,8 @@ def generated(name: str, generator: Generator, params: Params) -> dict[Any, Any]
     return tables
 
 
-def _returned(name: str, generator: Generator, params: Params) -> dict[Kind, pl.DataFrame]:
-    """What the function of a generator returns, if it is the frames that the generator names."""
+def _call_generator(name: str, generator: Generator, params: Params) -> dict[Kind, pl.DataFrame]:
+    """The frames that a generator's function returns, checked to be those that the generator names."""
     try:
         found: Any = generator.tables(params)
     except PosttrainError:
@@ -121,23 +122,24 @@ def _returned(name: str, generator: Generator, params: Params) -> dict[Kind, pl.
         if not is_import_path(name):
             raise
         what = f"it raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise _fault(name, generator, what, "Fix it; POSTTRAIN_TRACEBACK=1 shows where") from error
+        raise _generator_error(name, generator, what, "Fix it; POSTTRAIN_TRACEBACK=1 shows where") from error
     kinds = ", ".join(generator.kinds)
     if not isinstance(found, Mapping):
         what = f"it returned a {type(found).__name__}, not a dict of tables"
-        raise _fault(name, generator, what, f"Return a dict with a polars DataFrame for each of: {kinds}")
+        raise _generator_error(name, generator, what, f"Return a dict with a polars DataFrame for each of: {kinds}")
     known = [kind for kind in COLUMNS if SPLITS[kind]]
     if set(found) != set(generator.kinds) or not set(found) <= set(known):
         what = f"it returned the tables {', '.join(map(str, found)) or '(none)'}, and its Generator names {kinds}"
-        raise _fault(name, generator, what, f"Return and name the same; kinds of tables are {', '.join(known)}")
+        fix = f"Return the tables that the Generator names; kinds of tables are {', '.join(known)}"
+        raise _generator_error(name, generator, what, fix)
     for kind, frame in found.items():
         if not isinstance(frame, pl.DataFrame):
             what = f"its `{kind}` table is a {type(frame).__name__}, not a polars DataFrame"
-            raise _fault(name, generator, what, "Return pl.DataFrame(rows)")
+            raise _generator_error(name, generator, what, "Return pl.DataFrame(rows)")
     return dict(found)
 
 
-def _completed(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
+def _with_default_columns(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
     """The frame with the columns that a generator may leave out."""
     missing = [value.alias(key) for key, value in OMITTED.get(kind, {}).items() if key not in frame.columns]
     return frame.with_columns(missing)
@@ -154,25 +156,25 @@ def _ordered(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
 def _check_rows(name: str, generator: Generator, tables: Mapping[Kind, pl.DataFrame]) -> None:
     for kind, frame in tables.items():
         if failures := row_failures(frame, kind):
-            told = "\n  ".join(sentences(frame, failures))
+            problems = "\n  ".join(failure_lines(frame, failures))
             count = pl.concat([one.rows for one in failures]).n_unique()
-            what = f"{count:,} of {frame.height:,} rows of its `{kind}` table (counted from 0) break a rule:\n  {told}"
-            raise _fault(name, generator, what, "Fix the function")
+            what = f"{count:,} of {frame.height:,} rows of its `{kind}` table (counted from 0) break a rule:"
+            raise _generator_error(name, generator, f"{what}\n  {problems}", "Fix the function")
 
 
-def _fault(name: str, generator: Generator, what: str, fix: str) -> DataError:
+def _generator_error(name: str, generator: Generator, what: str, fix: str) -> DataError:
     function = getattr(generator.tables, "__name__", "tables")
     return DataError(what=what, where=f"task '{name}', function `{function}`", fix=fix)
 
 
-def _check_info(name: str, given: Sequence[Any]) -> None:
-    """Refuse what is not a JSON object."""
-    for row, info in enumerate(given):
+def _check_info(name: str, infos: Sequence[Any]) -> None:
+    """Refuse an `info` that is not a JSON object."""
+    for row, info in enumerate(infos):
         try:
-            fine = isinstance(json.loads(info), dict)
+            valid = isinstance(json.loads(info), dict)
         except (TypeError, ValueError):
-            fine = False
-        if not fine:
+            valid = False
+        if not valid:
             what = f"row {row} of its prompts has info = {info!r:.60}, which is not a JSON object"
             raise DataError(what=what, where=f"task '{name}'", fix="Write json.dumps({...}), or leave the column out")
 
@@ -183,8 +185,8 @@ def task_run(run: str) -> tuple[str, Generator, Params]:
     own = at(read(), where)
     name = own.get("task") if isinstance(own, dict) else None
     if not isinstance(name, str):
-        what = f"{where}.task = {name!r:.80} is unknown" if name is not None else f"{where} names no task"
-        raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Give it one of: {', '.join(TASKS)}")
+        what = f"{where}.task = {name!r:.80} is unknown" if name is not None else f"{where}.task is missing"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Give one of: {', '.join(TASKS)}")
     return name, *generator_of(name, {key: own[key] for key in own if key != "task"}, where)
 
 
@@ -196,5 +198,5 @@ def generator_of(name: str, own: Mapping[str, Any], where: str) -> tuple[Generat
     generator = load_task(name).generator
     if generator is None:
         what = f"{where}.task = '{name}' generates no tables"
-        raise ParamsError(what=what, where=PARAMS_FILE, fix="Give the task a generator, or its tables as data.files")
+        raise ParamsError(what=what, where=PARAMS_FILE, fix="Give the task a generator, or its tables under data.files")
     return generator, check(generator.params, own, where=where)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Objective, State
 from posttrain.errors import CheckpointError, TrainingError
-from posttrain.measure import timings
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
+from posttrain.measure.timings import restore_timings, timings_state
 from posttrain.models.device import DeviceParams
 from posttrain.models.rounding import SaveDtype
 from posttrain.models.store import save_model
@@ -141,7 +141,7 @@ def _checkpoint(run: TrainingRun, step: int, state: State, log: MetricsLog) -> C
     tensors |= {f"source.{name}": part for name, part in run.source.state_dict().items()}
     tensors |= run.models.trained_parameters()
     tensors |= {f"random.{name}": part for name, part in randomness.states(run.models.runtime.device).items()}
-    return CheckpointData(step, tensors, {"objective": state, "rows": log.rows, "time": timings.kept()})
+    return CheckpointData(step, tensors, {"objective": state, "rows": log.rows, "time": timings_state()})
 
 
 def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[dict[str, float]]]:
@@ -160,7 +160,7 @@ def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[
     with torch.no_grad():
         for name, parameter in trained.items():
             parameter.copy_(saved.tensors[name])
-    timings.resumed(saved.plain.get("time"))
+    restore_timings(saved.plain.get("time"))
     print(f"{run.name}: resumes from the checkpoint at step {saved.step} of {run.source.steps}")
     return saved.step, state, rows
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.digests import listed
+from posttrain.where.query import Query
 from posttrain.where.search import in_bytes, in_file
-from posttrain.where.wanted import Wanted
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Objects:
         return {*self.files, *self.folders}
 
 
-def objects(folder: Path, wanted: Wanted) -> Objects:
+def objects(folder: Path, query: Query) -> Objects:
     """The objects under files/md5 of a cache that hold it."""
     files, folders = {}, {}
     stored = sorted(file for file in folder.glob("??/*") if file.is_file())
     for file in stored:
-        if file.suffix != ".dir" and in_file(file, wanted):
+        if file.suffix != ".dir" and in_file(file, query):
             files[file.parent.name + file.name] = file
     for file in stored:
         if file.suffix == ".dir" and any(one["md5"] in files for one in listed(file)):
@@ -44,10 +44,10 @@ def cached_runs(folder: Path, digests: Collection[str]) -> list[Path]:
     return [file for file in sorted(folder.glob("??/*/*")) if _names(file.read_text(encoding="utf-8"), digests)]
 
 
-def blobs(wanted: Wanted) -> dict[str, list[str]]:
+def blobs(query: Query) -> dict[str, list[str]]:
     """Path -> commits that wrote a version of it which holds it; experiments and what git would still restore count."""
     found: dict[str, list[str]] = {}
-    for path, blob in _stored(wanted):
+    for path, blob in _stored(query):
         log = _git("log", "--all", "--reflog", "--format=%h", f"--find-object={blob}").split()
         found[path] = list(dict.fromkeys([*found.get(path, []), *log]))
     return found
@@ -64,7 +64,7 @@ def _names(text: str, digests: Collection[str]) -> bool:
     return any(digest in text for digest in digests)
 
 
-def _stored(wanted: Wanted) -> Iterator[tuple[str, str]]:
+def _stored(query: Query) -> Iterator[tuple[str, str]]:
     """Path and name of every object of git's that holds it."""
     listing = [line.partition(" ") for line in _git("rev-list", "--objects", "--all", "--reflog").splitlines()]
     paths = {name: path for name, _, path in listing if path}
@@ -77,7 +77,7 @@ def _stored(wanted: Wanted) -> Iterator[tuple[str, str]]:
             for name, path in paths.items():
                 _, kind, size = batch.stdout.readline().split()
                 data = batch.stdout.read(int(size) + 1)[:-1]
-                if kind == b"blob" and data and in_bytes(data, wanted):
+                if kind == b"blob" and data and in_bytes(data, query):
                     yield path, name
 
 

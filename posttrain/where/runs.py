@@ -1,4 +1,4 @@
-"""Which runs have read what holds a row, by dvc.lock: these, and what was made from their models, must run again."""
+"""The runs that have read a row, by dvc.lock: they, and the runs that use their models, must run again."""
 
 from __future__ import annotations
 

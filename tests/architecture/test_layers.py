@@ -31,7 +31,7 @@ LAYERS = (
     {"posttrain.digests", "posttrain.dvc_repair", "posttrain.user_code"},
     {"posttrain.params"},
     {"posttrain.formats", "posttrain.renames"},
-    {"posttrain.hub", "posttrain.progress", "posttrain.workspace"},
+    {"posttrain.hub_errors", "posttrain.progress", "posttrain.workspace"},
     {"posttrain.errors", "posttrain.rollout", "posttrain.lazy_table"},
     {"posttrain"},
 )

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.overhead.page import RESULT, lines
+from benchmarks import RESULTS
+from benchmarks.overhead.page import overhead_lines
 from benchmarks.overhead.tables import frame_of
 from posttrain.tables.columns import Kind
 from posttrain.tables.store import check_table
@@ -22,7 +23,7 @@ def test_the_tables_that_are_timed_keep_every_rule(kind: Kind, tmp_path: Path) -
 
 
 def test_the_page_judges_each_figure() -> None:
-    found: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads((RESULTS / "overhead.json").read_text(encoding="utf-8"))
     for one in found["sides"]["imports"]:
         one["cpu"] = 1.0
     sft, grpo = (side for side in found["sides"] if side.startswith("stage "))
@@ -35,7 +36,7 @@ def test_the_page_judges_each_figure() -> None:
     found["sides"]["flow"] = [{"cpu": 1.2, "wall": 2.6}]
     for name in ("bare", "hollow"):
         found["sides"][f"dvc {name}"] = [{"cpu": 0.9, "wall": 0.9}]
-    page = lines(found)
+    page = overhead_lines(found)
     judged = {line.split(" |")[0].removeprefix("| "): line for line in page if line.endswith(("reached |", "missed |"))}
     sft, grpo = (judged[side.removeprefix("stage ")] for side in (sft, grpo))
     assert "1.10 [1.10, 1.10] | 1.20 [1.20, 1.20]" in sft and sft.endswith("reached |")

@@ -22,7 +22,7 @@ data:
 """
 
 
-def test_the_table_tells_trained_tasks_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_separates_trained_tasks_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workspace.make(tmp_path / "finished"))
     policies = "evaluate: {policies: {base: base/tiny, sft: sft/main, grpo: online/grpo}}\n"
     Path("params.yaml").write_text(TASKS + policies)
@@ -35,7 +35,7 @@ def test_the_table_tells_trained_tasks_from_others(tmp_path: Path, monkeypatch: 
             for row in workspace.rollouts(policy)
         ]
         workspace.put_policy(Path(), policy, rows)
-    timings = {"seconds": {}, "lives": 1, "peak_mb": 2500.0}
+    timings = {"seconds": {}, "processes": 1, "peak_mb": 2500.0}
     phases = dict.fromkeys((*NAMES, OTHER), 0.0)
     workspace.put_json(
         Path("timings/sft/main.json"), {**timings, "seconds": phases, "stage": "sft@main", "total": 120.0, "cpu": 200.0}

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posttrain.compare.chosen import choose
 from posttrain.compare.comparison import compare, verdict
 from posttrain.compare.experiments import git
-from posttrain.compare.text import as_data, conclusion, in_words
+from posttrain.compare.selection import select
+from posttrain.compare.text import as_data, as_text, conclusion
 from posttrain.errors import PosttrainError
 from posttrain.tables.columns import from_rows
 from posttrain.tables.store import write_table
@@ -66,8 +66,8 @@ def seeded(finished: Path) -> Path:
     return finished
 
 
-def test_runs_that_differ_in_seeds_only_are_one_setting_and_the_better_one_is_told(seeded: Path) -> None:
-    found = compare(choose(["low_1", "low_2", "low_3", "high_1", "high_2", "high_3"], None, "sampled"))
+def test_runs_that_differ_only_in_seeds_are_one_setting_and_the_better_one_is_named(seeded: Path) -> None:
+    found = compare(select(["low_1", "low_2", "low_3", "high_1", "high_2", "high_3"], None, "sampled"))
     assert [(mean.label, mean.seeds) for mean in found.means] == [
         ("low_1 + low_2 + low_3", 3),
         ("high_1 + high_2 + high_3", 3),
@@ -79,7 +79,7 @@ def test_runs_that_differ_in_seeds_only_are_one_setting_and_the_better_one_is_to
 
 
 def test_training_is_compared_at_equal_steps_and_equal_tokens(seeded: Path) -> None:
-    found = compare(choose(["low_1", "low_2", "low_3", "high_1", "high_2", "high_3"], None, "sampled"))
+    found = compare(select(["low_1", "low_2", "low_3", "high_1", "high_2", "high_3"], None, "sampled"))
     steps, tokens, seconds = found.training
     assert steps.at.amount == 40
     # 4 prompts x 4 samples over 2 minibatches: 8 completions a step, of 10 tokens.
@@ -90,28 +90,28 @@ def test_training_is_compared_at_equal_steps_and_equal_tokens(seeded: Path) -> N
     assert seconds.at.why_not.startswith("no seconds known of low_1")
     assert any("not at equal steps" in note and "2.00 times" in note for note in found.notes)
     how = "reward, first minus second, intervals over seeds, corrected for 1 comparison (Holm)"
-    assert f"In training at equal steps (40 steps): {how}\n" in in_words(found, "sampled")
+    assert f"In training at equal steps (40 steps): {how}\n" in as_text(found, "sampled")
     assert as_data(found)["training"]["tokens"]["metric"] == "reward"
 
 
-def test_an_unknown_name_is_answered_with_those_that_are_known(seeded: Path) -> None:
+def test_an_unknown_name_is_refused_with_a_suggestion(seeded: Path) -> None:
     git("init", "--quiet")
     with pytest.raises(PosttrainError, match=r"names the experiments\. Did you mean 'low_\d'\?$"):
-        choose(["low_7"], None, "sampled")
+        select(["low_7"], None, "sampled")
 
 
-def test_seconds_are_those_that_a_sweep_saw(seeded: Path) -> None:
+def test_seconds_come_from_the_sweep(seeded: Path) -> None:
     for name, seconds in (("low_1", 20.0), ("high_1", 80.0)):
         workspace.put_json(seeded / ".sweeps" / f"{name}.json", {f"online@{name}": seconds, "report": 2.0})
-    found = compare(choose(["low_1", "high_1"], None, "sampled"))
+    found = compare(select(["low_1", "high_1"], None, "sampled"))
     assert [mean.spent["seconds"] for mean in found.means] == [20.0, 80.0]
     assert found.training[2].at.amount == 20.0
-    assert "In training at equal seconds (20 s): cannot tell, there is one seed of each" in in_words(found, "sampled")
+    assert "In training at equal seconds (20 s): cannot tell, there is one seed of each" in as_text(found, "sampled")
 
 
-def test_one_seed_tells_of_two_trainings_but_of_no_setting(finished: Path) -> None:
-    found = compare(choose([], None, "sampled"))
-    words = in_words(found, "sampled")
+def test_with_one_seed_only_the_trainings_differ_and_not_the_settings(finished: Path) -> None:
+    found = compare(select([], None, "sampled"))
+    words = as_text(found, "sampled")
     assert "of these two trainings grpo is better" in words
     assert words.splitlines()[-1].startswith("Cannot tell which setting is better: with one seed")
     assert "their curves share no reward or accuracy" in words
@@ -119,14 +119,14 @@ def test_one_seed_tells_of_two_trainings_but_of_no_setting(finished: Path) -> No
     assert data["held_out"][0]["verdict"].startswith("cannot tell of the settings (one seed)")
 
 
-def test_a_policy_of_which_nothing_can_be_read_is_not_measured(finished: Path) -> None:
-    assert not any("not measured" in note for note in compare(choose([], None, "sampled")).notes)
+def test_a_policy_without_readable_answers_is_not_compared(finished: Path) -> None:
+    assert not any("not measured" in note for note in compare(select([], None, "sampled")).notes)
     mute = [
         {**row, "completion": "It is seven.", "reward": 0.0, "status": "unparseable"}
         for row in workspace.rollouts("grpo")
     ]
     workspace.put_policy(finished, "grpo", mute)
-    words = in_words(compare(choose([], None, "sampled")), "sampled")
+    words = as_text(compare(select([], None, "sampled")), "sampled")
     assert re.search(r"note: .*grpo.*: not measured, as no completion has an answer that can be read", words)
 
 
@@ -142,21 +142,21 @@ def by_task(folder: Path, policies: tuple[str, ...]) -> None:
         workspace.put_policy(folder, policy, rows)
 
 
-def test_one_task_is_compared_alone(finished: Path) -> None:
+def test_only_the_prompts_of_one_task_are_compared(finished: Path) -> None:
     by_task(finished, ("sft", "grpo"))
     half = workspace.PROMPTS // 2
-    sums, products = (compare(choose(["sft", "grpo"], None, "sampled", [task])) for task in ("sums", "products"))
+    sums, products = (compare(select(["sft", "grpo"], None, "sampled", [task])) for task in ("sums", "products"))
     assert (sums.prompts, products.prompts) == (half, workspace.PROMPTS - half)
     assert {mean.label: mean.value for mean in sums.means} == {"grpo": 1.0, "sft": 0.0}
     assert [mean.value for mean in products.means] == [0.0, 0.0]
-    whole = compare(choose(["sft", "grpo"], None, "sampled", ["sums", "products"]))
+    whole = compare(select(["sft", "grpo"], None, "sampled", ["sums", "products"]))
     assert whole.means[0].value == pytest.approx(half / workspace.PROMPTS)
-    with pytest.raises(PosttrainError, match=r"sft: no prompt is of the task 'sum'.*Did you mean 'sums'\?"):
-        choose(["sft", "grpo"], None, "sampled", ["sum"])
+    with pytest.raises(PosttrainError, match=r"sft: no prompt has the task 'sum'.*Did you mean 'sums'\?"):
+        select(["sft", "grpo"], None, "sampled", ["sum"])
 
 
-def test_against_one_leaves_the_other_pairs_out(seeded: Path) -> None:
-    measured = choose(["sft", "low_1", "high_1"], None, "sampled")
+def test_against_compares_every_setting_with_one(seeded: Path) -> None:
+    measured = select(["sft", "low_1", "high_1"], None, "sampled")
     assert len(compare(measured).held_out) == 3
     found = compare(measured, "sft")
     assert len(found.held_out) == 2
@@ -164,10 +164,10 @@ def test_against_one_leaves_the_other_pairs_out(seeded: Path) -> None:
         compare(measured, "low_7")
 
 
-def test_a_seed_that_changes_nothing_is_no_seed(seeded: Path) -> None:
+def test_identical_trainings_count_as_one_seed(seeded: Path) -> None:
     for part in ("results/{}/rollouts.parquet", "plots/online/{}.csv"):
         (seeded / part.format("low_2")).write_bytes((seeded / part.format("low_1")).read_bytes())
-    found = compare(choose(["low_1", "low_2", "high_1", "high_2"], None, "sampled"))
+    found = compare(select(["low_1", "low_2", "high_1", "high_2"], None, "sampled"))
     assert [mean.seeds for mean in found.means] == [1, 2]
     assert any("of 2 trainings only 1 differ" in note for note in found.notes)
     assert "cannot tell of the settings" in verdict(found.held_out[0], [mean.label for mean in found.means])
@@ -175,11 +175,11 @@ def test_a_seed_that_changes_nothing_is_no_seed(seeded: Path) -> None:
 
 def test_other_prompts_are_refused(finished: Path) -> None:
     workspace.put_policy(finished, "grpo", workspace.rollouts("grpo", first_prompt=5))
-    with pytest.raises(PosttrainError, match=re.escape("measured on other prompts (25 are the same)")):
-        choose(["dpo", "grpo"], None, "sampled")
+    with pytest.raises(PosttrainError, match=re.escape("evaluated on different prompts (25 are the same)")):
+        select(["dpo", "grpo"], None, "sampled")
 
 
-def test_greedy_looks_at_the_likeliest_completions(finished: Path) -> None:
-    sampled, greedy = (choose(["grpo"], None, score)[0].scores_P for score in ("sampled", "greedy"))
+def test_greedy_compares_the_greedy_completions(finished: Path) -> None:
+    sampled, greedy = (select(["grpo"], None, score)[0].scores_P for score in ("sampled", "greedy"))
     assert sampled[1] == 0.5 and greedy[1] == 1.0
-    assert conclusion(compare(choose(["grpo"], None, "greedy"))) == "There is one setting only: nothing to compare."
+    assert conclusion(compare(select(["grpo"], None, "greedy"))) == "There is only one setting: nothing to compare."

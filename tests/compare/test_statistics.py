@@ -48,23 +48,23 @@ def test_one_seed_covers_the_difference_of_the_two_trainings_over_prompts() -> N
     assert 0.9 < covered / trials < 0.99
 
 
-def test_nothing_is_found_where_there_is_nothing() -> None:
+def test_equal_settings_are_rarely_called_different() -> None:
     """Four equal settings, six pairs: in at most about 5 of 100 sweeps any pair is told."""
     rng, trials, wrong = np.random.default_rng(10), 100, 0
     for _ in range(trials):
         difficulty = prompts(rng)
         sides = [side(rng, difficulty, 1, 3, 0.3) for _ in range(4)]
-        wrong += any(one.told for one in findings(_all_pairs(sides)))
+        wrong += any(one.significant for one in findings(_all_pairs(sides)))
     assert wrong / trials < 0.1
 
 
-def test_what_is_there_is_found() -> None:
+def test_a_clear_gain_is_found() -> None:
     """Five seeds, a clear gain: nearly always told, and the right way round."""
     rng, trials, right = np.random.default_rng(11), 60, 0
     for _ in range(trials):
         difficulty = prompts(rng)
         found = findings([difference(side(rng, difficulty, 2, 5, 0.2), side(rng, difficulty, 0.5, 5, 0.2))])[0]
-        right += found.told and found.mean > 0
+        right += found.significant and found.mean > 0
     assert right / trials > 0.95
 
 
@@ -81,7 +81,7 @@ SIDES = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 
 @settings(max_examples=25, deadline=None)
 @given(SIDES, st.integers(1, 4), st.integers(1, 4))
-def test_the_other_way_round_is_the_same(rng: np.random.Generator, left: int, right: int) -> None:
+def test_swapping_the_sides_only_changes_the_sign(rng: np.random.Generator, left: int, right: int) -> None:
     one, two = rng.random((left, 12)), rng.random((right, 12))
     there, back = difference(one, two), difference(two, one)
     assert there.mean == pytest.approx(-back.mean)
@@ -99,16 +99,16 @@ def test_corrected_levels_are_in_order_and_agree_with_the_verdict(rng: np.random
         assert one.low <= one.mean <= one.high
         assert one.p_value >= raw.p_value
         assert one.high - one.low >= 2 * raw.half(ALPHA) - 1e-12, "a corrected interval is no narrower"
-        assert one.told == (one.p_value <= ALPHA) or one.p_value == pytest.approx(ALPHA, rel=0.05)
+        assert one.significant == (one.p_value <= ALPHA) or one.p_value == pytest.approx(ALPHA, rel=0.05)
     ranked = sorted(range(len(found)), key=lambda nth: differences[nth].p_value)
-    told = [found[nth].told for nth in ranked]
-    assert told == sorted(told, reverse=True), "after the first that is not told none is"
+    significant = [found[nth].significant for nth in ranked]
+    assert significant == sorted(significant, reverse=True), "after the first that is not told none is"
 
 
-def test_equal_scores_differ_by_nothing() -> None:
+def test_equal_scores_have_difference_zero() -> None:
     scores = np.full((2, 10), 0.5)
     assert difference(scores, scores).half(ALPHA) == 0.0
-    assert not findings([difference(scores, scores)])[0].told
+    assert not findings([difference(scores, scores)])[0].significant
 
 
 def _all_pairs(sides: list[Floats]) -> list[Difference]:

@@ -102,10 +102,10 @@ def test_no_secret_gets_into_what_dvc_writes(own_workspace: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("place", "value", "stage", "words"),
     [
-        ("base.folders.mine.path", "../other", "base_folders mine", "leads out of the workspace"),
-        ("base.folders.mine.path", "linked", "base_folders mine", "leads out of the workspace"),
+        ("base.folders.mine.path", "../other", "base_folders mine", "outside the workspace"),
+        ("base.folders.mine.path", "linked", "base_folders mine", "outside the workspace"),
         ("base.hub.theirs.name", "../other", "base_hub theirs", "base.hub: ../other: the model '../other'"),
-        ("data.files.mine.path", "../other", "data_files mine", "leads out of the workspace"),
+        ("data.files.mine.path", "../other", "data_files mine", "is outside the workspace"),
         ("data.files.mine.chat.path", "../../other", "data_files mine", "data.files.mine"),
         ("data.hub.theirs.chat.name", "../other", "data_hub theirs", "data.hub.theirs.chat.name"),
         ("evaluate.settings.reference", "../../other", "evaluate sft", "evaluate.settings.reference"),
@@ -135,7 +135,7 @@ def test_no_link_leads_out_of_the_workspace(
     workspace = prepared(smoke_workspace, tmp_path / "w")
     given = {"change": "linked", "arguments": {"place": place, "path": path.split("/"), "value": value}}
     ended = server.run(workspace, stage, before="tests.faults.changes:apply", given=given)
-    assert ended.status == 1 and re.search("leads out of the workspace|leaves models/", ended.output), ended.output
+    assert ended.status == 1 and re.search("outside the workspace|leaves models/", ended.output), ended.output
 
 
 def test_a_folder_outside_is_taken_where_it_is_allowed(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:

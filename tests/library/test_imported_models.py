@@ -253,7 +253,7 @@ def test_a_teacher_is_held_to_its_tokenizer_embeddings_and_context(workspace: Pa
     with pytest.raises(ParamsError, match=r"d\.teacher = 'base/other' has another tokenizer .* Sample it instead"):
         check_teacher(text, start, policy_folder(workspace / "other", vocabulary=300), "base/other", "distill.runs.d")
     edited(short / "config.json", vocab_size=400)
-    with pytest.raises(ParamsError, match="embeds 400 tokens and"):
+    with pytest.raises(ParamsError, match="has 400 embeddings and"):
         check_teacher(text, start, short, "base/short", "distill.runs.d")
 
 

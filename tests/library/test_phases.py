@@ -84,12 +84,12 @@ def test_watchers_hear_of_every_phase(hand: Hand) -> None:
 
 def test_a_run_that_goes_on_counts_its_lives(hand: Hand) -> None:
     hand.now = 3.0
-    kept = json.loads(json.dumps(timings.kept()))  # as a checkpoint has it
-    timings.resumed(kept)
+    kept = json.loads(json.dumps(timings.timings_state()))  # as a checkpoint has it
+    timings.restore_timings(kept)
     assert phases.CLOCK.seconds()["load"] == 6.0
-    assert phases.CLOCK.lives == 2
-    timings.resumed(None)  # a checkpoint of an older version has none
-    assert phases.CLOCK.lives == 2
+    assert phases.CLOCK.processes == 2
+    timings.restore_timings(None)  # a checkpoint of an older version has none
+    assert phases.CLOCK.processes == 2
 
 
 def test_a_checkpoint_brings_the_seconds_of_the_life_before(
@@ -109,7 +109,7 @@ def test_a_checkpoint_brings_the_seconds_of_the_life_before(
     monkeypatch.setattr(timings, "CLOCK", second)
     second.begin()
     train(make_run(folder, "sft", tmp_path), tmp_path)
-    assert second.lives == 2
+    assert second.processes == 2
     assert second.seconds()["load"] == 7.0
 
 
@@ -117,13 +117,13 @@ def test_the_file_the_line_and_the_table(
     hand: Hand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PipelineError, match="there are no timings"):
+    with pytest.raises(PipelineError, match="no timings found"):
         timings.timings_table()
     phases.CLOCK.begin()
     with phase("generate"):
         hand.now = 3.0
     hand.now = 4.0
-    timings.print_timings("online@grpo")
+    timings.report_timings("online@grpo")
     assert "online@grpo: 4.0 s: generate 3.0 s, other 1.0 s" in capsys.readouterr().err
     written = json.loads((tmp_path / "timings/online/grpo.json").read_text())
     assert written["seconds"]["generate"] == 3.0

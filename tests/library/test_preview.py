@@ -74,8 +74,8 @@ def test_a_run_that_is_not_trained_gives_its_start_and_its_limits() -> None:
     assert (
         "tokenizer and chat template: my/model\nlimits: max_tokens = 40, context of the model 256, turns: all" in text
     )
-    told = re.search(r"row 3 \(id \w+\): left out: (\d+) tokens, longer than max_tokens = 40\n", text)
-    assert told and int(told[1]) > 40
+    expected = re.search(r"row 3 \(id \w+\): left out: (\d+) tokens, longer than max_tokens = 40\n", text)
+    assert expected and int(expected[1]) > 40
     assert "limits: max_tokens = 256, context of the model 256, turns: last" in shown(model="sft/last")
     assert "longer than max_tokens = 20" in shown(longest=20)
 
@@ -109,7 +109,7 @@ def test_colours_stand_around_what_is_trained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "expected"),
     [
         ("corpus", "0{++1=1<|end|>+}"),
         ("prompts", "trained tokens: none, the policy continues the prompts"),
@@ -118,8 +118,8 @@ def test_colours_stand_around_what_is_trained() -> None:
         ("rollouts", "sample 0 "),
     ],
 )
-def test_every_kind_of_table(kind: str, told: str) -> None:
-    assert told in shown(f"mine/{kind}")
+def test_every_kind_of_table(kind: str, expected: str) -> None:
+    assert expected in shown(f"mine/{kind}")
     assert shown(f"data/mine/{kind}.parquet", rows=2).startswith(f"data/mine/{kind}.parquet: 4 rows")
 
 
@@ -143,7 +143,7 @@ def test_the_page_marks_what_is_trained_and_runs_nothing(made: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "model", "told"),
+    ("table", "model", "expected"),
     [
         (
             "mine/chat",
@@ -159,8 +159,8 @@ def test_the_page_marks_what_is_trained_and_runs_nothing(made: Path) -> None:
         ("yours/chat", "my/model", "data/yours/chat.parquet: table not found"),
     ],
 )
-def test_what_cannot_be_shown(table: str, model: str, told: str) -> None:
-    with pytest.raises((DataError, ParamsError, TableError, ValueError), match=told):
+def test_what_cannot_be_shown(table: str, model: str, expected: str) -> None:
+    with pytest.raises((DataError, ParamsError, TableError, ValueError), match=expected):
         shown(table, model)
 
 

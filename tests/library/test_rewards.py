@@ -148,7 +148,7 @@ def test_completions_none_of_which_can_be_read_are_refused(capsys: pytest.Captur
     unread = "It is seven.", "7"
     with pytest.raises(DataError, match=r"none of 2 completions can be read by 'correct': .*`#### N`;.*'It is"):
         checked(terms(correct=1.0), *unread)
-    with pytest.raises(DataError, match=r"2 of 2 are cut off: raise sampling\.max_tokens"):
+    with pytest.raises(DataError, match=r"2 of 2 are truncated: raise sampling\.max_tokens"):
         checked(terms(format=1.0), "7 and", "8 and", truncated=True)
     checked(terms(correct=1.0), *unread, "#### 8")
     checked(terms(model=1.0, correct=0.0), *unread)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from posttrain.errors import DataError
-from posttrain.evaluate.measure import measured
+from posttrain.evaluate.metrics import evaluation_metrics
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params import read_yaml
 from posttrain.rewards.reward import Context, Reward, RewardSum, Term
@@ -52,7 +52,7 @@ def scored(task: str) -> Callable[[], Any]:
     one: Reward[Any] = Reward(lambda options, context: lambda rollouts: [1.0] * len(rollouts))
     reward = RewardSum({"one": Term(reward=one)}, Context(Runtime(DeviceParams()), "test"))
     rollouts = reward.score([rollout_of("a", task=task), rollout_of("b", task=task)])
-    return lambda: measured(reward, rollouts, rollouts, 0)
+    return lambda: evaluation_metrics(reward, rollouts, rollouts, 0)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def states() -> dict[str, str]:
     return {words[0]: words[7].removeprefix("ago").strip() for words in lines}
 
 
-def test_each_stage_is_listed_with_what_would_become_of_it(workspace: Path) -> None:
+def test_each_checkpoint_is_listed_with_what_the_next_run_does_with_it(workspace: Path) -> None:
     assert states() == {"base_scratch@tiny": "resumable", "sft@main": "resumable"}
     assert " step 3 " in list_checkpoints()
     params = Path("params.yaml").read_text()
@@ -67,7 +67,7 @@ def test_each_stage_is_listed_with_what_would_become_of_it(workspace: Path) -> N
     assert states()["sft@main"] == "made by another version of posttrain"
 
 
-def test_clean_removes_what_no_run_would_resume_and_nothing_else(workspace: Path) -> None:
+def test_clean_removes_only_checkpoints_that_no_run_resumes_from(workspace: Path) -> None:
     assert clean("unused").startswith("nothing to remove")
     params = Path("params.yaml")
     params.write_text(params.read_text().replace("epochs: 3.0", "epochs: 4.0"))

@@ -31,7 +31,7 @@ def begun(**changes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env={**kept, **changes}, capture_output=True, text=True, check=False)
 
 
-def test_the_environment_does_not_choose() -> None:
+def test_library_variables_do_not_change_the_instruction_set() -> None:
     usual, other = begun(), begun(**HOSTILE, **MORE)
     assert usual.returncode == 0, usual.stderr
     assert json.loads(other.stdout) == json.loads(usual.stdout)
@@ -40,18 +40,20 @@ def test_the_environment_does_not_choose() -> None:
 
 
 @pytest.mark.skipif("avx512f" not in Path("/proc/cpuinfo").read_text(), reason="needs a CPU with AVX-512")
-def test_one_variable_does() -> None:
+def test_posttrain_cpu_isa_chooses_the_instruction_set() -> None:
     assert json.loads(begun(**{ISA: "avx512"}, **HOSTILE).stdout)[0] == "AVX512"
     assert json.loads(begun(**{ISA: "default"}).stdout)[0] == "DEFAULT"
 
 
-def test_an_unknown_choice_is_one_line() -> None:
+def test_an_unknown_instruction_set_is_a_one_line_error() -> None:
     done = begun(**{ISA: "avx"})
     assert done.returncode == 1
     assert done.stderr == "error: POSTTRAIN_CPU_ISA = 'avx' is unknown. Use one of default, avx2, avx512, or unset it\n"
 
 
-def test_the_choice_is_recorded_and_separates_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_instruction_set_is_recorded_and_separates_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     makers = []
     for choice in ("avx2", "avx512", "avx2"):

@@ -45,7 +45,7 @@ def experimented(own_workspace: Path) -> Path:
     return own_workspace
 
 
-def test_the_extension_gets_its_answers(experimented: Path) -> None:
+def test_dvcs_editor_extension_can_read_the_project(experimented: Path) -> None:
     shown = answer(experimented, "exp", "show", "--json")
     assert list(complaints(shown)) == []
     (experiment,) = [group["revs"][0] for group in shown[1]["experiments"]]
@@ -69,7 +69,7 @@ def test_the_extension_gets_its_answers(experimented: Path) -> None:
     assert set(data) == {"unchanged"}
     assert {"models/sft/main/model.safetensors", "metrics/sft/main.json"} <= set(data["unchanged"])
     listed = dvc(experimented, "stage", "list").stdout.splitlines()
-    assert len(listed) == 13 and all(re.match(r"\S+ {2,}\S+", line) for line in listed), "a stage says what it is"
+    assert listed and all(re.match(r"\S+ {2,}\S+", line) for line in listed), "a stage says what it is"
     assert list(answer(experimented, "params", "diff", "short", "--json")["params.yaml"]) == [
         "online.runs.grpo.rollout.rounds"
     ]

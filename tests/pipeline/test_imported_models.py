@@ -76,7 +76,7 @@ def test_online_training_learns_from_a_reward_model_of_another_tokenizer(workspa
     assert found["reward_model"].is_finite().all() and found["reward"].n_unique() == 2
 
 
-def test_samples_and_evaluation_are_scored_by_it(workspace: Path) -> None:
+def test_samples_and_evaluation_are_scored_by_a_given_reward_model(workspace: Path) -> None:
     assert pl.read_parquet(workspace / "data/compared/pairs.parquet").height > 4, "of a third tokenizer"
     rows = pl.read_parquet(workspace / "results/grpo/rollouts.parquet")
     assert rows["reward"].is_finite().all() and rows["reward"].n_unique() > 6

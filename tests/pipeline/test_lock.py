@@ -40,7 +40,7 @@ def test_a_damaged_lock_is_set_aside_and_nothing_is_run_again(own_workspace: Pat
     assert lock.read_bytes() == whole
 
 
-def test_a_merge_is_left_to_its_person(own_workspace: Path) -> None:
+def test_an_unfinished_git_merge_is_not_repaired(own_workspace: Path) -> None:
     lock = own_workspace / "dvc.lock"
     lock.write_bytes(lock.read_bytes() + b"<<<<<<< HEAD\n=======\n>>>>>>> other\n")
     before = lock.read_bytes()
@@ -61,7 +61,7 @@ def test_a_damaged_rwlock_is_removed_and_a_whole_one_is_not(own_workspace: Path,
     assert rwlock.read_bytes() == whole
 
 
-def test_files_that_dvc_forgot_change_nothing_and_are_removed_and_no_others(own_workspace: Path) -> None:
+def test_temporary_files_of_dvc_are_removed_and_no_others(own_workspace: Path) -> None:
     folder = own_workspace / "results/sft"  # a dependency of the report
     trial, other = folder / ".gHeIkpW2m4Z-XwnI7iOUgA.tmp", folder / ".mine.tmp"
     for file in (trial, other):
@@ -71,7 +71,7 @@ def test_files_that_dvc_forgot_change_nothing_and_are_removed_and_no_others(own_
     assert not trial.exists() and other.exists()
 
 
-def test_a_dvc_at_work_is_waited_for(own_workspace: Path) -> None:
+def test_repair_waits_for_a_running_dvc(own_workspace: Path) -> None:
     """It writes dvc.lock in place: half of it is no damage."""
     lock = own_workspace / "dvc.lock"
     whole = lock.read_bytes()
@@ -85,7 +85,7 @@ def test_a_dvc_at_work_is_waited_for(own_workspace: Path) -> None:
     assert lock.read_bytes() == whole
 
 
-def test_a_flow_mends_first(own_workspace: Path) -> None:
+def test_a_flow_repairs_the_lock_first(own_workspace: Path) -> None:
     lock = own_workspace / "dvc.lock"
     whole = lock.read_bytes()
     git(own_workspace, "add", "dvc.lock")

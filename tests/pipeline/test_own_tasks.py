@@ -39,7 +39,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
     return workspace, done
 
 
-def test_the_page_ends_with_results(walked: tuple[Path, Finished]) -> None:
+def test_the_commands_of_the_docs_page_end_with_results(walked: tuple[Path, Finished]) -> None:
     workspace, done = walked
     head, *_ = done.stdout.splitlines()
     assert "score [95 % interval]" in head and "completions" in head

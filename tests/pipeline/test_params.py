@@ -170,7 +170,7 @@ def test_an_evaluation_needs_its_reward_model_written_out() -> None:
 
 
 @pytest.mark.parametrize("name", ["mein läuf", "", 7, "none", "a/b", "-a", "a" * 101])
-def test_a_run_has_a_name_that_a_folder_can_have(name: str | int) -> None:
+def test_a_run_name_must_be_a_valid_folder_name(name: str | int) -> None:
     change(f"sft: {{runs: {{{json.dumps(name)}: {{start: base/tiny, data: two_step/chat}}}}}}")
     assert f"sft.runs: {name!r:.100} cannot name a run. Use up to 100 letters, digits, '-' and '_'" in mistakes()
     change(f"evaluate: {{policies: {{{json.dumps(name)}: sft/main}}}}")
@@ -195,7 +195,7 @@ def test_a_run_has_a_name_that_a_folder_can_have(name: str | int) -> None:
             f"data: {{hub: {{m: {{chat: {{{HUB}, heldout_share: 0.1}}, pairs: {{{HUB}}}}}}}}}",
             "chat.heldout_share = 0.1, pairs.heldout_share = 0.05: a problem of two tables would be in different",
         ),
-        ("data: {files: {m: {path: mine}}}", "it names no table. Give it one of: corpus, chat, prompts, pairs,"),
+        ("data: {files: {m: {path: mine}}}", "it has no table. Give it one of: corpus, chat, prompts, pairs,"),
         ("base: {folders: {m: {path: mine}}}", "base.folders.m.path = 'mine': it has no config.json. Give the folder"),
         (
             "base: {hub: {m: {name: Qwen/Qwen3-0.6B, revision: main}}}",
@@ -207,7 +207,7 @@ def test_a_run_has_a_name_that_a_folder_can_have(name: str | int) -> None:
         ),
     ],
 )
-def test_own_files_and_models_must_be_there(text: str, words: str) -> None:
+def test_own_files_and_models_must_exist(text: str, words: str) -> None:
     change(text)
     assert words in mistakes()
 
@@ -272,7 +272,7 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
             "data: {tasks: {b: {task: [two_step]}}}",
             "data.tasks.b.task = ['two_step'] is unknown. Give it one of: two_st",
         ),
-        ("data: {tasks: {b: {}}}", "data.tasks.b names no task. Give it one of: two_step"),
+        ("data: {tasks: {b: {}}}", "data.tasks.b.task is missing. Give one of: two_step"),
         ("evaluate: {settings: {sampling: {stop: ['']}}}", "evaluate.settings.sampling.stop: every text contains the"),
     ],
 )
@@ -335,7 +335,7 @@ def test_a_mistake_is_one_line_with_one_fix() -> None:
     assert mistakes() == f"params.yaml: online.runs.a.reward: correct.aftr: {said}"
 
 
-def test_a_conflict_that_git_left_is_named() -> None:
+def test_git_conflict_markers_are_reported() -> None:
     Path("params.yaml").write_text(f"<<<<<<< HEAD\n{RIGHT}=======\n{RIGHT}>>>>>>> other\n")
     assert mistakes().startswith("params.yaml: line 1: git left a merge conflict. Keep what is right between ")
 
@@ -382,7 +382,7 @@ def test_own_modules_are_read_before_they_are_run(workspace: Path, text: str, sa
         "data: {samples: {compared: {sampling: {top_p: 0.9, stop: ['Q:']}}}}",
     ],
 )
-def test_who_does_not_learn_by_the_samplers_log_probs_may_truncate(text: str) -> None:
+def test_algorithms_without_sampler_log_probs_may_truncate_sampling(text: str) -> None:
     change(text)
     assert " runs are right" in check_params()
 
@@ -417,7 +417,7 @@ def test_the_example_of_a_model_from_scratch_is_right(workspace: Path) -> None:
     assert check_params().startswith("params.yaml: 2 runs are right")
 
 
-def test_every_list_of_stages_is_that_of_the_table() -> None:
+def test_every_list_of_stages_agrees_with_the_stage_table() -> None:
     yaml = YAML(typ="safe", pure=True)
     groups = {stage.name: stage.group for stage in STAGES}
     stages = yaml.load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]

@@ -182,7 +182,7 @@ def test_sft_and_dpo_alone(own_workspace: Path) -> None:
     assert dvc(own_workspace, "repro", "preference").returncode == 0
 
 
-def test_a_run_from_which_others_start_is_not_cleaned_away(own_workspace: Path) -> None:
+def test_a_run_from_which_others_start_is_not_removed(own_workspace: Path) -> None:
     change(own_workspace, "sft:\n  runs:\n    main:", "sft:\n  runs:\n    renamed:")
     before = (own_workspace / "dvc.lock").read_bytes()
     for command in ("clean", "check"):
@@ -195,7 +195,7 @@ def test_a_run_from_which_others_start_is_not_cleaned_away(own_workspace: Path) 
     assert (own_workspace / "dvc.lock").read_bytes() == before
 
 
-def test_dvc_does_not_take_what_a_removed_run_left(own_workspace: Path) -> None:
+def test_dvc_does_not_use_the_outputs_of_a_removed_run(own_workspace: Path) -> None:
     change(own_workspace, "    grpo:\n      algorithm: grpo", "    renamed:\n      algorithm: grpo")
     assert (own_workspace / "models/online/grpo").is_dir()
     done = dvc(own_workspace, "repro")
@@ -217,7 +217,7 @@ def test_dvc_does_not_take_what_a_removed_run_left(own_workspace: Path) -> None:
         ("kl: {beta: 0.02}", "kl: {beta: http://x}", "error: params.yaml: line 70: DVC cannot read it"),
     ],
 )
-def test_make_run_reports_a_wrong_params_file_in_our_words(
+def test_make_run_reports_a_wrong_params_file_without_a_traceback(
     own_workspace: Path, tmp_path: Path, before: str, after: str, said: str
 ) -> None:
     venv = tmp_path / "venv"  # links, so that make cannot touch the real one
@@ -232,7 +232,7 @@ def test_make_run_reports_a_wrong_params_file_in_our_words(
     assert "Running stage" not in done.stdout and "ERROR" not in done.stdout
 
 
-def test_what_a_removed_run_left_is_listed_and_removed(own_workspace: Path) -> None:
+def test_outputs_of_a_removed_run_are_listed_and_removed(own_workspace: Path) -> None:
     change(own_workspace, "    grpo: online/grpo\n", "")
     text = (own_workspace / "params.yaml").read_text(encoding="utf-8")
     (own_workspace / "params.yaml").write_text(

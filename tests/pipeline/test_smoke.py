@@ -51,7 +51,7 @@ def test_every_table_is_checked_and_no_problem_is_in_two_splits(smoke_workspace:
         assert set(rollouts["prompt_id"]) <= test_ids
 
 
-def test_a_number_can_be_followed_back_to_its_rows(smoke_workspace: Path) -> None:
+def test_a_metric_can_be_traced_to_its_rows(smoke_workspace: Path) -> None:
     for policy in POLICIES:
         rollouts = pl.read_parquet(smoke_workspace / "results" / policy / "rollouts.parquet")
         mean = rollouts.filter(~pl.col("greedy"))["reward"].mean()
@@ -124,7 +124,7 @@ def test_a_second_repro_runs_nothing(smoke_workspace: Path) -> None:
     assert ran(done.stdout) == set()
 
 
-def test_one_knob_reruns_its_run_and_what_follows_and_its_undo_comes_from_the_cache(own_workspace: Path) -> None:
+def test_a_changed_parameter_reruns_its_run_and_its_undo_comes_from_the_cache(own_workspace: Path) -> None:
     params = own_workspace / "params.yaml"
     before = params.read_text()
     lock = (own_workspace / "dvc.lock").read_text()
@@ -150,7 +150,7 @@ def test_adding_a_run_adds_its_stages(own_workspace: Path) -> None:
     assert set(stale) == {"code", "online@mine", "evaluate@mine", "report"}
 
 
-def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(own_workspace: Path) -> None:
+def test_a_killed_stage_resumes_and_ends_with_the_same_bytes(own_workspace: Path) -> None:
     """SIGKILL of the stage after its first checkpoint; the next repro ends as if nothing had happened."""
     import os
     import signal

@@ -83,7 +83,7 @@ def stale(workspace: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_makes_those_stale_that_can_run_it(workspace: Path, name: str) -> None:
+def test_an_edit_makes_only_the_runs_stale_that_can_run_it(workspace: Path, name: str) -> None:
     file, before, text, expected = EDITS[name]
     path = workspace / "posttrain" / file
     old = path.read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ def test_an_edit_makes_those_stale_that_can_run_it(workspace: Path, name: str) -
         path.write_text(old, encoding="utf-8")
 
 
-def test_another_torch_makes_those_stale_that_import_it(workspace: Path, tmp_path: Path) -> None:
+def test_another_torch_version_makes_the_runs_stale_that_import_it(workspace: Path, tmp_path: Path) -> None:
     """DVC looks at constraints.txt; the versions that count are those that are installed."""
     constraints = workspace / "constraints.txt"
     old = constraints.read_text(encoding="utf-8")
@@ -143,7 +143,7 @@ def test_status_says_which_file_and_which_parameter_changed(own_workspace: Path)
     assert done.returncode == 0
 
 
-def test_an_accepted_refactoring_is_on_record_and_nothing_runs(own_workspace: Path) -> None:
+def test_an_accepted_refactoring_is_recorded_and_nothing_runs(own_workspace: Path) -> None:
     insert("posttrain/report/page.py", "def ", "NEW = 1\n")(own_workspace)
     insert("posttrain/algorithms/surrogates/base.py", "\n\n\n", "\nNEW = 1\n")(own_workspace)
     accept = ("python", "-m", "posttrain", "accept")
@@ -163,7 +163,7 @@ def test_an_accepted_refactoring_is_on_record_and_nothing_runs(own_workspace: Pa
     assert again.returncode == 1 and "it is up to date" in again.stdout
 
 
-def test_a_stage_refuses_to_run_beside_the_code_that_is_written_down(own_workspace: Path) -> None:
+def test_a_stage_refuses_to_run_with_code_that_is_not_recorded(own_workspace: Path) -> None:
     insert("posttrain/tasks/two_step/text.py", "def ", "NEW = 1\n")(own_workspace)
     lock = (own_workspace / "dvc.lock").read_bytes()
     done = dvc(own_workspace, "repro", "--force", "--single-item", "data_tasks@two_step")
@@ -179,7 +179,7 @@ def test_a_stage_refuses_to_run_beside_the_code_that_is_written_down(own_workspa
 
 
 @pytest.mark.parametrize(("written", "fails"), [("# a comment", False), ("NEW = 1", True)])
-def test_code_that_is_edited_while_a_stage_runs_ends_it(own_workspace: Path, written: str, fails: bool) -> None:
+def test_code_that_is_edited_while_a_stage_runs_stops_it(own_workspace: Path, written: str, fails: bool) -> None:
     """The task edits itself: a comment may change, code not."""
     (own_workspace / "custom/mine.py").write_text(
         "from pathlib import Path\n\n"

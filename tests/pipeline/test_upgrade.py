@@ -100,7 +100,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def test_it_is_shown_first_and_then_written_and_everything_of_before_is_kept(old: Path) -> None:
+def test_an_upgrade_is_shown_first_and_backs_up_the_old_files(old: Path) -> None:
     before = contents(old)
     shown = upgrade("show")
     assert contents(old) == before
@@ -125,7 +125,7 @@ def test_it_is_shown_first_and_then_written_and_everything_of_before_is_kept(old
     load_model("version-0.1/models/sft")
 
 
-def test_an_upgrade_that_was_killed_is_finished_by_the_next(old: Path) -> None:
+def test_a_killed_upgrade_is_finished_by_the_next_one(old: Path) -> None:
     before = contents(old)
     (old / "version-0.1/models").mkdir(parents=True)
     shutil.copyfile("params.yaml", "version-0.1/params.yaml")
@@ -134,9 +134,7 @@ def test_an_upgrade_that_was_killed_is_finished_by_the_next(old: Path) -> None:
     assert contents(old / "version-0.1") == before
 
 
-def test_the_settings_of_every_run_find_their_places(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_settings_of_every_run_are_converted(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(OWN)
     Path("my/data").mkdir(parents=True)
@@ -183,7 +181,7 @@ def test_the_settings_of_every_run_find_their_places(
     assert (dpo.loss.beta, dpo.loss.label_smoothing, dpo.start) == (0.2, 0.1, "sft/main")
 
 
-def test_what_it_does_not_know_is_named_and_kept(old: Path) -> None:
+def test_unknown_settings_are_reported_and_not_removed(old: Path) -> None:
     text = Path("params.yaml").read_text().replace("kl: {beta: 0.02}", "ratio: token, kl: {beta: 0.02}")
     Path("params.yaml").write_text(
         text.replace("      ratio: token, kl", "      ratio: token\n      kl") + "extra: {a: 1}\n"
@@ -203,7 +201,7 @@ def test_what_it_does_not_know_is_named_and_kept(old: Path) -> None:
         ("format: two\n", "format = 'two' is no format version"),
     ],
 )
-def test_params_of_another_format_are_refused(
+def test_params_of_an_unknown_format_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -213,7 +211,7 @@ def test_params_of_another_format_are_refused(
     assert words in str(caught.value)
 
 
-def test_tables_of_other_formats(tmp_path: Path) -> None:
+def test_tables_of_other_format_versions_are_refused_or_read(tmp_path: Path) -> None:
     file = tmp_path / "chat.parquet"
     write_table(table_of("chat"), file, "chat")
     metadata = pq.read_schema(file).metadata
@@ -222,7 +220,7 @@ def test_tables_of_other_formats(tmp_path: Path) -> None:
     pq.write_table(arrow.replace_schema_metadata(None), file)
     assert read_table(file, "chat").equals(table_of("chat")), "without a format, and right"
     pq.write_table(arrow.drop_columns(["id"]).replace_schema_metadata(None), file)
-    with pytest.raises(TableError, match=r"an earlier version of posttrain made it .* posttrain upgrade"):
+    with pytest.raises(TableError, match=r"an earlier version of posttrain wrote it .* posttrain upgrade"):
         read_table(file, "chat")
     pq.write_table(arrow.replace_schema_metadata({"posttrain.format": "3"}), file)
     with pytest.raises(TableError, match="made by a newer posttrain"):

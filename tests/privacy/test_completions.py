@@ -10,16 +10,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.compare.measured import read_measured
+from posttrain.compare.evaluated import read_evaluated
 from posttrain.errors import DataError
-from posttrain.evaluate.kept import SAMPLED_PROMPTS, kept_text
+from posttrain.evaluate.completions import SAMPLED_PROMPTS, select_text
 from posttrain.evaluate.settings import Completions
 from posttrain.preview.show import preview
 from posttrain.report.build import build_report
 from posttrain.tables.columns import ROLLOUT_TEXT, from_rows
 from posttrain.tables.store import read_table, write_table
+from posttrain.where.query import Query
 from posttrain.where.search import in_file
-from posttrain.where.wanted import Wanted
 from stages.evaluate import main
 from tests.library.models import tiny_folder
 from tests.report import workspace
@@ -51,7 +51,7 @@ def page_data(folder: Path) -> dict[str, object]:
 def test_reports_and_comparisons_have_the_same_figures(finished: Path, completions: Completions, shown: int) -> None:
     assert build_report({}) == {}
     before, summary = page_data(finished), Path("report/summary.json").read_bytes()
-    measured = read_measured(finished, "workspace", "grpo", "sampled")
+    measured = read_evaluated(finished, "workspace", "grpo", "sampled")
 
     workspace.rewritten(finished, completions)
     assert build_report({}) == {}
@@ -59,7 +59,7 @@ def test_reports_and_comparisons_have_the_same_figures(finished: Path, completio
     assert Path("report/summary.json").read_bytes() == summary
     assert {**after, "prompts": 0} == {**before, "prompts": 0}, "lengths and lineage too"
     assert len(after["prompts"]) == shown  # type: ignore[arg-type]
-    again = read_measured(finished, "workspace", "grpo", "sampled")
+    again = read_evaluated(finished, "workspace", "grpo", "sampled")
     assert (again.prompts, again.scores_P.tolist()) == (measured.prompts, measured.scores_P.tolist())
     samples = pl.read_parquet("report/samples.parquet")
     assert samples.height == (shown or 30) and samples["grpo_mean_score"].null_count() == 0
@@ -78,11 +78,11 @@ def test_the_sample_is_the_same_for_every_policy(finished: Path) -> None:
 
 def test_what_is_left_out_has_its_length_and_log_prob() -> None:
     rows = from_rows(workspace.rollouts("sft"), "rollouts")
-    none = kept_text(rows, "none")
+    none = select_text(rows, "none")
     assert none.select(ROLLOUT_TEXT).null_count().row(0) == (rows.height,) * len(ROLLOUT_TEXT)
     assert none["length"].to_list() == [len(one) for one in rows["logps"]]
     assert none["logp"].to_list() == [sum(one) for one in rows["logps"]]
-    assert kept_text(rows, "full").equals(rows)
+    assert select_text(rows, "full").equals(rows)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_without_completions_no_file_and_no_line_holds_a_text(
     rows = read_table(evaluated / "results/start/rollouts.parquet", "rollouts")
     texts = {one for one in rows["completion"] if len(one) > 6}
     assert texts, "the model wrote something"
-    secrets = Wanted(texts=(SECRET, ANSWER, *texts))
+    secrets = Query(texts=(SECRET, ANSWER, *texts))
     written = [file for folder in ("results", "report") for file in (evaluated / folder).rglob("*.*")]
     holding = {file.name for file in written if in_file(file, secrets)}
     assert {"rollouts.parquet", "report.html", "samples.parquet"} <= holding
@@ -133,7 +133,7 @@ def test_without_completions_no_file_and_no_line_holds_a_text(
     printed = "".join(capfd.readouterr())
     assert not [text for text in secrets.texts if text in printed]
     assert "no reward can read 1 of 30 answers" in printed
-    with pytest.raises(DataError, match="it holds no text"):
+    with pytest.raises(DataError, match="it has no text"):
         preview(
             "results/start/rollouts.parquet", "base/start", rows=1, style="plain", html=None, turns=None, longest=None
         )

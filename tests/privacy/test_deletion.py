@@ -11,7 +11,7 @@ import pytest
 
 from flows.workers import share
 from posttrain.errors import DataError
-from posttrain.where.found import find, where
+from posttrain.where.report import find_copies, where
 from tests.pipeline.test_project import LIBRARY, command, posttrain
 from tests.privacy.guide import ADDRESS, LINE, project
 from tests.workspace import ROOT, environment
@@ -38,7 +38,7 @@ def inside(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_row_is_found_by_its_line_its_id_and_its_text(inside: Path) -> None:
-    by_line = find(SOURCE)
+    by_line = find_copies(SOURCE)
     assert {"my/data/demonstrations.jsonl", "data/mine/chat.parquet"} <= by_line.files.keys()
     assert by_line.files["my/data/demonstrations.jsonl"] == [LINE]
     assert by_line.tracked == ["my/data/demonstrations.jsonl"]
@@ -46,31 +46,31 @@ def test_a_row_is_found_by_its_line_its_id_and_its_text(inside: Path) -> None:
     assert list(by_line.runs) == ["data_files@mine"] and len(by_line.cached_runs) == 1
     assert list(by_line.commits) == ["my/data/demonstrations.jsonl"]
     (row_id,) = by_line.ids
-    for other in (find(row_id), find(ADDRESS)):
+    for other in (find_copies(row_id), find_copies(ADDRESS)):
         assert other.files == by_line.files and other.cache == by_line.cache and other.runs == by_line.runs
     assert json.loads(where(ADDRESS, "json"))["files"] == by_line.files
-    assert where("nobody wrote this", "words").endswith("\nnothing here holds it")
+    assert where("nobody wrote this", "words").endswith("\nno copy found")
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "expected"),
     [
-        ("abc", "'abc': it is too short to look for. Give an id, FILE:LINE, or a text of at least 4 characters"),
+        ("abc", "'abc': the text is too short. Give an id, FILE:LINE, or a text of at least 4 characters"),
         ("my/data/prompts.jsonl:900", "my/data/prompts.jsonl:900: no row has this number"),
         ("params.yaml:3", "params.yaml: rows of a '.yaml' file cannot be read"),
     ],
 )
-def test_what_cannot_be_looked_for_is_refused(inside: Path, row: str, told: str) -> None:
-    with pytest.raises(DataError, match=re.escape(told)):
+def test_what_cannot_be_looked_for_is_refused(inside: Path, row: str, expected: str) -> None:
+    with pytest.raises(DataError, match=re.escape(expected)):
         where(row, "words")
 
 
 def test_a_push_is_told_first_and_leaves_out_what_is_not_to_be_pushed(
     inside: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    told = posttrain(inside, "check").stdout
+    expected = posttrain(inside, "check").stdout
     store = inside.parent / "store"
-    assert f"note: `dvc push` sends your own text to the remote 'store' ({store}): data/mine (" in told
+    assert f"note: `dvc push` sends your own text to the remote 'store' ({store}): data/mine (" in expected
 
     graph = (inside / "dvc.yaml").read_text(encoding="utf-8")
     (shown,) = (text for kind, text in BLOCK.findall(GUIDE) if kind == "yaml")
@@ -78,7 +78,7 @@ def test_a_push_is_told_first_and_leaves_out_what_is_not_to_be_pushed(
     files, rest = graph.split("\n  data_hub:")
     (inside / "dvc.yaml").write_text(files.replace("        - data/${key}", lines) + "\n  data_hub:" + rest)
     assert command(inside, "dvc", "push", "--run-cache").returncode == 0
-    assert find(ADDRESS).remote == {}
+    assert find_copies(ADDRESS).remote == {}
     assert "up to date" in command(inside, "dvc", "status", "data_files@mine").stdout
     (inside / "dvc.yaml").write_text(graph)
     capfd.readouterr()
@@ -86,7 +86,7 @@ def test_a_push_is_told_first_and_leaves_out_what_is_not_to_be_pushed(
     assert (
         f"note: `dvc push` sends your own text to the remote 'store' ({store}): data/mine (" in capfd.readouterr().err
     )
-    assert list(find(ADDRESS).remote.values()) == ["store"]
+    assert list(find_copies(ADDRESS).remote.values()) == ["store"]
 
 
 @pytest.mark.slow
@@ -103,13 +103,13 @@ def test_after_the_guide_nothing_holds_the_row(tmp_path: Path) -> None:
     (last,) = (text for kind, text in BLOCK.findall(GUIDE) if kind == "")
     assert done.stdout.endswith(last), done.stdout
     before = done.stdout.partition("Running stage")[0]
-    for told in (
+    for expected in (
         f"file: {SOURCE.replace(':', ' line ')}, in git",
         "cache: ",
         "remote store: ",
         "git: my/data/",
         "experiment: ",
     ):
-        assert told in before, before
+        assert expected in before, before
     for stage in ("data_files@mine", "sft@main", "evaluate@sft", "report"):
         assert f"has read it, must run again: {stage} " in before and f"stage '{stage}'" in done.stdout

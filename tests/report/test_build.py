@@ -53,7 +53,7 @@ def test_summary_has_one_object_per_policy(finished: Path) -> None:
     assert summary["reward/main"] == {"accuracy": 0.875}
 
 
-def test_samples_stand_side_by_side(finished: Path) -> None:
+def test_samples_of_all_policies_are_in_one_row_per_prompt(finished: Path) -> None:
     build_report({})
     table = pl.read_parquet(SAMPLES)
     assert table["problem"].to_list() == [f"p{n}" for n in range(30)]
@@ -176,7 +176,7 @@ def test_missing_results_name_the_file(finished: Path) -> None:
 
 def test_metrics_without_a_score_are_refused(finished: Path) -> None:
     workspace.put_json(Path("results/sft/metrics.json"), {"greedy": 0.5})
-    check_left_out("sft", "it lacks score, score_low, score_high")
+    check_left_out("sft", "score, score_low, score_high missing")
 
 
 def test_policies_measured_on_other_prompts_are_refused(finished: Path) -> None:
@@ -184,7 +184,7 @@ def test_policies_measured_on_other_prompts_are_refused(finished: Path) -> None:
     check_left_out("grpo", "other prompts than base")
 
 
-def test_runs_that_are_no_mapping_are_refused(finished: Path) -> None:
+def test_runs_that_are_not_a_mapping_are_refused(finished: Path) -> None:
     Path("params.yaml").write_text("online: {runs: [grpo]}\n")
     with pytest.raises(ParamsError, match=r"online\.runs is \['grpo'\], not a mapping of names to settings"):
         build_report({})

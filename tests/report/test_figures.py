@@ -7,15 +7,14 @@ from pathlib import Path
 import polars as pl
 
 from posttrain.report.curves import read_curve, thinned
-from posttrain.report.figure import smoothed
 from posttrain.report.lineage import differing, flattened
-from posttrain.report.policies import Policy, measured
+from posttrain.report.policies import Policy, read_policies
+from posttrain.report.readme_plot import smoothed
 from posttrain.report.samples import lengths
 from posttrain.report.summary import from_json, gains, score_name, summarize, to_json
-from tests.report import workspace
 
 
-def test_a_summary_is_kept_as_rows_with_equal_keys() -> None:
+def test_a_summary_is_stored_as_rows_with_equal_keys() -> None:
     summary = {"base": {"score": 0.0}, "sft": {"score": 0.3, "kl": 0.0}, "reward/main": {"accuracy": 0.9}}
     kept = to_json(summary, {"base": "two_step"})
     first = {"policy": "base", "task": "two_step", "score": 0.0, "kl": None}
@@ -31,7 +30,7 @@ def figures(score: float, working: float, accuracy: float, kl: float) -> dict[st
     return {**bounds, "working": working, "right_given_working": accuracy, "kl": kl}
 
 
-def test_sentence_tells_gain_from_none_and_loss() -> None:
+def test_the_sentence_distinguishes_gain_no_difference_and_loss() -> None:
     # without working never right: b = 0. up: (.9 - .5) * (.6 + .8) / 2 = .28 of .42
     text = gains(
         {
@@ -65,12 +64,12 @@ def test_a_score_is_pass_at_1_where_each_policy_has_it() -> None:
     assert score_name(summarize(read.values(), {})) == "score"
 
 
-def test_a_policy_of_which_nothing_was_read_is_not_measured() -> None:
+def test_a_policy_without_readable_answers_is_not_measured() -> None:
     sft, mute = {**figures(0.3, 0.5, 0.6, 0.0), "parsed": 0.9}, {**figures(0.0, 0.5, 0.0, 0.5), "parsed": 0.0}
-    told = gains({"sft": sft, "mute": mute}, TASKS)
-    assert "mute is not measured (no completion has an answer that can be read)" in told
-    told = gains({"sft": {**mute, "kl": 0.0}, "up": {**sft, "kl": 0.5}}, TASKS)
-    assert "up cannot be compared (of the reference no" in told
+    expected = gains({"sft": sft, "mute": mute}, TASKS)
+    assert "mute is not measured (no completion has an answer that can be read)" in expected
+    expected = gains({"sft": {**mute, "kl": 0.0}, "up": {**sft, "kl": 0.5}}, TASKS)
+    assert "up cannot be compared (of the reference no" in expected
 
 
 def test_thinned_means_equally_many_steps() -> None:
@@ -95,7 +94,7 @@ def test_lengths_are_those_of_samples(finished: Path) -> None:
     # 30 prompts, 6 of each of the lengths 1..5 for the first sample and 2..6 for the second
     from posttrain.params import read
 
-    found = lengths(measured(read(), {})[0][0])
+    found = lengths(read_policies(read(), {})[0][0])
     assert found["mean"] == 3.5
     assert found["p5"] == 1
     assert found["p95"] == 6
@@ -116,8 +115,3 @@ def test_differing_separates_what_runs_share() -> None:
     assert found["runs"] == ["online/a", "online/b"]
     assert found["differ"] == [{"key": "kl.beta", "values": ["0.1", None]}, {"key": "lr", "values": [None, "1"]}]
     assert found["alike"] == [{"key": "algorithm", "values": ["grpo", "grpo"]}]
-
-
-def test_synthetic_workspace_has_the_hostile_texts() -> None:
-    texts = {row["completion"] for row in workspace.rollouts("grpo")}
-    assert set(workspace.HOSTILE) <= texts

@@ -57,16 +57,7 @@ def page(port: int, file: Path) -> Iterator[Page]:
         assert set(one.requests) == {file.as_uri()}
 
 
-def test_sections_and_figures_are_there(page: Page) -> None:
-    assert page.texts("h2") == [
-        "Results",
-        "Learning curves",
-        "Reward against KL",
-        "Length and entropy",
-        "Completions side by side",
-        "Settings that differ between runs",
-        "Data and model lineage",
-    ]
+def test_the_page_shows_every_policy_with_its_figures(page: Page) -> None:
     assert page.texts("#results-table tbody th") == ["base", "sft", "dpo", "grpo"]
     assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "0.900 [0.850, 0.950]"
     assert page.run("document.querySelectorAll('#results-table svg.whiskers').length") == 4
@@ -74,15 +65,6 @@ def test_sections_and_figures_are_there(page: Page) -> None:
     assert page.texts("#gain li")[1].startswith("grpo gained 0.60, of which")
     assert "1,500" in page.texts("#lineage-body")[0]
     assert "kl.beta" in page.texts("#settings-body tbody th")
-
-
-def test_whiskers_lie_where_the_interval_does(page: Page) -> None:
-    marks = "document.querySelector('#results-table tr[data-policy=sft] svg').querySelectorAll('line,circle')"
-    found = page.run(
-        f"[...{marks}].map((one) => one.getAttribute('cx') ?? one.getAttribute('x1') + ' ' + one.getAttribute('x2'))"
-    )
-    assert found[2] == "27.00% 36.20%", "0.25 to 0.35 on a scale that is 92 % wide and begins at 4 %"
-    assert found[-1] == "31.60%"
 
 
 def test_metric_is_chosen(page: Page) -> None:
@@ -114,10 +96,10 @@ ZOOM = "document.querySelector('#curves-chart .plot').dataset.zoom.split(' ').fi
 
 def test_dragging_zooms_and_reset_shows_everything(page: Page) -> None:
     left, top, width, height = page.box("#curves-chart .plot")
-    inner = width - 56 - 16
     middle = top + height / 2
-    page.drag((left + 56 + inner * 0.25, middle), (left + 56 + inner * 0.75, middle))
-    assert page.run(ZOOM) == pytest.approx([59 * 0.25, 59 * 0.75], abs=0.2)
+    page.drag((left + width * 0.3, middle), (left + width * 0.7, middle))
+    low, high = page.run(ZOOM)
+    assert 0 < low < high < 59
     page.click("#curves-chart figcaption button[aria-label='Show everything']")
     assert page.run(ZOOM) == []
 
@@ -147,7 +129,7 @@ def test_pointer_shows_values(page: Page) -> None:
     assert page.run("document.querySelector('#curves-chart .tip').hidden")
 
 
-def test_frontier_leaves_out_what_is_far_away_until_asked(page: Page) -> None:
+def test_a_policy_with_a_very_large_kl_is_off_until_switched_on(page: Page) -> None:
     points = "[...document.querySelectorAll('#frontier-chart circle.point')].map((one) => one.dataset.series)"
     assert page.run(points) == ["sft", "dpo", "grpo"]
     assert page.run("document.querySelectorAll('#frontier-chart .whisker').length") == 3
@@ -176,21 +158,19 @@ def test_filter_by_who_got_it_right(page: Page) -> None:
     page.wait("document.querySelector('#found').textContent === '30 of 30 prompts'")
 
 
-def test_scores_that_are_no_outcomes_are_shown_as_numbers(port: int, tmp_path: Path) -> None:
+def test_scores_other_than_right_or_wrong_are_shown_as_numbers(port: int, tmp_path: Path) -> None:
     file = built(workspace.graded(workspace.make(tmp_path / "finished")))
     with Page(port) as page:
         page.open(file)
         titles = page.texts("#results-table thead th")
         assert "-1 to 2.8" in titles and "score [95 %]" in titles and "my:brief" in titles
         assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "2.600 [2.400, 2.800]"
-        whiskers = "document.querySelector('#results-table tr[data-policy=base] svg circle').getAttribute('cx')"
-        assert page.run(whiskers) == "4.00%", "the least score is where the scale begins"
         assert page.texts("#who label") == []
         assert page.texts("#prompts article[data-policy=sft] h3")[0] == "sftscore 3.000mean of 2 samples 1.063"
         assert page.texts("#gain li") == [] and page.complaints == []
 
 
-def test_completions_that_were_not_kept_leave_the_rest_of_the_page(port: int, tmp_path: Path) -> None:
+def test_without_stored_completions_the_rest_of_the_page_works(port: int, tmp_path: Path) -> None:
     file = built(workspace.rewritten(workspace.make(tmp_path / "none"), "none"))
     with Page(port) as page:
         page.open(file)
@@ -227,7 +207,7 @@ def test_hostile_texts_are_shown_and_do_nothing(page: Page) -> None:
     assert page.run("document.scripts.length") == 2
 
 
-def test_the_policy_would_stop_what_slips_through(port: int, file: Path) -> None:
+def test_the_content_security_policy_blocks_injected_markup(port: int, file: Path) -> None:
     with Page(port) as page:
         page.open(file)
         image = "<img src='http://127.0.0.1:9/x.png' onerror='window.hacked=7'>"
@@ -252,14 +232,14 @@ def test_fits_the_screen(port: int, file: Path, width: int, scheme: str) -> None
         assert page.complaints == []
 
 
-def test_theme_button_goes_round(page: Page) -> None:
+def test_the_theme_button_switches_light_dark_and_auto(page: Page) -> None:
     for theme, text in (("light", "Theme: light"), ("dark", "Theme: dark"), ("light", "Theme: auto")):
         page.click("#theme")
         assert page.run("document.documentElement.dataset.theme") == theme
         assert page.texts("#theme") == [text]
 
 
-def test_everything_that_acts_has_a_name_and_is_reached_by_keys(page: Page) -> None:
+def test_every_control_has_a_label_and_is_reached_by_keyboard(page: Page) -> None:
     nameless = page.run(
         "[...document.querySelectorAll('button, select, input, a, [tabindex=\"0\"]')].filter((one) => !one.hidden && !("
         "one.textContent.trim() || one.getAttribute('aria-label') || one.labels?.length)).map((one) => one.outerHTML)"

@@ -114,7 +114,7 @@ def test_plot_without_curves_still_has_the_bars(reported: Path) -> None:
     assert "How the runs learn" not in svg
 
 
-def test_a_score_that_is_no_outcome_is_shown_by_its_name(reported: Path) -> None:
+def test_a_score_other_than_right_or_wrong_is_shown_by_its_name(reported: Path) -> None:
     workspace.graded(reported)
     build_report({})
     lines = results_table({}).splitlines()
@@ -129,16 +129,16 @@ def test_a_score_that_is_no_outcome_is_shown_by_its_name(reported: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["no marks", f"{BEGIN}", f"{END}{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
-def test_readme_without_its_marks_is_left_alone(reported: Path, text: str) -> None:
+def test_a_readme_without_markers_is_not_changed(reported: Path, text: str) -> None:
     Path("README.md").write_text(text)
-    with pytest.raises(DataError, match="marks of the results are missing or doubled"):
+    with pytest.raises(DataError, match="markers of the results are missing or repeated"):
         write_readme({})
     assert Path("README.md").read_text() == text
     assert not FIGURE.exists()
 
 
-def test_every_command_of_what_to_do_next_exists_in_a_project(reported: Path) -> None:
-    shown = results_table({}).partition("What to look at next")[2]
+def test_every_suggested_command_works_in_a_project(reported: Path) -> None:
+    shown = results_table({}).partition("Next")[2]
     assert "docs/" not in shown
     words = re.search(r"python -m (posttrain results --help)", shown)
     assert words

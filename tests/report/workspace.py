@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.evaluate.kept import kept_text
+from posttrain.evaluate.completions import select_text
 from posttrain.evaluate.settings import Completions
 from posttrain.tables.columns import from_rows, with_ids
 from posttrain.tables.store import read_table, write_table
@@ -110,7 +110,7 @@ def rewritten(folder: Path, completions: Completions) -> Path:
     """The same workspace as if it had been evaluated with this setting of `completions`."""
     for policy in POLICIES:
         file = folder / "results" / policy / "rollouts.parquet"
-        write_table(with_ids(kept_text(read_table(file, "rollouts"), completions), "rollouts"), file, "rollouts")
+        write_table(with_ids(select_text(read_table(file, "rollouts"), completions), "rollouts"), file, "rollouts")
     return folder
 
 

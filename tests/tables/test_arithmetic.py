@@ -84,7 +84,7 @@ PARTS = """
 """
 
 
-def test_a_mixture_has_its_parts_by_weight_and_some_in_the_test_split_alone(params: Write, tmp_path: Path) -> None:
+def test_a_mixture_has_its_parts_by_weight_and_some_only_in_the_test_split(params: Write, tmp_path: Path) -> None:
     text = f"data:\n  tasks:\n    math:\n      task: mixture\n      parts:{PARTS}"
     Path("params.yaml").write_text(text + "".join(f"      {one.strip()}\n" for one in SMALL.split(",")))
     tables = task_tables("math")
@@ -117,13 +117,13 @@ def test_a_mixture_has_its_parts_by_weight_and_some_in_the_test_split_alone(para
         ),
     ],
 )
-def test_what_cannot_be_made_is_said(run: str, message: str, params: Write) -> None:
+def test_an_impossible_number_of_problems_is_refused_with_a_fix(run: str, message: str, params: Write) -> None:
     params(run)
     with pytest.raises(ParamsError, match=re.escape(message)):
         task_tables("math")
 
 
-def test_ids_are_of_one_problem(params: Write) -> None:
+def test_an_id_belongs_to_one_problem(params: Write) -> None:
     params(f"task: sums, {SMALL}")
     prompts = task_tables("math")["prompts"]
     assert prompts["problem"].n_unique() == prompts.height and prompts.schema["task"] == pl.String()

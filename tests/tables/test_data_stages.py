@@ -13,7 +13,7 @@ import pytest
 
 import posttrain
 from posttrain.tables.columns import Kind
-from posttrain.tables.sources import GIVEN
+from posttrain.tables.sources import USER_KINDS
 from posttrain.tables.store import read_table
 from tests.tables.samples import assistant, user
 
@@ -54,7 +54,7 @@ def test_a_task_writes_its_tables_and_a_summary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["data_tasks", "data_files", "data_hub", "data_filters"])
-def test_a_stage_is_lean(stage: str) -> None:
+def test_a_data_stage_imports_neither_torch_nor_transformers(stage: str) -> None:
     """Torch costs seconds at import, and these stages are to end in about three."""
     heavy = "{'torch', 'transformers', 'datasets', 'prefect'}"
     code = f"import sys, stages.{stage}; print(sorted({heavy} & set(sys.modules)))"
@@ -79,7 +79,7 @@ def test_own_files_become_tables(tmp_path: Path) -> None:
     prompts = {"path": "prompts.jsonl", "rename": {"question": "prompt"}}
     done = run(tmp_path, "files", path="own", chat="chat.jsonl", prompts=prompts, pairs="pairs.jsonl")
     assert done.returncode == 0, done.stderr
-    given = [kind for kind in GIVEN if kind != "corpus"]
+    given = [kind for kind in USER_KINDS if kind != "corpus"]
     tables = {kind: read_table(tmp_path / f"data/mine/{kind}.parquet", kind) for kind in given}
     assert {path.stem for path in (tmp_path / "data/mine").iterdir()} == set(given)
     assert tables["prompts"].height == 100
@@ -94,29 +94,29 @@ def test_own_files_become_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("data", "refused"), [("mine/prompts", True), ("other/prompts", False)])
-def test_too_few_test_prompts_for_evaluate_are_refused_at_once(tmp_path: Path, data: str, refused: bool) -> None:
+def test_too_few_test_prompts_for_evaluate_stop_the_data_stage(tmp_path: Path, data: str, refused: bool) -> None:
     rows = [{"prompt": f"{n}+1?", "answer": n + 1, "split": "train"} for n in range(20)]
     put(tmp_path / "own/prompts.jsonl", [*rows, {"prompt": "7+7?", "answer": 14, "split": "test"}])
     evaluate = {"settings": {"data": data}, "policies": {"sft": "sft/main"}}
     prompts = {"path": "prompts.jsonl", "heldout_share": 0}
     done = run(tmp_path, "files", path="own", prompts=prompts, others={"evaluate": evaluate})
-    said = "error: data/mine/prompts.parquet: 1 prompt is in the split 'test', and evaluate needs at least 2. Give more"
+    said = "error: data/mine/prompts.parquet: the split 'test' has 1 prompt, and evaluate needs at least 2. Give more"
     assert (done.returncode != 0) == refused and (said in done.stderr) == refused, done.stderr
     assert (tmp_path / "data/mine/prompts.parquet").exists() != refused
 
 
-def test_every_table_that_is_wrong_is_named(tmp_path: Path) -> None:
+def test_all_tables_with_errors_are_reported_at_once(tmp_path: Path) -> None:
     put(tmp_path / "own/chat.jsonl", [{"question": "1+1?"}])
     put(tmp_path / "own/pairs.jsonl", [{"prompt": "1+1?", "chosen": "2", "rejected": n} for n in ("3", 4)])
     done = run(tmp_path, "files", path="own", chat="chat.jsonl", pairs="pairs.jsonl")
     first, *others = done.stderr[done.stderr.index("error: ") :].splitlines()
-    assert first == "error: data.files.mine: 2 tables are refused. Fix these:"
-    assert others[0].startswith("data.files.mine.chat: the columns question are not a layout of a 'chat' table. ")
+    assert first == "error: data.files.mine: 2 tables have errors. Fix these:"
+    assert others[0].startswith("data.files.mine.chat: a 'chat' table cannot be made from the columns question. ")
     assert others[1].startswith("data.files.mine.pairs: 1 of 2 rows break the rules of a 'pairs' table:")
     assert "pairs.jsonl line 2: 'rejected' is " in others[2]
 
 
-def test_a_problem_in_two_given_splits_is_refused(tmp_path: Path) -> None:
+def test_a_problem_in_two_splits_of_the_source_is_refused(tmp_path: Path) -> None:
     chat = [{"prompt": f"{n}?", "completion": "a"} for n in range(100)]
     put(tmp_path / "own/chat/train.jsonl", chat)
     put(tmp_path / "own/chat/test.jsonl", chat[:1])

@@ -57,7 +57,7 @@ def left(data: str, **settings: Any) -> tuple[set[str], pl.DataFrame]:
     return set(table["problem"]), pl.read_parquet(f"rejected/clean/{kind}.rejected.parquet")
 
 
-def test_ngrams_are_those_of_a_loop_over_words() -> None:
+def test_ngrams_equal_those_of_a_plain_loop_over_words() -> None:
     """Also with short and empty texts, letters of other scripts, and texts of any length in one chunk."""
     rng = random.Random(0)
     texts = [sentence(rng, rng.randrange(9)) for _ in range(200)] + [
@@ -81,7 +81,7 @@ def test_ngrams_are_those_of_a_loop_over_words() -> None:
     assert len(set(names.values())) == len(names), "different n-grams have different hashes"
 
 
-def test_chunks_hold_all_texts_in_order() -> None:
+def test_chunks_contain_all_texts_in_order() -> None:
     texts = pl.Series(["x" * 700_000, "b", "", "y" * 3_000_000, "c"] * 3)
     parts = list(chunks(texts))
     assert [start for start, _ in parts] == [0, *np.cumsum([len(part) for _, part in parts])[:-1].tolist()]
@@ -90,7 +90,7 @@ def test_chunks_hold_all_texts_in_order() -> None:
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.8])
-def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(threshold: float) -> None:
+def test_near_duplicates_equal_those_of_comparing_all_pairs(threshold: float) -> None:
     rng = random.Random(1)
     texts = [sentence(rng, 40) for _ in range(60)]
     for text in texts[:30]:
@@ -103,7 +103,7 @@ def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(threshold: float
         (a, b): len(sets[a] & sets[b]) / len(sets[a] | sets[b]) for b in range(len(texts)) for a in range(b)
     }  # fmt: skip
     expected = {b: (a, value) for (a, b), value in similar.items() if value >= threshold}
-    found = {one.text: (one.kept, one.similarity) for one in near_duplicates(pl.Series(texts), threshold)}
+    found = {one.text: (one.first, one.similarity) for one in near_duplicates(pl.Series(texts), threshold)}
     assert found == expected
     assert 5 < len(found) < 30
 
@@ -118,7 +118,7 @@ def called(n: int, arguments: str, split: str = "train") -> dict[str, Any]:
     return {**chat(n, "Look it up", "", split), "fields": json.dumps(fields), "tools": tools}
 
 
-def test_what_calls_of_tools_say_counts_and_the_list_of_tools_does_not() -> None:
+def test_tool_calls_count_as_text_and_the_list_of_tools_does_not() -> None:
     rng = random.Random(4)
     said = [sentence(rng, 40) for _ in range(3)]
     rows = [called(0, said[0]), called(1, said[1]), called(2, said[1] + " more"), called(3, said[2])]
@@ -132,7 +132,7 @@ def test_what_calls_of_tools_say_counts_and_the_list_of_tools_does_not() -> None
     assert left("mine/chat", min_chars=200)[0] == {"p0", "p1", "p2", "p3"}, "the turns alone are 10 characters"
 
 
-def test_near_duplicates_of_held_out_rows_leave_training() -> None:
+def test_near_duplicates_of_held_out_rows_are_removed_from_training() -> None:
     rng = random.Random(2)
     asked = sentence(rng, 60)
     rows = [chat(0, asked, "one two"), chat(1, asked + " more", "one two", "heldout")]
@@ -145,7 +145,7 @@ def test_near_duplicates_of_held_out_rows_leave_training() -> None:
     assert 0.8 <= removed["similarity"].item() < 1
 
 
-def test_rows_that_an_evaluation_asks_for_leave_training() -> None:
+def test_rows_that_repeat_an_evaluation_are_removed_from_training() -> None:
     """The same 13 words in any turn but the system's, or a short question that is the same as a whole."""
     rng = random.Random(3)
     question, other = sentence(rng, 30), sentence(rng, 30)
@@ -168,7 +168,7 @@ def test_rows_that_an_evaluation_asks_for_leave_training() -> None:
     assert set(removed["match_table"]) == {"exam/prompts"}
 
 
-def test_a_template_that_an_evaluation_repeats_is_no_match(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_template_shared_by_all_evaluation_rows_is_not_contamination(capsys: pytest.CaptureFixture[str]) -> None:
     rng = random.Random(4)
     template = sentence(rng, 20)
     put("exam", "prompts", [prompt(n, f"{template}\n{sentence(rng, 20)}") for n in range(COMMON + 1)])
@@ -178,7 +178,7 @@ def test_a_template_that_an_evaluation_repeats_is_no_match(capsys: pytest.Captur
     assert "8 n-grams that more than 10 of its rows share are ignored" in capsys.readouterr().err
 
 
-def test_rows_of_other_lengths_leave(capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_short_and_too_long_rows_are_removed(capsys: pytest.CaptureFixture[str]) -> None:
     put("mine", "chat", [chat(n, "x" * n, "y", "heldout" if n == 5 else "train") for n in (1, 5, 9, 30)])
     kept, removed = left("mine/chat", min_chars=4, max_chars=11)
     assert kept == {"p5", "p9"}
@@ -188,12 +188,12 @@ def test_rows_of_other_lengths_leave(capsys: pytest.CaptureFixture[str]) -> None
     assert kept_rows.startswith("data.filters.clean: 2 of 4 rows kept (1 train, 1 heldout); rejected/clean/chat.reje")
 
 
-def test_what_leaves_nothing_is_an_error() -> None:
+def test_a_filter_that_removes_every_row_is_an_error() -> None:
     put("mine", "chat", [chat(0, "long enough", "1"), chat(1, "no", "2", "heldout")])
     with pytest.raises(DataError, match="no row of the split 'heldout' is left"):
         left("mine/chat", min_chars=8)
     put("exam", "prompts", [prompt(0, "only training", "train")])
-    with pytest.raises(ParamsError, match="exam/prompts has no held-out or test rows"):
+    with pytest.raises(ParamsError, match="against = exam/prompts: this table has no held-out or test rows"):
         left("mine/chat", against="exam/prompts")
     with pytest.raises(ParamsError, match="no row is left"):
         left("mine/chat", min_chars=8, max_chars=7)

@@ -29,5 +29,5 @@ def test_gain_of_accuracy_alone_has_no_part_from_working() -> None:
 def test_a_gain_is_explained_in_a_line() -> None:
     # without working never right: b = 0, so (.9 - .5) * (.6 + .8) / 2 = .28 of .42
     before = {"score": 0.3, "working": 0.5, "right_given_working": 0.6}
-    told = explain_gain("up", before, {"score": 0.72, "working": 0.9, "right_given_working": 0.8})
-    assert told.startswith("up gained 0.42, of which +0.28 (67 %) by showing its working more often (in 0.50 → 0.90")
+    line = explain_gain("up", before, {"score": 0.72, "working": 0.9, "right_given_working": 0.8})
+    assert line.startswith("up gained 0.42, of which +0.28 (67 %) by showing its working more often (in 0.50 → 0.90")

@@ -81,8 +81,8 @@ def test_failures_say_what_to_do(hub: Hub) -> None:
         for name, token, revision in wanted
     ]
     for case, found in zip(cases, hub.tried(*cases), strict=True):
-        told = wanted[case["name"].removeprefix("org/"), case["token"], case["revision"]]
-        assert told.format("datasets/" if case["repo"] == "dataset" else "") in found["error"], case
+        expected = wanted[case["name"].removeprefix("org/"), case["token"], case["revision"]]
+        assert expected.format("datasets/" if case["repo"] == "dataset" else "") in found["error"], case
         assert "\n" not in found["error"] and SECRET not in found["error"]
 
 
@@ -105,8 +105,10 @@ def test_a_limit_reads_only_what_it_needs_and_gives_the_same_rows(hub: Hub) -> N
         HF_HUB_OFFLINE="1",
     )
     assert offline["ids"] == whole["ids"] and hub.requests() == asked
-    told = "HF_HUB_OFFLINE is set, and commit fffffff of the data set 'org/name' is not in the cache. Run once without"
-    assert told in moved["error"], "the newest commit of the cache is another one"
+    expected = (
+        "HF_HUB_OFFLINE is set, and commit fffffff of the data set 'org/name' is not in the cache. Run once without"
+    )
+    assert expected in moved["error"], "the newest commit of the cache is another one"
     assert "is not in the cache. Run once without it, or download the model elsewhere and name its" in model["error"]
 
 

@@ -60,7 +60,7 @@ def load(rows: list[Row], kind: Kind, name: str = "a.jsonl", **params: Any) -> p
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_tool_use_is_kept_beside_the_turns(name: str) -> None:
+def test_tool_use_is_stored_with_the_turns(name: str) -> None:
     table = load([tool_row()], "chat", name)
     row = table.row(0, named=True)
     assert [turn["role"] for turn in row["messages"]] == ["user", "assistant", "tool", "assistant"]
@@ -71,12 +71,12 @@ def test_tool_use_is_kept_beside_the_turns(name: str) -> None:
     assert read_table("chat.parquet", "chat").equals(table)
 
 
-def test_a_table_without_tool_use_is_as_it_was() -> None:
+def test_a_table_without_tool_use_has_no_extra_columns_and_the_same_ids() -> None:
     assert load([PLAIN], "chat").columns == ["id", "split", "problem", "messages"]
     assert load([{**PLAIN, "tools": []}], "chat").equals(load([PLAIN], "chat"))
 
 
-def test_tool_use_counts_in_the_id_of_its_row_alone() -> None:
+def test_tool_use_changes_only_the_id_of_its_row() -> None:
     other = {**tool_row(), "tools": [{"type": "function", "function": {"name": "other"}}]}
     table = load([PLAIN, tool_row(), other, tool_row()], "chat")
     assert table.height == 3, "the fourth row is the second"
@@ -108,7 +108,7 @@ def with_turn(nth: int, **changed: Any) -> Row:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "expected"),
     [
         ({**tool_row(), "tools": {"a": 1}}, "'tools' is {'a': 1}; give a list of function schemas, each with a name"),
         ({**tool_row(), "tools": "nonsense"}, "'tools' is 'nonsense'; give a list"),
@@ -123,13 +123,13 @@ def with_turn(nth: int, **changed: Any) -> Row:
         (with_turn(3, weight=0), "turn 4 of 'messages' has 'weight', which would be lost"),
     ],
 )
-def test_odd_tool_use_is_refused(row: Row, told: str) -> None:
+def test_invalid_tool_use_is_refused_with_its_place(row: Row, expected: str) -> None:
     with pytest.raises(TableError) as caught:
         load([PLAIN, row], "chat")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_only_chat_keeps_tool_use() -> None:
+def test_tool_use_in_other_tables_is_refused() -> None:
     calling = [{"role": "assistant", "content": "b", "tool_calls": [CALL]}]
     with pytest.raises(TableError, match="turn 1 of 'chosen' has 'tool_calls', which would be lost"):
         load([{"prompt": "a", "chosen": calling, "rejected": "c"}], "pairs")
@@ -166,7 +166,7 @@ def test_alpaca_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "expected"),
     [
         ({"conversations": "a"}, "'conversations' is a text; give a list of turns with 'from' and 'value'"),
         ({"conversations": [{"from": "bard", "value": "a"}]}, "turn 1 of 'conversations' is from 'bard', which is not"),
@@ -175,13 +175,13 @@ def test_alpaca_pairs() -> None:
         ({"instruction": ["a"], "output": "b"}, "'instruction' is a list; give a text"),
     ],
 )
-def test_odd_rows_of_other_layouts(row: Row, told: str) -> None:
+def test_invalid_sharegpt_and_alpaca_rows_are_refused(row: Row, expected: str) -> None:
     with pytest.raises(TableError) as caught:
         load([PLAIN, row], "chat")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_a_template_makes_a_column_of_several() -> None:
+def test_a_template_joins_several_columns() -> None:
     row = {"question": "Which?", "choices": ["a) 1", "b) 2"], "n": 2, "right": "b"}
     template = {"prompt": "{question} {{{n}}}\n{choices}", "answer": "{right}"}
     table = load([row], "prompts", template=template, info=["n", "choices"])
@@ -190,7 +190,7 @@ def test_a_template_makes_a_column_of_several() -> None:
     assert json.loads(table["info"][0]) == {"n": 2, "choices": ["a) 1", "b) 2"]}
 
 
-def test_a_template_may_stand_beside_renamed_columns_and_use_its_own() -> None:
+def test_a_template_works_together_with_renamed_columns() -> None:
     row = {"prompt": "1+1?", "reply": "2"}
     table = load([row], "chat", template={"prompt": "Q: {prompt}"}, rename={"reply": "completion"})
     assert table["messages"][0].to_list() == [*user("Q: 1+1?"), *assistant("2")]
@@ -201,13 +201,13 @@ def test_a_template_needs_its_columns_in_every_row() -> None:
     with pytest.raises(TableError) as caught:
         load(rows, "prompts", template={"prompt": "{a} {b}"})
     for line in (2, 3):
-        assert f"a.jsonl line {line}: 'b' is missing or null, and the template of 'prompt' needs it" in str(
+        assert f"a.jsonl line {line}: 'b' is missing or null, but the template of 'prompt' needs it" in str(
             caught.value
         )
 
 
 @pytest.mark.parametrize(
-    ("kind", "params", "told"),
+    ("kind", "params", "expected"),
     [
         (
             "prompts",
@@ -217,36 +217,36 @@ def test_a_template_needs_its_columns_in_every_row() -> None:
         (
             "prompts",
             {"template": {"promt": "{text}"}},
-            "'promt' is not a column of a layout of a 'prompts' table. Did you",
+            "a 'prompts' table has no column 'promt'. Did you",
         ),
         (
             "prompts",
             {"rename": {"text": "prompt"}, "info": ["levl"]},
-            "no column 'levl' to keep as info. Did you mean 'level'?",
+            "no column 'levl' to put into info. Did you mean 'level'?",
         ),
         ("corpus", {"info": ["level"]}, "here.info: a 'corpus' table has no column info"),
     ],
 )
-def test_columns_that_are_not_there(kind: Kind, params: Row, told: str) -> None:
+def test_unknown_columns_in_rename_template_or_info_are_refused(kind: Kind, params: Row, expected: str) -> None:
     with pytest.raises(DataError) as caught:
         load([{"text": "a", "level": 1}], kind, **params)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("params", "told"),
+    ("params", "expected"),
     [
-        ({"template": {"prompt": "{a.b}"}}, "braces hold the name of a column and nothing else"),
-        ({"template": {"prompt": "{a!r}"}}, "braces hold the name of a column"),
-        ({"template": {"prompt": "{}"}}, "braces hold the name of a column"),
+        ({"template": {"prompt": "{a.b}"}}, "put only the name of a column into braces"),
+        ({"template": {"prompt": "{a!r}"}}, "put only the name of a column into braces"),
+        ({"template": {"prompt": "{}"}}, "put only the name of a column into braces"),
         ({"template": {"prompt": "{a"}}, "expected '}' before end of string"),
         (
             {"template": {"prompt": "{a}"}, "rename": {"b": "prompt"}},
-            "'prompt' is made twice, by 'rename' and otherwise",
+            "the column 'prompt' is made twice, once by `rename`",
         ),
     ],
 )
-def test_templates_that_cannot_be_read(params: Row, told: str) -> None:
+def test_invalid_templates_are_refused(params: Row, expected: str) -> None:
     with pytest.raises(ParamsError) as caught:
         check(FileTable, {"path": "a", **params}, where="table")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)

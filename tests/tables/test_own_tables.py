@@ -72,7 +72,7 @@ CHAT = ROWS["chat"]
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "expected"),
     [
         ([CHAT], "it returned a list, not a dict of tables. Return a dict with a polars DataFrame for each of: chat"),
         ({"chat": [CHAT]}, "its `chat` table is a list, not a polars DataFrame. Return pl.DataFrame(rows)"),
@@ -93,11 +93,11 @@ CHAT = ROWS["chat"]
         ({"chat": pl.DataFrame([{**CHAT, "split": "dev"}])}, "row 0, split = 'dev': must be one of train, heldout"),
     ],
 )
-def test_wrong_results_name_the_function(result: Any, told: str) -> None:
+def test_wrong_results_name_the_function(result: Any, expected: str) -> None:
     with pytest.raises(DataError) as caught:
         made(result, "chat")
     message = str(caught.value)
-    assert message.startswith("task 'my_data:task', function `") and "my_tables`: " in message and told in message
+    assert message.startswith("task 'my_data:task', function `") and "my_tables`: " in message and expected in message
 
 
 def test_a_function_that_raises_is_named() -> None:

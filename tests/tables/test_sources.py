@@ -11,7 +11,7 @@ import pytest
 
 from posttrain.errors import DataError, ParamsError, TableError
 from posttrain.params import check
-from posttrain.tables.mixing import shares
+from posttrain.tables.mixing import rows_per_source
 from posttrain.tables.options import FileTable
 from posttrain.tables.sources import FilesRun, HubRun, file_tables
 from posttrain.tables.store import check_table
@@ -47,7 +47,7 @@ def asked(table: pl.DataFrame) -> list[int]:
     return [int(turns[0]["content"].split("+")[0]) for turns in table["messages"].to_list()]
 
 
-def test_patterns() -> None:
+def test_a_pattern_reads_the_files_that_it_matches() -> None:
     for nth in (10, 9, 1):
         put(f"d/part-{nth}.jsonl", 10 * nth, 10)
     put("d/sub/part-20.jsonl", 200, 10)
@@ -63,7 +63,7 @@ def test_patterns() -> None:
     assert len(asked(load({"path": "my [1]/part-*.jsonl", **none}))) == 30
 
 
-def test_a_pattern_names_splits_as_a_folder_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_a_pattern_belong_to_splits_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     for name, start in {"train-0": 0, "train-1": 10, "test-0": 20}.items():
         put(f"d/{name}.jsonl", start, 10)
     Path("d/train.md").write_text("not data")
@@ -72,16 +72,16 @@ def test_a_pattern_names_splits_as_a_folder_does(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
-        ("d/x-*.jsonl", "here.chat.0: no data file matches d/x-*.jsonl. Give it files that end in .parquet"),
+        ("d/x-*.jsonl", "here.chat.0: no data file matches d/x-*.jsonl. Add files that end in .parquet"),
         ("d/*.txt", "no data file matches d/*.txt"),
         ("nowhere/*.jsonl", "no data file matches nowhere/*.jsonl"),
         ("*/../../*.jsonl", "is not in the folder"),
-        ("out/*.jsonl", "leads out of the workspace"),
+        ("out/*.jsonl", "is outside the workspace"),
     ],
 )
-def test_patterns_that_match_nothing_that_is_read(path: str, told: str, tmp_path: Path) -> None:
+def test_a_pattern_without_data_files_is_refused(path: str, expected: str, tmp_path: Path) -> None:
     put("d/a.jsonl", 0, 10)
     Path("d/a.txt").write_text("not data")
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
@@ -89,27 +89,27 @@ def test_patterns_that_match_nothing_that_is_read(path: str, told: str, tmp_path
     Path("out").symlink_to(outside)
     with pytest.raises(DataError) as caught:
         load({"path": path})
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_a_pattern_of_several_folders_stands_alone() -> None:
+def test_two_stars_must_stand_for_a_whole_folder() -> None:
     with pytest.raises(ParamsError, match=r"\*\* must stand for a whole folder, e\.g\. \*\*/\*\.jsonl"):
         check(FileTable, {"path": "a**/x.jsonl"}, where="here")
 
 
-def test_a_list_without_weights_is_all_rows_in_its_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_without_weights_has_all_rows_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     put("a.jsonl", 50, 20)
     put("b.jsonl", 0, 30)
     put("c.jsonl", 60, 20)
     table = load({"path": "a.jsonl"}, {"path": "b.jsonl"}, {"path": "c.jsonl"}, heldout_share=0.0)
     assert asked(table) == [*range(50, 70), *range(30), *range(70, 80)], "what two sources have is kept once"
     assert capsys.readouterr().err.splitlines() == [
-        "here.chat: 10 rows left out: the same as an earlier row of their split",
+        "here.chat: 10 rows left out: duplicates of an earlier row of the same split",
         "here.chat: 70 rows: 60 train, 0 held out",
     ]
 
 
-def test_sources_of_other_layouts_are_mixed_by_weight(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sources_of_different_layouts_are_mixed_by_weight(capsys: pytest.CaptureFixture[str]) -> None:
     put("a.jsonl", 0, 100)
     put("a-heldout.jsonl", 100, 7)
     Path("a").mkdir()
@@ -126,30 +126,30 @@ def test_sources_of_other_layouts_are_mixed_by_weight(capsys: pytest.CaptureFixt
     first = {"path": "a", "weight": 2}
     second = {"path": "b.jsonl", "weight": 1.0, "rename": {"turns": "messages"}}
     table = load(first, second)
-    told = capsys.readouterr().err.splitlines()
+    expected = capsys.readouterr().err.splitlines()
     train, heldout = table.filter(split="train"), table.filter(split="heldout")
     assert sum(n < 1000 for n in asked(train)) == 100 and sum(n >= 1000 for n in asked(train)) == 50
     assert sum(n < 1000 for n in asked(heldout)) == 7, "held-out rows are all kept"
     assert sum(n >= 1000 for n in asked(heldout)) == heldout.height - 7 > 0
     left = 300 - (heldout.height - 7)
-    assert "here.chat: 100 of 100 training rows of a used, 0 left (weight 2)" in told
-    assert f"here.chat: 50 of {left} training rows of b.jsonl used, {left - 50} left (weight 1)" in told
+    assert "here.chat: 100 of 100 training rows of a used, 0 left (weight 2)" in expected
+    assert f"here.chat: 50 of {left} training rows of b.jsonl used, {left - 50} left (weight 1)" in expected
     assert sum(n < 1000 for n in asked(train[:60])) == 40, "its first rows are a mixture too"
     Path("b.jsonl").write_text("\n".join(map(json.dumps, reversed(rows))))
     assert load(first, second).equals(table), "the order of a file does not matter"
 
 
-def test_shares() -> None:
-    assert shares([100, 300], [2, 1]) == [100, 50]
-    assert shares([100, 30], [2, 1]) == [60, 30]
-    assert shares([10, 10, 10], [1, 1, 1]) == [10, 10, 10]
-    assert shares([7, 100], [0.1, 0.7]) == [7, 49]
+def test_rows_per_source_follow_the_weights() -> None:
+    assert rows_per_source([100, 300], [2, 1]) == [100, 50]
+    assert rows_per_source([100, 30], [2, 1]) == [60, 30]
+    assert rows_per_source([10, 10, 10], [1, 1, 1]) == [10, 10, 10]
+    assert rows_per_source([7, 100], [0.1, 0.7]) == [7, 49]
 
 
-def test_a_weight_that_leaves_nothing_is_refused() -> None:
+def test_a_weight_that_uses_no_row_of_a_source_is_refused() -> None:
     put("a.jsonl", 0, 5)
     put("b.jsonl", 10, 5)
-    with pytest.raises(DataError, match=r"here.chat: source 0 of the list: a.jsonl gives 5 training rows, and its wei"):
+    with pytest.raises(DataError, match=r"here.chat.0: with weight .* none of the 5 training rows of a.jsonl is used"):
         load({"path": "a.jsonl", "weight": 1}, {"path": "b.jsonl", "weight": 100}, heldout_share=0.0)
 
 
@@ -174,7 +174,7 @@ def test_the_bad_rows_of_all_sources_are_named(capsys: pytest.CaptureFixture[str
         load({**same, "bad_rows": "drop"}, {"path": "b.jsonl"})
     capsys.readouterr()
     assert load({**same, "bad_rows": "drop"}, {"path": "b.jsonl", "bad_rows": "drop"}).height == 40
-    assert "here.chat: 2 rows left out as bad (bad_rows: drop), e.g. b.jsonl line 21: " in capsys.readouterr().err
+    assert "here.chat: 2 rows left out (bad_rows: drop), e.g. b.jsonl line 21: " in capsys.readouterr().err
 
 
 def test_a_row_in_two_splits_is_refused() -> None:
@@ -186,25 +186,25 @@ def test_a_row_in_two_splits_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chat", "told"),
+    ("chat", "expected"),
     [
         ([], "here.chat = []: list should have at least 1 item"),
         ([{"path": "a", "wieght": 1}], "here.chat.0.wieght: unknown key. Did you mean 'weight'?"),
         ([{"path": "a", "weight": 0}], "here.chat.0.weight = 0: "),
         (["a", {"weight": 1.0}], "here.chat.1.path is missing"),
-        ([{"path": "a", "weight": 1}, "b"], "here: chat.1 has no weight, and others have. Give every source one, or n"),
+        ([{"path": "a", "weight": 1}, "b"], "here: chat.1 has no weight, but others have one. Give every source a wei"),
         (
             ["a", {"path": "b", "test_share": 0.1}],
-            "here: chat.0.test_share = 0.05, chat.1.test_share = 0.1: a problem of two tables would be in different",
+            "here: chat.0.test_share = 0.05, chat.1.test_share = 0.1: a problem in two tables would be in different",
         ),
         ({"path": "a", "rname": {}}, "here.chat.rname: unknown key. Did you mean 'rename'?"),
         (5, "here.chat"),
     ],
 )
-def test_wrong_lists(chat: Any, told: str) -> None:
+def test_invalid_lists_of_sources_are_refused(chat: Any, expected: str) -> None:
     with pytest.raises(ParamsError) as caught:
         check(FilesRun, {"path": "d", "chat": chat}, where="here")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_a_list_of_the_hub() -> None:

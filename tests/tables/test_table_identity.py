@@ -51,7 +51,7 @@ def test_only_content_counts(kind: Kind) -> None:
 def test_with_ids_orders_and_names_what_is_missing() -> None:
     frame = table_of("prompts")
     assert with_ids(frame.select(reversed(frame.columns)), "prompts").equals(frame)
-    with pytest.raises(TableError, match="a 'prompts' table needs split, answer; there are id, problem, prompt"):
+    with pytest.raises(TableError, match="a 'prompts' table needs split, answer; it has id, problem, prompt"):
         with_ids(frame.drop("split", "answer"), "prompts")
 
 

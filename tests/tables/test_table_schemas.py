@@ -45,43 +45,43 @@ def test_richer_valid_rows_pass(tmp_path: Path) -> None:
 
 CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("corpus", "text", {"text": " \n"}, "row 2, text = ' \\n': must not be blank"),
-    ("corpus", "text", {"text": "a\x00b"}, "row 2, text = 'a\\x00b': must hold no control characters; remove them"),
-    ("corpus", "text", {"text": LONG}, "must be at most 1,000,000 characters; cut it into documents"),
+    ("corpus", "text", {"text": "a\x00b"}, "row 2, text = 'a\\x00b': must not contain control characters; remove them"),
+    ("corpus", "text", {"text": LONG}, "must be at most 1,000,000 characters; split it into documents"),
     ("corpus", "split", {"split": "test"}, "row 2, split = 'test': must be one of train, heldout"),
     ("corpus", "split", {"split": None}, "row 2, split = None: must not be null"),
     ("corpus", "text", {"text": None}, "row 2, text = None: must not be null"),
-    ("chat", "messages", {"messages": []}, "row 2, messages = []: must hold a turn"),
-    ("chat", "messages", {"messages": user("hi")}, "must end with a turn of the assistant"),
-    ("chat", "messages", {"messages": assistant("hi")}, "must hold a user's turn"),
+    ("chat", "messages", {"messages": []}, "row 2, messages = []: must have a turn"),
+    ("chat", "messages", {"messages": user("hi")}, "must end with a turn of the role assistant"),
+    ("chat", "messages", {"messages": assistant("hi")}, "must have a user turn"),
     ("chat", "messages", {"messages": user(" ") + assistant("a")}, "each content must not be blank"),
     ("chat", "messages", {"messages": user("a") + assistant(None)}, "each content must not be blank"),  # type: ignore[arg-type]
     ("chat", "messages", {"messages": [None, *user("a"), *assistant("b")]}, "each role must be one of system, user"),
     ("chat", "messages", {"messages": [{"role": "bot", "content": "x"}]}, "each role must be one of system, user"),
-    ("chat", "messages", {"messages": user("a\x1b[2J") + assistant("b")}, "no content may hold control characters"),
+    ("chat", "messages", {"messages": user("a\x1b[2J") + assistant("b")}, "no content may contain control characters"),
     ("chat", "messages", {"messages": user(LONG) + assistant("b")}, "each content must be at most 1,000,000"),
     (
         "chat",
         "messages",
         {"messages": [*user("a"), SYSTEM, *assistant("b")]},
-        "only the first turn may be the system's",
+        "only the first turn may have the role system",
     ),
     ("chat", "problem", {"problem": ""}, "row 2, problem = '': must not be blank"),
     ("chat", "problem", {"problem": "p1", "split": "heldout"}, "row 2, problem = 'p1': must be in one split only"),
-    ("prompts", "prompt", {"prompt": user("a") + assistant("b")}, "must end with a turn of the user"),
+    ("prompts", "prompt", {"prompt": user("a") + assistant("b")}, "must end with a turn of the role user"),
     ("prompts", "answer", {"answer": None}, "row 2, answer = None: must not be null"),
     ("prompts", "split", {"split": "dev"}, "must be one of train, heldout, test"),
     ("pairs", "rejected", {"rejected": assistant("3 ")}, "must differ from chosen; drop the pair"),
-    ("pairs", "margin", {"margin": -0.5}, "must be finite and not below 0; 0 stands for unknown"),
-    ("pairs", "chosen", {"chosen": user("x")}, "must end with a turn of the assistant"),
-    ("pairs", "chosen", {"chosen": user("x") + assistant("y")}, "must be one turn; leave the prompt out of it"),
-    ("pairs", "rejected", {"rejected": []}, "row 2, rejected = []: must hold a turn"),
+    ("pairs", "margin", {"margin": -0.5}, "must be finite and not below 0; use 0 for unknown"),
+    ("pairs", "chosen", {"chosen": user("x")}, "must end with a turn of the role assistant"),
+    ("pairs", "chosen", {"chosen": user("x") + assistant("y")}, "must be one turn; remove the prompt from it"),
+    ("pairs", "rejected", {"rejected": []}, "row 2, rejected = []: must have a turn"),
     ("feedback", "completion", {"completion": assistant("")}, "each content must not be blank"),
     ("feedback", "label", {"label": None}, "row 2, label = None: must not be null"),
     (
         "rollouts",
         "completion_ids",
         {"completion_ids": [], "mask": [], "logps": []},
-        "must hold a token; keep the stop token",
+        "must have a token; keep the stop token",
     ),
     (
         "rollouts",
@@ -102,16 +102,18 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("rollouts", "sample", {"sample": 1}, "samples of one (policy, prompt_id, greedy) must be numbered 0..n-1"),
     ("rollouts", "policy", {"policy": ""}, "row 2, policy = '': must not be blank"),
     ("rollouts", "prompt_id", {"prompt_id": " "}, "row 2, prompt_id = ' ': must not be blank"),
-    ("rollouts", "prompt_id", {"problem": "other"}, "must name one problem; take both from the prompts table"),
+    ("rollouts", "prompt_id", {"problem": "other"}, "must belong to one problem; take both from the prompts table"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "column", "change", "told"), CASES)
-def test_rule(kind: Kind, column: str, change: dict[str, Any], told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "column", "change", "expected"), CASES)
+def test_a_broken_rule_is_reported_with_row_value_and_fix(
+    kind: Kind, column: str, change: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
     message = assert_rejects(table_of(kind, {2: change}), kind, tmp_path)
     assert message.startswith(f"{tmp_path}/{kind}.parquet: ")
     assert f"row 2, {column} = " in message
-    assert told in message
+    assert expected in message
     assert message.endswith(str(rejected_path(tmp_path / f"{kind}.parquet")))
     assert max(len(line) for line in message.splitlines()[1:]) < 400
     rejected = pl.read_parquet(rejected_path(tmp_path / f"{kind}.parquet"))
@@ -137,9 +139,9 @@ def test_every_rule_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"), [("length", 0, "length = 0: must be at least 1"), ("logp", NAN, "logp = nan: must")]
+    ("name", "value", "expected"), [("length", 0, "length = 0: must be at least 1"), ("logp", NAN, "logp = nan: must")]
 )
-def test_rollouts_without_text_have_figures(name: str, value: float, told: str, tmp_path: Path) -> None:
+def test_rollouts_without_text_have_figures(name: str, value: float, expected: str, tmp_path: Path) -> None:
     rows = table_of("rollouts").with_columns(
         pl.lit(None).cast(COLUMNS["rollouts"][one]).alias(one) for one in ROLLOUT_TEXT
     )
@@ -149,10 +151,10 @@ def test_rollouts_without_text_have_figures(name: str, value: float, told: str, 
     told_by = with_ids(rows.with_columns(length=pl.lit(3, pl.Int64()), logp=-1.5), "rollouts")
     assert check_table(told_by, "rollouts", tmp_path / "r.parquet").equals(told_by)
     wrong = told_by.with_columns(pl.lit(value).cast(told_by.schema[name]).alias(name))
-    assert told in assert_rejects(wrong, "rollouts", tmp_path)
+    assert expected in assert_rejects(wrong, "rollouts", tmp_path)
 
 
-def test_ids(kind: Kind, tmp_path: Path) -> None:
+def test_wrong_and_repeated_ids_are_refused(kind: Kind, tmp_path: Path) -> None:
     frame = table_of(kind)
     wrong = frame.with_columns(id=pl.Series(["0" * 16, *frame["id"][1:]]))
     assert "row 0, id = '0000000000000000': must be the hash of " in assert_rejects(wrong, kind, tmp_path)
@@ -160,32 +162,32 @@ def test_ids(kind: Kind, tmp_path: Path) -> None:
     message = assert_rejects(double, kind, tmp_path)
     assert "row 1, id = " in message
     assert "row 4, id = " in message
-    assert "must be unique; keep one row per id" in message
+    assert "must be unique; remove duplicate rows" in message
 
 
-def test_incomplete_group(tmp_path: Path) -> None:
+def test_an_incomplete_group_of_samples_is_refused(tmp_path: Path) -> None:
     message = assert_rejects(table_of("rollouts", rows=5), "rollouts", tmp_path)
     assert "1 failure in 1 of 5 rows" in message
     assert "row 4, sample = 0: groups of one policy must have the same number of samples" in message
 
 
-def test_greedy_and_sampled_groups_are_counted_apart(tmp_path: Path) -> None:
+def test_greedy_and_sampled_groups_may_have_different_sizes(tmp_path: Path) -> None:
     greedy = {4: {"greedy": True, "sample": 0}}
     check_table(table_of("rollouts", greedy, rows=5), "rollouts", tmp_path / "r.parquet")
 
 
-def test_structure_failures_are_told_all_at_once(tmp_path: Path) -> None:
+def test_all_wrong_columns_are_reported_at_once(tmp_path: Path) -> None:
     frame = table_of("prompts").rename({"answer": "anwser"}).with_columns(pl.lit(1).alias("problem"))
     message = assert_rejects(frame, "prompts", tmp_path)
     assert "column 'answer' (str) is missing" in message
-    assert "column 'anwser' is not one of a 'prompts' table. Did you mean 'answer'?" in message
+    assert "column 'anwser' does not belong in a 'prompts' table. Did you mean 'answer'?" in message
     assert "column 'problem' has the type int32, not str" in message
     assert list(tmp_path.iterdir()) == []
 
 
 def test_column_order_and_turn_fields(tmp_path: Path) -> None:
     frame = table_of("corpus").select("split", "id", "text")
-    assert "is not in its place (the order is id, split, text)" in assert_rejects(frame, "corpus", tmp_path)
+    assert "is in the wrong place (the order is id, split, text)" in assert_rejects(frame, "corpus", tmp_path)
     swapped = pl.List(pl.Struct({"content": pl.String, "role": pl.String}))
     frame = table_of("chat").with_columns(pl.col("messages").cast(swapped))
     expected = "has the type list[struct{content: str, role: str}], not list[struct{role: str, content: str}]"
@@ -196,7 +198,7 @@ def test_empty_table(kind: Kind, tmp_path: Path) -> None:
     assert f"the '{kind}' table has no rows" in assert_rejects(table_of(kind).clear(), kind, tmp_path)
 
 
-def test_all_failures_are_listed_fairly_and_counted(tmp_path: Path) -> None:
+def test_failures_of_every_rule_are_listed_and_all_are_counted(tmp_path: Path) -> None:
     changes = {n: {"text": " "} if n != 20 else {"split": "nowhere"} for n in range(30)}
     changes = {n: {**change, "text": " " * (n + 1)} if n != 20 else change for n, change in changes.items()}
     message = assert_rejects(table_of("corpus", changes, rows=40), "corpus", tmp_path)
@@ -206,14 +208,14 @@ def test_all_failures_are_listed_fairly_and_counted(tmp_path: Path) -> None:
     assert "and 20 more" in message
 
 
-def test_rejected_file_holds_rows_and_reasons_and_goes_away(tmp_path: Path) -> None:
+def test_rejected_rows_are_in_a_file_that_a_valid_table_removes(tmp_path: Path) -> None:
     target = tmp_path / "pairs.parquet"
     bad = table_of("pairs", {1: {"rejected": assistant("2"), "split": "x"}, 3: {"rejected": assistant("4")}})
     message = assert_rejects(bad, "pairs", tmp_path)
     assert "3 failures in 2 of 4 rows" in message
     rejected = pl.read_parquet(rejected_path(target))
     assert rejected["row"].to_list() == [1, 3]
-    assert rejected["reason"][0] == "split must be one of train, heldout; name one of them; " + rejected["reason"][1]
+    assert rejected["reason"][0] == "split must be one of train, heldout; rename it; " + rejected["reason"][1]
     assert rejected["reason"][1] == "rejected must differ from chosen; drop the pair"
     assert rejected.drop("row", "reason").equals(bad[[1, 3]])
     check_table(table_of("pairs"), "pairs", target)
@@ -230,10 +232,10 @@ def test_validation_cannot_be_switched_off(tmp_path: Path, monkeypatch: pytest.M
 
 def test_disjoint_across_tables() -> None:
     chat, prompts = table_of("chat"), table_of("prompts", {1: {"split": "test"}})
-    with pytest.raises(TableError, match="1 of the problems are in more than one split") as caught:
+    with pytest.raises(TableError, match="1 problem is in more than one split") as caught:
         check_disjoint({"chat": chat, "prompts": prompts})
     assert "problem 'p1' is in train (chat), test (prompts)" in str(caught.value)
     check_disjoint({"chat": chat, "prompts": table_of("prompts"), "rollouts": table_of("rollouts")})
     twins = {split: table_of("corpus").with_columns(split=pl.lit(split)) for split in SPLITS["corpus"]}
-    with pytest.raises(TableError, match="4 of the ids are in more than one split"):
+    with pytest.raises(TableError, match="4 ids are in more than one split"):
         check_disjoint(twins)

@@ -108,33 +108,33 @@ def test_killed_writer_leaves_the_old_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
-        (b"", "this is no parquet file"),
+        (b"", "not a parquet file"),
         (b"PAR1", "the file is cut off"),
         (b"PAR1PAR1", "the file is cut off"),
-        (b"id,split,text\n1,train,a\n", "this is no parquet file (it begins with b'id,s', not with b'PAR1')"),
+        (b"id,split,text\n1,train,a\n", "not a parquet file (it begins with b'id,s', not with b'PAR1')"),
         (b"PAR1" + b"\xff" * 40 + b"PAR1", "parquet cannot be decoded"),
         (b"PAR1" + b"\x00" * 40 + b"\xff\xff\xff\x7fPAR1", "parquet cannot be decoded"),
     ],
 )
-def test_no_parquet(content: bytes, told: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_refused(content: bytes, expected: str, tmp_path: Path) -> None:
     target = tmp_path / "corpus.parquet"
     target.write_bytes(content)
     with pytest.raises(TableError) as caught:
         read_table(target, "corpus")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert str(caught.value).endswith("which finds and removes what is damaged, then `dvc repro`")
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(TableError, match=r"nothing.parquet: table not found. Run the stage that makes it"):
         read_table(tmp_path / "nothing.parquet", "corpus")
-    with pytest.raises(TableError, match="this is a folder, not a table"):
+    with pytest.raises(TableError, match="it is a folder, not a table"):
         read_table(tmp_path, "corpus")
 
 
-def test_text_that_is_no_utf8(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     frame = table_of("corpus")
     bad = pa.array([b"\xff\xfe", b"a", b"b", b"c"], type=pa.binary()).view(pa.string())
     strings = {name: pa.array(frame[name].to_list(), type=pa.string()) for name in ("id", "split")}
@@ -144,7 +144,9 @@ def test_text_that_is_no_utf8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_damage_is_an_error_or_harmless(seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_random_damage_is_an_error_or_changes_nothing(
+    seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Flipped, cut, zeroed or inserted bytes: a TableError, or (in unused parts of the footer) the same table."""
     frame, target, rng = table_of("chat", rows=200), tmp_path / "chat.parquet", random.Random(seed)
     write_table(frame, target, "chat")

@@ -62,7 +62,7 @@ def test_a_task_of_the_users_own_generates_tables() -> None:
     ("settings", "said"),
     [
         ({"task": "two_stop"}, "data.tasks.counted.task = 'two_stop' is unknown. Did you mean 'two_step'?"),
-        ({}, "data.tasks.counted names no task. Give it one of: two_step"),
+        ({}, "data.tasks.counted.task is missing. Give one of: two_step"),
         ({"task": "own_count:listening"}, "'own_count:listening' generates no tables. Give the task a generator"),
         ({"task": "own_count:number"}, "'own_count:number' is not a task. Give the name of a Task (docs/tasks.md)"),
         ({"task": "own_count:countin"}, "own_count.py has no 'countin'. Did you mean 'counting'?"),
@@ -80,7 +80,7 @@ def test_a_task_that_cannot_generate_is_refused(settings: dict[str, object], sai
     assert said in str(caught.value)
 
 
-def test_every_task_of_the_library_loads_and_no_name_is_the_plain_one() -> None:
+def test_every_task_of_the_library_loads_and_an_empty_name_is_the_plain_task() -> None:
     assert all(load_task(name).generator for name in TASKS)
     assert load_task("") is PLAIN and PLAIN.generator is None
     with pytest.raises(ParamsError, match=r"task: 'two_stop' is not a task\. Did you mean 'two_step'\?"):

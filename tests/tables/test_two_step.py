@@ -70,7 +70,7 @@ def test_tables_are_valid_and_disjoint(tmp_path: Path) -> None:
     check_disjoint(made)
 
 
-def test_sizes_are_what_was_asked() -> None:
+def test_tables_have_the_requested_sizes() -> None:
     made = tables()
     assert dict(made["corpus"]["split"].value_counts().rows()) == {"train": 1500, "heldout": 40}
     assert dict(made["chat"]["split"].value_counts().rows()) == {"train": 400, "heldout": 30}
@@ -115,7 +115,7 @@ def test_the_split_is_the_problems_own_whatever_the_seed() -> None:
                 assert split == ("test" if u < 0.1 else "heldout" if u < 0.2 else "train")
 
 
-def test_corpus_works_no_problem_outside_the_train_split() -> None:
+def test_the_corpus_solves_no_problem_outside_the_train_split() -> None:
     """Every pair of neighbouring equations in the corpus is read back as the problem that it works."""
     pairs = 0
     for text in tables()["corpus"]["text"]:
@@ -146,10 +146,10 @@ def test_corpus_mixture() -> None:
 
 
 def test_demonstrations_are_mixed_and_right() -> None:
-    told = [
+    expected = [
         (row["problem"], row["messages"][-1]["content"]) for row in tables(n_sft=2000)["chat"].iter_rows(named=True)
     ]
-    for key, text in told:
+    for key, text in expected:
         *working, last = text.split("\n")
         first, second = worked_out(key)
         assert last.removeprefix("#### ") == str(second)
@@ -157,8 +157,8 @@ def test_demonstrations_are_mixed_and_right() -> None:
         assert equations_hold(text)
         if working:
             assert [line.split("=")[1] for line in working] == [str(first), str(second)]
-    terse = sum("=" not in text for _, text in told) / len(told)
-    unmarked = sum("####" not in text for _, text in told) / len(told)
+    terse = sum("=" not in text for _, text in expected) / len(expected)
+    unmarked = sum("####" not in text for _, text in expected) / len(expected)
     assert 0.46 < terse < 0.54
     assert 0.08 < unmarked < 0.12
     always = two_step(TwoStepParams(**SMALL, terse_share=0.0, unmarked_share=0.0))["chat"]["messages"].to_list()
@@ -171,7 +171,7 @@ def test_every_kind_occurs_in_every_split() -> None:
         assert set(frame.filter(split=split)["kind"]) == set(PROBLEM_KINDS)
 
 
-def test_seeds_turn_what_they_name() -> None:
+def test_each_seed_changes_only_its_own_rows() -> None:
     one, two = tables(), tables(test_seed=5)
     assert one["corpus"].equals(two["corpus"])
     assert one["chat"].equals(two["chat"])
@@ -183,20 +183,20 @@ def test_seeds_turn_what_they_name() -> None:
     assert not one["corpus"].equals(three["corpus"])
 
 
-def test_a_size_does_not_disturb_other_parts() -> None:
+def test_the_size_of_one_table_does_not_change_the_others() -> None:
     one, two = tables(), tables(n_sft=401)
     assert one["corpus"].equals(two["corpus"])
     assert one["prompts"].equals(two["prompts"])
 
 
 @pytest.mark.parametrize(("hash_seed", "threads"), [("1", "1"), ("2", "2")])
-def test_other_processes_draw_the_same(hash_seed: str, threads: str) -> None:
+def test_other_processes_generate_the_same_tables(hash_seed: str, threads: str) -> None:
     code = (
         "from tests.tables.test_two_step import tables\n"
         "print(*(frame['id'].str.join('').item() for frame in tables().values()))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "POLARS_MAX_THREADS": threads, "LC_ALL": "C"}
-    told = subprocess.run(
+    expected = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(posttrain.__file__).parents[1],
         env=environment,
@@ -204,7 +204,7 @@ def test_other_processes_draw_the_same(hash_seed: str, threads: str) -> None:
         text=True,
         check=True,
     ).stdout
-    assert told.split() == [frame["id"].str.join("").item() for frame in tables().values()]
+    assert expected.split() == [frame["id"].str.join("").item() for frame in tables().values()]
 
 
 def test_the_smoke_variant_needs_only_params(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_the_smoke_variant_needs_only_params(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         (
             {"n_test": 5000},
@@ -231,14 +231,14 @@ def test_the_smoke_variant_needs_only_params(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_too_much_asked(changes: dict[str, float], told: str) -> None:
+def test_more_problems_than_exist_are_refused(changes: dict[str, float], expected: str) -> None:
     with pytest.raises(ParamsError) as caught:
         two_step(TwoStepParams(**{**SMALL, **changes}))
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"heldout_share": 0.4, "test_share": 0.4}, "heldout_share + test_share must be at most 0.5"),
         ({"worked_share": 0.9}, "worked_share + bare_share + chained_share must be at most 1"),
@@ -246,7 +246,7 @@ def test_too_much_asked(changes: dict[str, float], told: str) -> None:
         ({"seed": -1}, "prepare.two_step.seed = -1"),
     ],
 )
-def test_contradictory_params(changes: dict[str, float], told: str) -> None:
+def test_contradictory_params(changes: dict[str, float], expected: str) -> None:
     with pytest.raises(ParamsError) as caught:
         check(TwoStepParams, changes, where="prepare.two_step")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)

@@ -196,9 +196,9 @@ def test_qwen3_trains_calls_and_their_thinking_and_no_tool() -> None:
     assert [*row.prompt, *row.rest] == theirs[: len(row)]
 
 
-@pytest.mark.parametrize(("nth", "told"), [(1, "leaves out the tool calls of turn 2"), (2, "roles must alternate")])
-def test_templates_without_tools_refuse_them(nth: int, told: str) -> None:
+@pytest.mark.parametrize(("nth", "expected"), [(1, "leaves out the tool calls of turn 2"), (2, "roles must alternate")])
+def test_templates_without_tools_refuse_them(nth: int, expected: str) -> None:
     messages = [*talk(["Weather?"]), {"role": "assistant", "content": "", "tool_calls": [CALL]}]
     messages += [{"role": "tool", "content": "rain"}, {"role": "assistant", "content": "Rain."}]
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=expected):
         loaded(FAMILIES[nth]).conversations([Conversation(messages)], "all")

@@ -35,7 +35,7 @@ from posttrain.tasks.two_step.text import (
 )
 
 _TRIES: Final = 200
-"""Draws in a row that may repeat an earlier document before the generator says that it has run dry."""
+"""Consecutive draws that may repeat an earlier document before the generator gives up."""
 
 
 class TwoStepParams(Params):
@@ -137,8 +137,12 @@ class _Task:
         rng, p = self._stream("chat", split), self.params
         for problem in self._draw(rng, split, size, "n_sft" if split == "train" else "n_sft_heldout"):
             asked = {"role": "user", "content": question(rng, problem)}
-            told = demonstration(rng, problem, terse_share=p.terse_share, unmarked_share=p.unmarked_share)
-            yield {"split": split, "problem": problem.key, "messages": [asked, {"role": "assistant", "content": told}]}
+            answer = demonstration(rng, problem, terse_share=p.terse_share, unmarked_share=p.unmarked_share)
+            yield {
+                "split": split,
+                "problem": problem.key,
+                "messages": [asked, {"role": "assistant", "content": answer}],
+            }
 
     def _document(self, rng: random.Random) -> str:
         p, u = self.params, rng.random()

@@ -1,4 +1,4 @@
-"""How the miniature's problems are told: questions, demonstrations and pretraining documents in several phrasings."""
+"""The miniature's problems as text: questions, demonstrations and pretraining documents in several phrasings."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def terse_document(rng: random.Random, problem: Problem) -> str:
 
 
 def narrated_document(rng: random.Random, step: Step) -> str:
-    """One step told in words and as an equation."""
+    """One step in words and as an equation."""
     name, things = rng.choice(_NAMES), rng.choice(_THINGS)
     if step.operator == "*":
         holders = rng.choice(_HOLDERS)
@@ -87,7 +87,7 @@ def narrated_document(rng: random.Random, step: Step) -> str:
 
 
 def chained_document(steps: list[Step]) -> str:
-    """Equations of which each goes on from the one before."""
+    """Equations, each of which continues from the result of the one before."""
     return "\n".join(str(step) for step in steps)
 
 

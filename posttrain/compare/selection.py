@@ -1,4 +1,4 @@
-"""What the names on the command line stand for: runs of the workspace, experiments, sweeps."""
+"""Selects what is compared: the policies, experiments and sweeps that the command line names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from posttrain.compare.evaluated import EvaluatedPolicy, Score, check_same_prompts, read_evaluated
 from posttrain.compare.experiments import Experiment, experiments, fetch, named, settings_of
-from posttrain.compare.measured import Measured, Score, check_same_prompts, read_measured
 from posttrain.compare.settings import Flat, differing
 from posttrain.errors import PipelineError
 from posttrain.params import PARAMS_FILE, did_you_mean, read
@@ -15,13 +15,13 @@ from posttrain.report.lineage import flattened
 from posttrain.stage_table import Settings, policies, section_of
 
 WORKSPACE = "workspace"
-"""The files as they lie here; `dvc metrics diff` calls them so too."""
+"""The files of the workspace; `dvc metrics diff` has the same name for them."""
 
 
-def choose(names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = ()) -> list[Measured]:
-    """All that the names stand for, each training once; without names every policy of the workspace.
+def select(names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = ()) -> list[EvaluatedPolicy]:
+    """The evaluated policies that the names stand for, each once; without names every policy of the workspace.
 
-    `tasks`: measured on the prompts of these tasks alone.
+    `tasks`: only the prompts of these tasks count.
     """
     settings = read()
     labels = policies(settings)
@@ -29,16 +29,16 @@ def choose(names: Sequence[str], policy: str | None, score: Score, tasks: Sequen
     others = [name for name in names if name not in labels]
     known = experiments() if [name for name in others if name != WORKSPACE] else []
     found = {one.name: one for name in others if name != WORKSPACE for one in _found(name, known, list(labels))}
-    measured = [read_measured(Path(), label, label, score, tasks) for label in dict.fromkeys(here)]
+    measured = [read_evaluated(Path(), label, label, score, tasks) for label in dict.fromkeys(here)]
     if others:
         flat = [settings_of(one) for one in found.values()] + ([flattened(settings)] if WORKSPACE in others else [])
         chosen = policy or _policy(flat, here, settings)
         if WORKSPACE in others:
-            measured.append(read_measured(Path(), WORKSPACE, chosen, score, tasks))
+            measured.append(read_evaluated(Path(), WORKSPACE, chosen, score, tasks))
         measured += [_read(one, chosen, score, tasks) for one in found.values()]
     if not measured:
         fix = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
-        raise PipelineError(what="there is nothing to compare", where=PARAMS_FILE, fix=fix)
+        raise PipelineError(what="nothing to compare", where=PARAMS_FILE, fix=fix)
     check_same_prompts(measured)
     return measured
 
@@ -53,7 +53,7 @@ def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> 
 
 
 def _policy(flat: Sequence[Flat], here: Sequence[str], settings: Settings) -> str:
-    """The policy to look at: the one named with the experiments, or the one whose run their settings differ in."""
+    """The policy to compare: the one named with the experiments, or the one whose settings differ between them."""
     labels = policies(settings)
     if len(set(here)) == 1:
         return here[0]
@@ -65,10 +65,10 @@ def _policy(flat: Sequence[Flat], here: Sequence[str], settings: Settings) -> st
     if len(own) == 1 and len(touched) == 1:
         return own[0]
     what = "the experiments differ in more than one run" if touched else "the experiments have equal settings"
-    fix = f"Say which policy to look at: --policy, one of {', '.join(own or labels)}"
+    fix = f"Say which policy to compare: --policy, one of {', '.join(own or labels)}"
     raise PipelineError(what=what, where="compare", fix=fix)
 
 
-def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> Measured:
+def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> EvaluatedPolicy:
     with tempfile.TemporaryDirectory() as folder:
-        return read_measured(fetch(experiment, policy, Path(folder)), experiment.name, policy, score, tasks)
+        return read_evaluated(fetch(experiment, policy, Path(folder)), experiment.name, policy, score, tasks)

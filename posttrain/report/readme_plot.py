@@ -13,7 +13,7 @@ from posttrain.workspace import plot_path
 
 WIDTH, HEIGHT, REACH = 330, 210, 4
 COLOURS = ("#6b7280", "#0b6bb5", "#c2570c", "#12855e", "#a8378b", "#8a6a00", "#2f8fb8", "#6a4fc4")
-"""Those of the page in its light theme."""
+"""The colours of the page's light theme."""
 
 Spec = dict[str, Any]
 

@@ -13,19 +13,19 @@ from posttrain.digests import file_digest, recorded
 from posttrain.stage_table import STAGES
 from posttrain.user_text import cache_folder, remotes
 from posttrain.where.copies import blobs, cached_runs, experiments, objects
+from posttrain.where.query import Query, parse_query, texts_of
 from posttrain.where.runs import affected
 from posttrain.where.search import in_file, table_rows, workspace_files
-from posttrain.where.wanted import Wanted, asked, texts_of
 from posttrain.workspace import checkpoint_path, model_path
 
 LISTED = 5
 TOKENS = Path(".dvc/tmp/tokens")
-_NOTHING = "nothing here holds it"
+_NOTHING = "no copy found"
 
 
 @dataclass
-class Found:
-    """Where a row is. Paths are relative to the workspace."""
+class RowCopies:
+    """All copies of a row. Paths are relative to the workspace."""
 
     ids: Sequence[str]
     texts: Sequence[str]
@@ -54,59 +54,59 @@ class Found:
 
 def where(row: str, form: Literal["words", "json"]) -> str:
     """Every copy of the row, in words or as JSON."""
-    found = find(row)
-    return json.dumps(asdict(found), indent=2, ensure_ascii=False) if form == "json" else "\n".join(_lines(found))
+    copies = find_copies(row)
+    return json.dumps(asdict(copies), indent=2, ensure_ascii=False) if form == "json" else "\n".join(_lines(copies))
 
 
-def find(row: str) -> Found:
+def find_copies(row: str) -> RowCopies:
     """Look for a row by its id, by FILE:LINE or by a piece of its text."""
-    wanted = _completed(asked(row))
-    found, lock, cache = Found(wanted.ids, wanted.texts), recorded(), cache_folder()
+    query = _completed(parse_query(row))
+    copies, lock, cache = RowCopies(query.ids, query.texts), recorded(), cache_folder()
     for file in workspace_files(Path(), cache):
-        if rows := in_file(file, wanted):
-            found.files[str(file)] = rows
-    found.tracked = _tracked(found.files)
+        if rows := in_file(file, query):
+            copies.files[str(file)] = rows
+    copies.tracked = _tracked(copies.files)
 
-    stored = objects(cache / "files/md5", wanted)
+    stored = objects(cache / "files/md5", query)
     names = _names(lock, cache)
-    found.cache = {str(file): names.get(digest, "") for digest, file in stored.files.items()}
-    digests = stored.digests | {file_digest(Path(one)) for one in found.files}
-    found.cached_runs = [str(file) for file in cached_runs(cache / "runs", digests)]
-    found.commits = blobs(wanted)
-    found.experiments = experiments(digests)
+    copies.cache = {str(file): names.get(digest, "") for digest, file in stored.files.items()}
+    digests = stored.digests | {file_digest(Path(one)) for one in copies.files}
+    copies.cached_runs = [str(file) for file in cached_runs(cache / "runs", digests)]
+    copies.commits = blobs(query)
+    copies.experiments = experiments(digests)
     for name, url in remotes().items():
         if "://" not in url:
-            found.remote |= {str(file): name for file in objects(Path(url, "files/md5"), wanted).files.values()}
+            copies.remote |= {str(file): name for file in objects(Path(url, "files/md5"), query).files.values()}
         else:
-            found.not_searched[name] = url
+            copies.not_searched[name] = url
 
-    found.runs = affected(lock, digests, found.files)
-    made = [one for name in found.runs if (one := _model(name))]
-    found.models = [str(model_path(one)) for one in made if model_path(one).exists()]
-    found.checkpoints = [str(checkpoint_path(one)) for one in made if any(checkpoint_path(one).glob("*"))]
-    if any(one.startswith("data/") for one in (*found.files, *found.cache.values())) and any(TOKENS.glob("*")):
-        found.tokens = [str(TOKENS)]
-    return found
+    copies.runs = affected(lock, digests, copies.files)
+    made = [one for name in copies.runs if (one := _model(name))]
+    copies.models = [str(model_path(one)) for one in made if model_path(one).exists()]
+    copies.checkpoints = [str(checkpoint_path(one)) for one in made if any(checkpoint_path(one).glob("*"))]
+    if any(one.startswith("data/") for one in (*copies.files, *copies.cache.values())) and any(TOKENS.glob("*")):
+        copies.tokens = [str(TOKENS)]
+    return copies
 
 
-def _completed(wanted: Wanted) -> Wanted:
-    """With the ids of the table rows that hold it; for an id alone, with the texts of its row."""
-    rows = table_rows(wanted, Path("data"))
-    ids = dict.fromkeys([*wanted.ids, *(row["id"] for row in rows if "id" in row)])
-    return replace(wanted, ids=tuple(ids), texts=wanted.texts or texts_of(rows))
+def _completed(query: Query) -> Query:
+    """The query with the ids of matching table rows; for an id alone, with the texts of its row."""
+    rows = table_rows(query, Path("data"))
+    ids = dict.fromkeys([*query.ids, *(row["id"] for row in rows if "id" in row)])
+    return replace(query, ids=tuple(ids), texts=query.texts or texts_of(rows))
 
 
 def _names(lock: Mapping[str, Any], cache: Path) -> dict[str, str]:
     """Digest -> path of every file that dvc.lock names, those in folders among them."""
     from posttrain.digests import listed
 
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for out in (out for entry in lock.values() for out in entry.get("outs", ())):
         digest = str(out.get("md5", ""))
-        found[digest] = out["path"]
+        paths[digest] = out["path"]
         for one in listed(cache / "files/md5" / digest[:2] / digest[2:]) if digest.endswith(".dir") else ():
-            found[one["md5"]] = f"{out['path']}/{one['relpath']}"
-    return found
+            paths[one["md5"]] = f"{out['path']}/{one['relpath']}"
+    return paths
 
 
 def _model(stage: str) -> str | None:
@@ -120,40 +120,39 @@ def _tracked(files: Mapping[str, Any]) -> list[str]:
     return [one for one in files if one in known]
 
 
-def _lines(found: Found) -> Iterator[str]:
-    yield f"looked for: {'; '.join(_few([*found.ids, *(repr(text[:60]) for text in found.texts)]))}"
-    told = [*_copies(found), *_runs(found)]
-    yield from told or [_NOTHING]
-    for name, url in found.not_searched.items():
+def _lines(copies: RowCopies) -> Iterator[str]:
+    yield f"looked for: {'; '.join(_few([*copies.ids, *(repr(text[:60]) for text in copies.texts)]))}"
+    yield from [*_copies(copies), *_runs(copies)] or [_NOTHING]
+    for name, url in copies.not_searched.items():
         yield f"not searched: the remote {name} ({url})"
 
 
-def _copies(found: Found) -> Iterator[str]:
-    for file, places in found.files.items():
+def _copies(copies: RowCopies) -> Iterator[str]:
+    for file, places in copies.files.items():
         unit = "row" if file.endswith(".parquet") else "line"
-        kept = ", in git" if file in found.tracked else ""
-        yield f"file: {file} {unit} {', '.join(_few(list(map(str, places))))}{kept}"
-    for file in found.tokens:
-        yield f"token ids: {file} holds those of whole tables"
-    for file in found.checkpoints:
+        tracked = ", in git" if file in copies.tracked else ""
+        yield f"file: {file} {unit} {', '.join(_few(list(map(str, places))))}{tracked}"
+    for file in copies.tokens:
+        yield f"token ids: {file} has those of whole tables"
+    for file in copies.checkpoints:
         yield f"checkpoints: {file}"
-    for file, path in found.cache.items():
-        yield f"cache: {file} ({path or 'not of the dvc.lock of now'})"
-    for file in found.cached_runs:
-        yield f"run cache: {file} names such an object, and holds no text"
-    for file, name in found.remote.items():
+    for file, path in copies.cache.items():
+        yield f"cache: {file} ({path or 'not in the current dvc.lock'})"
+    for file in copies.cached_runs:
+        yield f"run cache: {file} names such an object, but has no text"
+    for file, name in copies.remote.items():
         yield f"remote {name}: {file}"
-    for path, commits in found.commits.items():
+    for path, commits in copies.commits.items():
         yield f"git: {path} in {', '.join(_few(commits)) or 'no commit'}"
-    for name in found.experiments:
+    for name in copies.experiments:
         yield f"experiment: {name}"
 
 
-def _runs(found: Found) -> Iterator[str]:
-    for name, through in found.runs.items():
+def _runs(copies: RowCopies) -> Iterator[str]:
+    for name, through in copies.runs.items():
         yield f"has read it, must run again: {name} (through {through})"
-    for model in found.models:
-        yield f"model that has learned from it: {model}"
+    for model in copies.models:
+        yield f"model trained on it: {model}"
 
 
 def _few(words: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Why the Hugging Face Hub gave nothing, and what to do about it; no message ever holds the token."""
+"""Explains errors of the Hugging Face Hub in one line with a fix; no message contains the token."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _COPY = {
 
 
 def hub_error(error: BaseException, repo: Repo, name: str, revision: str, where: str) -> DataError | ModelError:
-    """What a failure of the Hub's libraries means, as one line."""
+    """The error of a Hub library as one of our errors."""
     what, fix = _explained(list(_chain(error)), repo, name, revision)
     return (DataError if repo == "dataset" else ModelError)(what=what, where=where, fix=fix)
 
 
 def unreachable(error: BaseException) -> bool:
-    """Whether the Hub was not asked, or did not answer at all."""
+    """Whether the Hub could not be reached, or was not contacted."""
     return any(isinstance(one, ConnectionError | TimeoutError) or _transport(one) for one in _chain(error))
 
 
@@ -67,7 +67,7 @@ def _explained(chain: list[BaseException], repo: Repo, name: str, revision: str)
         what = f"{cause}, and commit {revision[:7]} of the {noun} '{name}' is not in the cache"
         return what, f"Run once {'without it' if _offline() else 'with a network'}, or {_COPY[repo]}"
     return (
-        f"the {noun} '{name}' cannot be loaded ({_told(chain[0])})",
+        f"the {noun} '{name}' cannot be loaded ({_safe_message(chain[0])})",
         f"Check its name and its files on the Hub, or {_COPY[repo]}",
     )
 
@@ -84,7 +84,7 @@ def _transport(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what led to it."""
+    """The error and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -92,8 +92,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _told(error: BaseException) -> str:
-    """The first line of the message, without the token, which a header that is refused is shown with."""
+def _safe_message(error: BaseException) -> str:
+    """The first line of the message with the token removed; errors about headers quote it."""
     from huggingface_hub import get_token
 
     text = str(error).strip() or type(error).__name__

@@ -1,4 +1,4 @@
-"""The figures of an evaluation, from scored rollouts."""
+"""The metrics of an evaluation, computed from scored rollouts."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ from posttrain.user_code import place_in_workspace
 NOT_MEASURED = "the score is not measured, as no completion has an answer that can be read and compared"
 
 
-def measured(reward: RewardSum, sampled: Sequence[Rollout], greedy: Sequence[Rollout], seed: int) -> dict[str, float]:
+def evaluation_metrics(
+    reward: RewardSum, sampled: Sequence[Rollout], greedy: Sequence[Rollout], seed: int
+) -> dict[str, float]:
     """The score with its interval over prompts, the parts of the reward, and what the task measures."""
-    outcomes = [reward.total(one) for one in sampled]
-    each = np.array(outcomes).reshape(len(greedy), -1)
+    scores = [reward.total(one) for one in sampled]
+    each = np.array(scores).reshape(len(greedy), -1)
     samples = each.shape[1]
     per_prompt: Floats = each.mean(axis=1)
     low, high = interval(per_prompt, seed=seed)
     metrics = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
-    if set(outcomes) <= {0.0, 1.0}:
+    if set(scores) <= {0.0, 1.0}:
         for k in sorted({1, samples}):
             metrics[f"pass_at_{k}"] = float(pass_at_k(samples, each.sum(axis=1), k).mean())
     metrics["greedy"] = float(np.mean([reward.total(one) for one in greedy]))
@@ -46,35 +48,35 @@ def measured(reward: RewardSum, sampled: Sequence[Rollout], greedy: Sequence[Rol
         "parsed": float(np.mean([status(reward, one) == "ok" for one in sampled])),
         "truncated": float(np.mean([one.truncated for one in sampled])),
         "length": float(np.mean([len(one.logps) for one in sampled])),
-        **_of_task(sampled, outcomes),
+        **_task_metrics(sampled, scores),
     }
 
 
 def status(reward: RewardSum, rollout: Rollout) -> str:
-    """ok where every reward that counts could judge it, otherwise the first that could not."""
+    """ok if every reward that counts could score it, otherwise the first other status."""
     found = [rollout.scores[name].status for name in weights(reward.terms)]
     return next((one for one in found if one != "ok"), "ok")
 
 
-def _of_task(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:
-    """The figures of the task that all prompts belong to; of several tasks each one's score."""
+def _task_metrics(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, float]:
+    """The metrics of the task if all prompts have the same one; for several tasks the score of each."""
     names = dict.fromkeys(one.prompt.task for one in rollouts)
     found: dict[str, float] = {}
     for name in names:
-        mine = [place for place, one in enumerate(rollouts) if one.prompt.task == name]
-        theirs = [outcomes[place] for place in mine]
-        figures = _figures(name, [rollouts[place] for place in mine], theirs)
-        found |= figures if len(names) == 1 else {f"score_{name or 'other'}": float(np.mean(theirs))}
+        members = [place for place, one in enumerate(rollouts) if one.prompt.task == name]
+        member_scores = [scores[place] for place in members]
+        figures = _figures(name, [rollouts[place] for place in members], member_scores)
+        found |= figures if len(names) == 1 else {f"score_{name or 'other'}": float(np.mean(member_scores))}
     return found
 
 
-def _figures(name: str, rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:
-    """What the task measures, as finite numbers."""
+def _figures(name: str, rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, float]:
+    """The task's own metrics, checked to be finite numbers."""
     try:
-        found = {str(key): float(value) for key, value in load_task(name).metrics(rollouts, outcomes).items()}
+        found = {str(key): float(value) for key, value in load_task(name).metrics(rollouts, scores).items()}
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
         what = f"its metrics raised {type(error).__name__}: {error}{place_in_workspace(error)}"
-        fix = "Fix the task; metrics are a mapping of names to numbers"
+        fix = "Fix the task: metrics returns a mapping of names to numbers"
         raise DataError(what=what, where=f"task '{name}'", fix=fix) from error
     if odd := [key for key, value in found.items() if not math.isfinite(value)]:
         what = f"its metrics {', '.join(odd)} are not finite"
@@ -84,25 +86,25 @@ def _figures(name: str, rollouts: Sequence[Rollout], outcomes: Sequence[float]) 
 
 @phase("score")
 @torch.no_grad()
-def divergence(
+def kl_to_reference(
     model: Any, reference: Path, rollouts: Sequence[Rollout], temperature: float, runtime: Runtime
 ) -> dict[str, float]:
     """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3."""
-    other = load_policy(reference).to(runtime.device)
+    reference_model = load_policy(reference).to(runtime.device)
     rows = [one.row for one in rollouts]
     k1, k3 = torch.zeros(2, dtype=torch.float64, device=runtime.device)
-    for part in micro_batches([len(row) for row in rows], list(range(len(rows))), 16_384):
-        packed = pack([rows[i] for i in part]).to(runtime.device)
+    for micro_batch in micro_batches([len(row) for row in rows], list(range(len(rows))), 16_384):
+        packed = pack([rows[i] for i in micro_batch]).to(runtime.device)
         with runtime.autocast():
-            ours, _ = score_tokens(model, packed, temperature)
-            theirs, _ = score_tokens(other, packed, temperature)
-        gap = (theirs - ours).double()
-        k1, k3 = k1 - gap.sum(), k3 + (gap.expm1() - gap).sum()
+            policy_logp, _ = score_tokens(model, packed, temperature)
+            reference_logp, _ = score_tokens(reference_model, packed, temperature)
+        log_ratio = (reference_logp - policy_logp).double()
+        k1, k3 = k1 - log_ratio.sum(), k3 + (log_ratio.expm1() - log_ratio).sum()
     return {"kl_k1": float(k1) / len(rows), "kl_k3": float(k3) / len(rows)}
 
 
 def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], *, greedy: bool) -> pl.DataFrame:
-    """Scored rollouts as a table, but for the ids."""
+    """Scored rollouts as a table without ids."""
     scores = [
         [{"name": name, "value": score.value, "status": score.status} for name, score in one.scores.items()]
         for one in rollouts
@@ -117,7 +119,7 @@ def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], 
             "prompt": [[dict(turn) for turn in one.prompt.messages] for one in rollouts],
             "answer": [one.prompt.answer for one in rollouts],
             "task": [one.prompt.task for one in rollouts],
-            "completion": [_written(one) for one in rollouts],
+            "completion": [_completion_text(one) for one in rollouts],
             "completion_ids": [list(one.row.rest) for one in rollouts],
             "mask": [[True] * len(one.row.rest) if one.row.mask is None else list(one.row.mask) for one in rollouts],
             "logps": pl.Series([list(one.logps) for one in rollouts], dtype=pl.List(pl.Float32)),
@@ -129,15 +131,15 @@ def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], 
     )
 
 
-def _written(rollout: Rollout) -> str:
-    """The completion; of an episode of several turns all of them, as prompts of several turns are shown."""
+def _completion_text(rollout: Rollout) -> str:
+    """The completion; for an episode of several turns all turns with their roles."""
     if len(rollout.turns) < 2:
         return rollout.text
     return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in rollout.turns)
 
 
 def summary(label: str, metrics: dict[str, float]) -> str:
-    """The line that a person wants to see first."""
+    """The metrics as one printed line."""
     if not metrics["parsed"]:
         return f"{label}: {NOT_MEASURED}, length {metrics['length']:.1f}"
     name = "pass@1" if "pass_at_1" in metrics else "score"

@@ -1,4 +1,4 @@
-"""Which files a path names, and which split each belongs to; nothing outside the workspace is opened."""
+"""The files that a path names, and the split of each; files outside the workspace are not opened."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from posttrain.tables.splits import SPLIT_NAMES
 from posttrain.workspace import is_outside
 
 Parts = dict[str, list[Part]]
-"""The parts of a source by the source's own name of their split."""
+"""The source's name of a split -> its files or Hub tables."""
 
-
-_WILD: Final = frozenset("*?[")
+_WILDCARDS: Final = frozenset("*?[")
 
 
 def matches(path: str, root: Path) -> list[Path] | None:
-    """What a pattern such as `part-*.jsonl` matches outside hidden folders; None where `path` is a name."""
+    """The files that a pattern such as `part-*.jsonl` matches outside hidden folders; None for a plain name."""
     folder, parts = root, list(Path(path).parts)
-    while parts and (not set(parts[0]) & _WILD or (folder / parts[0]).exists()):
+    while parts and (not set(parts[0]) & _WILDCARDS or (folder / parts[0]).exists()):
         folder /= parts.pop(0)
     if not parts:
         return None
@@ -38,27 +37,26 @@ def _hidden(names: Iterable[str]) -> bool:
 
 
 @dataclass
-class Finder:
-    """Finds the files of one source; `ignored` holds what it left aside in a folder."""
+class FileFinder:
+    """Finds the files of one source; `ignored` lists the names in a folder that are not read."""
 
     where: str
     outside_workspace: bool
     ignored: list[str] = field(default_factory=list)
 
     def find(self, path: str, root: Path, names: Collection[str]) -> Parts:
-        """The files that `path` in `root` names, by split; `names` are names of splits beside the usual ones."""
+        """The files that `path` in `root` names, by split; `names` are split names in addition to the usual ones."""
         place = root / path
         if not self.outside_workspace and not Path(os.path.abspath(place)).is_relative_to(os.path.abspath(root)):
-            raise self._error(
-                f"{path} is not in the folder {root}", "Name a file or folder in it, or set outside_workspace: true"
-            )
+            fix = "Give a file or folder in it, or set outside_workspace: true"
+            raise self._error(f"{path} is not in the folder {root}", fix)
         self._check_inside(place)
         if place.is_file():
             files = {"train": [place]}
         elif (matched := matches(path, root)) is not None:
             files = self._by_name(matched, f"no data file matches {place}", names)
         elif not place.is_dir():
-            raise self._error(f"{place} is not found", "Fix the path")
+            raise self._error(f"{place} not found", "Fix the path")
         elif (place / "dataset_dict.json").exists():
             splits = self._listed(place / "dataset_dict.json", "splits")
             files = {name: self._saved(place / name) for name in splits}
@@ -68,13 +66,13 @@ class Finder:
             files = self._by_name(list(place.iterdir()), f"the folder {place} has no data files", names)
         return {name: [self._part(file) for file in some] for name, some in files.items()}
 
-    def _by_name(self, found: list[Path], none: str, names: Collection[str]) -> dict[str, list[Path]]:
-        """Files belong to the first word of their name: `train-00000-of-00002.parquet` to `train`."""
-        shown = sorted(one for one in found if not _hidden([one.name]))
-        files = [one for one in shown if one.suffix.lower() in READERS and not one.is_dir()]
-        self.ignored = [printable(one.name) + "/" * one.is_dir() for one in shown if one not in files]
+    def _by_name(self, paths: list[Path], none: str, names: Collection[str]) -> dict[str, list[Path]]:
+        """Files by the first word of their name: `train-00000-of-00002.parquet` belongs to `train`."""
+        visible = sorted(path for path in paths if not _hidden([path.name]))
+        files = [path for path in visible if path.suffix.lower() in READERS and not path.is_dir()]
+        self.ignored = [printable(path.name) + "/" * path.is_dir() for path in visible if path not in files]
         if not files:
-            raise self._error(none, f"Give it files that end in {_SUFFIXES}; names that begin with . or _ are not read")
+            raise self._error(none, f"Add files that end in {_SUFFIXES}; names that begin with . or _ are not read")
         groups: dict[str, list[Path]] = {}
         for file in files:
             groups.setdefault(file.stem.split("-")[0].split(".")[0], []).append(file)
@@ -104,13 +102,13 @@ class Finder:
         if not file.is_file():
             raise self._error(f"{file} is not a file", "Fix the path")
         if file.suffix.lower() not in READERS:
-            raise self._error(f"{file} is not a known kind of file", f"Give a file that ends in {_SUFFIXES}")
+            raise self._error(f"{file} has an unknown file type", f"Give a file that ends in {_SUFFIXES}")
         return file_part(file)
 
     def _check_inside(self, place: Path) -> None:
         if not self.outside_workspace and is_outside(place):
             fix = "Copy the data into the workspace, or set outside_workspace: true"
-            raise self._error(f"{place} leads out of the workspace", fix)
+            raise self._error(f"{place} is outside the workspace", fix)
 
     def _error(self, what: str, fix: str) -> DataError:
         return DataError(what=printable(what), where=self.where, fix=printable(fix))

@@ -1,4 +1,4 @@
-"""Which results are those of the present params, data and code, and why the others are not."""
+"""Which results are out of date for the current params, data and code, and why."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LONGEST = 300
 
 
 def not_current(labels: Mapping[str, str]) -> dict[str, str]:
-    """Label -> why its results are not current: a stage failed, never ran, or its inputs changed since."""
+    """Label -> why its results are not current: a stage failed, has not run, or its inputs have changed."""
     stages = {stage["name"]: stage for stage in _stages()}
     found = {label: _reason(f"evaluate@{label}", stages) for label in labels}
     return {label: reason for label, reason in found.items() if reason}
 
 
 def _stages() -> list[dict[str, Any]]:
-    """The stages of dvc.yaml with what is stale, read by DVC in a process of its own."""
+    """The stages of dvc.yaml and why they are stale, read by DVC in a separate process."""
     command, env = library_command("flows.graph"), library_environment()
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     try:
@@ -39,7 +39,7 @@ def _stages() -> list[dict[str, Any]]:
 
 
 def _reason(name: str, stages: Mapping[str, Any]) -> str:
-    """The first cause, the most upstream one: empty where all is current."""
+    """The cause that is furthest upstream; empty if everything is current."""
     stale = [one for one in _upstream(name, stages) if stages[one]["reasons"]]
     for one in stale:
         file = failure_path(one)
@@ -55,7 +55,7 @@ def _reason(name: str, stages: Mapping[str, Any]) -> str:
 
 
 def _upstream(name: str, stages: Mapping[str, Any]) -> Iterator[str]:
-    """What a stage needs, upstream first, and the stage itself."""
+    """The stages that a stage needs, upstream first, and the stage itself."""
     seen: dict[str, None] = {}
 
     def walk(one: str) -> None:

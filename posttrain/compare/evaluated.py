@@ -1,4 +1,4 @@
-"""What one training left: its settings, its score on every held-out prompt, and how it got there."""
+"""An evaluated policy: its settings, its score on every held-out prompt, and its learning curve."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Score = Literal["sampled", "greedy"]
 
 
 @dataclass(frozen=True)
-class Measured:
+class EvaluatedPolicy:
     """One trained policy with its scores."""
 
     name: str
@@ -41,9 +41,9 @@ class Measured:
     curve: Mapping[str, Column]
     seconds: float | None
     section: str
-    """Where the settings of the run that made the model are in params.yaml."""
+    """The section of params.yaml with the settings of the run that made the model."""
     parsed: bool
-    """Whether any completion has an answer that could be read and compared; without one the scores say nothing."""
+    """Whether any completion has an answer that could be read; if none has, the scores mean nothing."""
 
     @property
     def own(self) -> dict[str, str]:
@@ -52,14 +52,14 @@ class Measured:
         return {key.removeprefix(head): value for key, value in self.settings.items() if key.startswith(head)}
 
 
-def read_measured(folder: Path, name: str, policy: str, score: Score, tasks: Sequence[str] = ()) -> Measured:
-    """What lies in a workspace, or in a copy of an experiment's files; `tasks`: on the prompts of these alone."""
+def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Sequence[str] = ()) -> EvaluatedPolicy:
+    """A policy of a workspace, or of a copy of an experiment's files; `tasks`: only prompts of these count."""
     file = folder / "results" / policy / "rollouts.parquet"
     rollouts = read_table(file, "rollouts")
     known = rollouts["task"].unique().sort().to_list()
     for task in tasks:
         if task not in known:
-            what, fix = f"{name}: no prompt is of the task '{task:.80}'", did_you_mean(task, known)
+            what, fix = f"{name}: no prompt has the task '{task:.80}'", did_you_mean(task, known)
             raise DataError(what=what, where=str(file), fix=fix)
     if tasks:
         rollouts = rollouts.filter(pl.col("task").is_in(tasks))
@@ -71,7 +71,7 @@ def read_measured(folder: Path, name: str, policy: str, score: Score, tasks: Seq
         fix = f"It has {', '.join(policies(settings))}"
         raise DataError(what=f"evaluate.policies has no '{policy}'", where=f"{name}: {PARAMS_FILE}", fix=fix)
     plot = folder / plot_path(model)
-    return Measured(
+    return EvaluatedPolicy(
         name=name,
         policy=policy,
         model=model,
@@ -85,25 +85,25 @@ def read_measured(folder: Path, name: str, policy: str, score: Score, tasks: Seq
     )
 
 
-def check_same_prompts(found: list[Measured]) -> None:
-    """Refuse what was measured on other prompts: then a difference may be that of the prompts."""
+def check_same_prompts(found: list[EvaluatedPolicy]) -> None:
+    """Refuse policies that were evaluated on different prompts."""
     for one in found[1:]:
         if one.prompts != found[0].prompts:
             shared = len(set(one.prompts) & set(found[0].prompts))
             raise DataError(
-                what=f"{one.name} and {found[0].name} were measured on other prompts ({shared} are the same)",
+                what=f"{one.name} and {found[0].name} were evaluated on different prompts ({shared} are the same)",
                 where=f"results/{one.policy}/rollouts.parquet",
-                fix="Compare what shares the data and evaluate.settings of params.yaml",
+                fix="Compare policies with the same data and the same evaluate.settings",
             )
 
 
-def scores(found: list[Measured]) -> Floats:
+def scores(found: list[EvaluatedPolicy]) -> Floats:
     """The scores of one setting's trainings as [seeds, prompts]."""
     return np.stack([one.scores_P for one in found])
 
 
 def _seconds(name: str, stage: str) -> float | None:
-    """How long the stage that made the model took, if a sweep saw it."""
+    """How long the stage that made the model took, if a sweep recorded it."""
     file = TIMES / f"{name}.json"
     try:
         times: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

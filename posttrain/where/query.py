@@ -1,4 +1,4 @@
-"""What is looked for: a row by its id, by the file and line that it came from, or by a piece of its text."""
+"""The row that `where` looks for: by its id, by the file and line that it came from, or by a piece of its text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from posttrain.tables.columns import ID_LENGTH
 from posttrain.tables.readers import READERS, Columns, file_part
 
 LONG: Final = 20
-"""Shorter texts of a row, such as `yes`, stand in other rows too: they are looked for only where a row has no other."""
+"""Shorter texts, such as `yes`, are in other rows too: they are searched only if the row has no longer one."""
 SHORTEST: Final = 4
 LONGEST: Final = 500
-"""Of a longer text its beginning is looked for, as copies of it may be cut."""
+"""Of a longer text only the beginning is searched, as copies may be truncated."""
 _ID: Final = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
 _PLACE: Final = re.compile(r"(?P<file>.+):(?P<number>[0-9]+)")
 _NOT_TEXT: Final = {"id", "split", "problem", "prompt_id", "policy", "task", "role", "from"}
@@ -26,8 +26,8 @@ _NOT_TEXT: Final = {"id", "split", "problem", "prompt_id", "policy", "task", "ro
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Texts and ids that are looked for; either is enough."""
+class Query:
+    """The texts and ids to search for; a match of one is enough."""
 
     ids: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
@@ -50,21 +50,21 @@ class Wanted:
         return re.compile(b"|".join(map(re.escape, found)))
 
 
-def asked(row: str) -> Wanted:
-    """What an argument of the command asks for."""
+def parse_query(row: str) -> Query:
+    """The query for the argument of the command."""
     place = _PLACE.fullmatch(row)
     if _ID.fullmatch(row):
-        return Wanted(ids=(row,))
+        return Query(ids=(row,))
     if place and Path(place["file"]).is_file():
-        return Wanted(texts=texts_of([_source_row(Path(place["file"]), int(place["number"]))]))
+        return Query(texts=texts_of([_source_row(Path(place["file"]), int(place["number"]))]))
     if len(row.strip()) < SHORTEST:
         fix = f"Give an id, FILE:LINE, or a text of at least {SHORTEST} characters"
-        raise DataError(what="it is too short to look for", where=f"'{row}'", fix=fix)
-    return Wanted(texts=(row.strip()[:LONGEST],))
+        raise DataError(what="the text is too short", where=f"'{row}'", fix=fix)
+    return Query(texts=(row.strip()[:LONGEST],))
 
 
 def texts_of(rows: Iterable[Any]) -> tuple[str, ...]:
-    """The texts by which rows are known: the long ones, or the longest of a row that has none."""
+    """The texts that identify rows: the long ones, or the longest of a row without long ones."""
     found: dict[str, None] = {}
     for row in rows:
         texts = [text.strip()[:LONGEST].strip() for text in _strings(row)]
