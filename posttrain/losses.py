@@ -72,8 +72,8 @@ def policy_loss(
 
     logp [B, T]: log-probs under the trained policy, with gradient. old_logp [B, T]: under the policy that sampled.
     advantages [B] or [B, T]: a number per row or per token. ppo and reinforce_pp whiten them here; before you cut a
-    step into micro-batches, `whiten` them yourself and set `whiten: False`. Subtract a KL penalty on the reward (ppo, rloo,
-    reinforce) from the rewards that the advantages are computed from.
+    step into micro-batches, `whiten` them yourself and set `whiten: False`. Subtract a KL penalty on the reward (ppo,
+    rloo, reinforce) from the rewards that the advantages are computed from.
 
     ref_logp [B, T]: under the frozen reference, for a KL term in the loss and the metrics kl_k1, kl_k2 and kl_k3.
     entropy [B, T]: for the metric, and for the bonus (setting `entropy`). sampler_logp [B, T]: what an inference engine
