@@ -1,6 +1,6 @@
 """DPO in a training loop of your own: a model of transformers, an optimizer of torch, and `preference_loss`.
 
-    python examples/dpo_own_trainer.py                    # a tiny random model learns to prefer the right sum
+    python examples/dpo_own_trainer.py                    # a tiny random model learns to say it without "maybe"
     python examples/dpo_own_trainer.py --model PATH --algorithm ipo
 
 Nothing of posttrain runs but the loss. It prints the loss and how often the chosen answer is the likelier one.
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from posttrain.losses import preference_loss, token_logprobs
 
-PAIRS = [(f"{a} + {b}", str(a + b), str(a + b + 1)) for a in range(6) for b in range(4)]
+PAIRS = [(f"{a} + {b}", str(a + b), f"maybe {a + b}") for a in range(6) for b in range(4)]
 """(prompt, chosen, rejected)."""
 
 
@@ -32,7 +32,9 @@ def collate(tokenizer: Any, pairs: Sequence[tuple[str, str, str]], device: torch
                                       return_dict=False)
         for prompt, _ in rows
     ]  # fmt: skip
-    answers = [tokenizer(answer, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id] for _, answer in rows]
+    answers = [
+        tokenizer(answer, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id] for _, answer in rows
+    ]
     longest = max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
     ids, mask = torch.zeros(len(rows), longest, dtype=torch.long), torch.zeros(len(rows), longest, dtype=torch.bool)
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):

@@ -63,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
         optimizer.zero_grad()
 
         history.append(float(rewards.mean()))
-        print(f"step {step:3}  reward {history[-1]:.3f}  entropy {metrics['entropy']:.2f}  ratio {metrics['ratio']:.3f}")
+        print(
+            f"step {step:3}  reward {history[-1]:.3f}  entropy {metrics['entropy']:.2f}  ratio {metrics['ratio']:.3f}"
+        )
     return history
 
 

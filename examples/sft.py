@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> tuple[float, float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a model folder")
     parser.add_argument("--save", type=Path, help="where to write the trained model")
-    parser.add_argument("--epochs", type=float, default=25)
+    parser.add_argument("--epochs", type=float, default=40)
     parser.add_argument("--lr", type=float, help="learning rate")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(arguments)
