@@ -194,7 +194,9 @@ def group_advantages(
         groups = torch.arange(count, device=rewards.device) // groups
     rewards = rewards.detach().to(torch.promote_types(rewards.dtype, torch.float32))
     zeros = rewards.new_zeros(count)
-    step = Ragged(torch.ones_like(groups), {"group": groups, "reward_parts": rewards}, {"logp": zeros})
+    step = Ragged(
+        torch.ones_like(groups, dtype=torch.long), {"group": groups, "reward_parts": rewards}, {"logp": zeros}
+    )
     outcome = formulas.Rewards(step, rewards if rewards.dim() == 1 else zeros, zeros, zeros, {}, tuple(weights))
     advantages: Tensor = knobs.compares.columns(outcome, knobs.advantage)["advantage"]
     return advantages

@@ -193,7 +193,7 @@ def test_advantages_are_the_pipelines(name: str, shape: Shape) -> None:
 def test_groups_of_neighbours() -> None:
     rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 1.0])
     assert_close(group_advantages("rloo", rewards, 3), torch.tensor([1.0, -0.5, -0.5, 0.0, 0.0, 0.0]))
-    prompts = torch.tensor([5, 5, 5, 2, 2, 2])
+    prompts = torch.tensor([5.0, 5.0, 5.0, 2.0, 2.0, 2.0])
     assert_close(group_advantages("grpo", rewards, 3), group_advantages("grpo", rewards, prompts))
 
 
