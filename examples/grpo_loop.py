@@ -39,7 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
 
     model, tokenizer = model_and_tokenizer(args.model, args.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr or (1e-6 if args.model else 1e-2))
-    constant = {"max_length": MAX_TOKENS} if args.algorithm == "dr_grpo" else {}
     history = []
     for step in range(args.steps):
         samples = posttrain.sample(model, tokenizer, PROMPTS, n=GROUP, max_tokens=MAX_TOKENS, seed=args.seed + step)
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
             samples.mask[:, 1:],
             entropy=entropy,
             settings={"kl": "none"},  # or give ref_logp, the log-probs of a frozen copy of the model
-            **constant,
+            max_length=MAX_TOKENS if args.algorithm == "dr_grpo" else None,
         )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -39,7 +39,8 @@ def _module(name: str, module: ModuleType) -> Iterator[str]:
 def _entry(name: str, value: Any) -> Iterator[str]:
     yield f"### {name.rpartition('.')[2]}\n"
     if is_dataclass(value):
-        yield f"{_text(inspect.getdoc(value))}\n\n" + "\n".join(_attributes(value)) + "\n"
+        yield _text(inspect.getdoc(value))
+        yield "\n".join(_attributes(value)) + "\n"
     else:
         yield f"```python\n{_signature(name, value)}\n```\n"
         yield _text(inspect.getdoc(value))
