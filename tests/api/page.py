@@ -57,14 +57,15 @@ def _attributes(value: Any) -> Iterator[str]:
 def _signature(name: str, value: Any) -> str:
     """One parameter per line where the signature is long."""
     signature = inspect.signature(value)
-    short = f"{name}{signature}".replace("'", "")
+    lines: list[str] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in lines:
+            lines.append("*")
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        lines.append(f"{parameter.name}: {parameter.annotation}{default}")
+    short = f"{name}({', '.join(lines)}) -> {signature.return_annotation}"
     if len(short) <= 100:
         return short
-    lines, keyword = [], False
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and not keyword:
-            lines, keyword = [*lines, "*"], True
-        lines.append(str(parameter).replace("'", ""))
     return f"{name}(\n" + "".join(f"    {line},\n" for line in lines) + f") -> {signature.return_annotation}"
 
 
