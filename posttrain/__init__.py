@@ -1,8 +1,36 @@
-"""Post-training of language models as DVC stages; without its packages it ends with one line, not a traceback."""
+"""Post-training of language models: a pipeline of DVC stages, and its training loop, sampler and losses in Python.
+
+    model, tokenizer = posttrain.load_model("models/sft/main")
+    posttrain.train_model(model, tokenizer, rows, "dpo", optimizer={"lr": 1e-5})
+    print(posttrain.sample(model, tokenizer, ["What is 2 + 3?"], n=4).texts)
+
+`posttrain.losses` has the losses alone, for a training loop of your own.
+"""
 
 import sys
 from importlib.util import find_spec
+from typing import Any
 
 if find_spec("psutil") is None:  # which nearly every module needs, and a Python outside .venv lacks
     how = "Run `source .venv/bin/activate` first (`make env` makes .venv)"
     sys.exit(f"error: the packages of posttrain are not installed in {sys.executable}. {how}")
+
+__all__ = ["Samples", "__version__", "load_model", "losses", "sample", "train_model"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: torch takes seconds."""
+    from importlib import import_module
+    from importlib.metadata import version
+
+    if name == "__version__":
+        return version(__name__)
+    if name == "losses":
+        return import_module(f"{__name__}.losses")
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.api"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -121,6 +121,13 @@ def require_columns(step: Ragged, columns: frozenset[str] | set[str], name: str)
         raise KeyError(f"objective '{name}' needs the columns {missing}; there are {[*step.rows, *step.tokens]}")
 
 
+def with_gradient(step: Ragged, columns: Mapping[str, Tensor]) -> Ragged:
+    """The prepared step with its gradient columns, which hold every row and token that `row` and `token` number."""
+    row, token = step.rows["row"], step.tokens["token"]
+    step = step.with_rows(**{name: column[row] for name, column in columns.items() if name in ROW_COLUMNS})
+    return step.with_tokens(**{name: column[token] for name, column in columns.items() if name in TOKEN_COLUMNS})
+
+
 @dataclass(frozen=True)
 class AlgorithmRow:
     """A named algorithm of a table: its paper, formula and settings, and the model that types the settings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -119,18 +119,32 @@ class PolicyObjective:
             total = total + knobs.ptx * ptx_loss
         return Loss(total, metrics)
 
+    @torch.no_grad()
+    def prepare_given(self, step: Ragged, state: State) -> Prepared:
+        """The same for a step that has its `advantage` column already, and so needs no rewards."""
+        return self._with_coefficients(*self._weighted(step, state))
+
     def _prepare(self, step: Ragged, state: State) -> Prepared:
-        knobs, old_logp_N = self.knobs, self._sampling_logp(step)
-        dropped_B = step.rows["truncated"].bool() if knobs.truncated == "mask" else None
+        step, state = self._weighted(step, state)
+        prepared = self._with_coefficients(self._advantage(step, state), state)
+        return replace(prepared, metrics=self._step_metrics(step, state))
+
+    def _weighted(self, step: Ragged, state: State) -> tuple[Ragged, State]:
+        """The step with the weight of each token, and the state with the penalty of this step."""
+        dropped_B = step.rows["truncated"].bool() if self.knobs.truncated == "mask" else None
         if "opponent" in self.needs:
             opponent_B = step.rows["opponent"].bool()
             dropped_B = opponent_B if dropped_B is None else dropped_B | opponent_B
+        old_logp_N = self._sampling_logp(step)
         kept_B = kept_rows(step.lengths_B, dropped_B, old_logp_N)
         step = step.with_tokens(
             weight=self._weight(step.lengths_B, kept_B), token_mean_weight=token_mean(step.lengths_B, kept_B)
         )
-        state = updated_penalty(knobs, step, old_logp_N, state)
-        step = self._advantage(step, state)
+        return step, updated_penalty(self.knobs, step, old_logp_N, state)
+
+    def _with_coefficients(self, step: Ragged, state: State) -> Prepared:
+        """A step with advantages, ready for its losses: whitened, with the surrogate's columns and the coefficients."""
+        knobs = self.knobs
         if knobs.whiten:
             step = step.with_tokens(advantage=whiten(step.tokens["advantage"], step.tokens["weight"]))
         if self.surrogate.prepare is not None:
@@ -139,7 +153,7 @@ class PolicyObjective:
             step = with_coefficient(step, "beta", state, step.tokens["weight"])
         if knobs.penalty.type != "none":
             step = with_coefficient(step, "penalty", state, step.tokens["weight"])
-        return Prepared(step, updated_coefficients(knobs, step, old_logp_N, state), self._step_metrics(step, state))
+        return Prepared(step, updated_coefficients(knobs, step, self._sampling_logp(step), state))
 
     def _sampling_logp(self, step: Ragged) -> Tensor:
         """The sampling policy's log-probs: the trainer's own where `correction` is set, else the sampler's."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.functional import with_gradient
-from posttrain.algorithms.objective import GRADIENT_COLUMNS, Objective, State
+from posttrain.algorithms.objective import GRADIENT_COLUMNS, Objective, State, with_gradient
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.formulas.ragged import Ragged
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.algorithms.functional import policy_loss
 from posttrain.errors import DataError
+from posttrain.formulas.ragged import to_padded
+from posttrain.losses import group_advantages, policy_loss
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import score_tokens
 from posttrain.models.store import load_model, load_tokenizer
@@ -206,7 +207,8 @@ def gradient(
     packed = pack(rows)
     logp, _ = score_tokens(policy, packed, PARAMS.temperature)
     counts = packed.lengths_B if lengths is None else lengths
-    loss = policy_loss("grpo", logp=logp, old_logp=old, ref_logp=old, rewards=rewards, lengths=counts,
-                       groups=torch.zeros(len(rewards))).loss  # fmt: skip
+    advantages = group_advantages("grpo", rewards, torch.zeros(len(rewards)))
+    logp, old, mask = (to_padded(column, counts) for column in (logp, old, torch.ones_like(old)))
+    loss, _ = policy_loss("grpo", logp, old, advantages, mask, ref_logp=old)
     parameters = [one for one in policy.parameters() if one.requires_grad]
     return list(torch.autograd.grad(loss, parameters))

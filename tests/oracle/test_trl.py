@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.functional import Result, policy_loss, preference_loss
 from posttrain.formulas import distill
+from posttrain.losses import group_advantages, policy_loss, preference_loss
 
 pytest.importorskip("trl", reason="TRL is not installed: pip install -e '.[trl]' (see the top of this file)")
 pytestmark = pytest.mark.oracle
@@ -60,10 +60,11 @@ def bare(trainer: type[Any], **attributes: Any) -> Any:
     return made
 
 
-def assert_agrees(ours: Result, theirs: Tensor, logp: Tensor) -> None:
-    (gradient,) = torch.autograd.grad(theirs, [logp])
-    assert float(ours.loss.detach()) == pytest.approx(float(theirs.detach()), abs=1e-7)
-    assert float((ours.gradient - gradient * MASK).abs().max()) < 1e-7
+def assert_agrees(ours: Tensor, theirs: Tensor, logp: Tensor, tolerance: float = 1e-7) -> None:
+    """Both losses are functions of logp."""
+    mine, gradient = (torch.autograd.grad(loss, [logp], retain_graph=True)[0] for loss in (ours, theirs))
+    assert float(ours.detach()) == pytest.approx(float(theirs.detach()), abs=tolerance)
+    assert float((mine - gradient * MASK).abs().max()) < tolerance
 
 
 def zscores() -> Tensor:
@@ -128,34 +129,18 @@ def test_policy_rows(name: str, settings: dict[str, Any], trl: dict[str, Any], a
     logp = LOGP.clone().requires_grad_()
     centred = REWARD - REWARD.view(-1, GROUP).mean(1).repeat_interleave(GROUP)
     theirs = grpo_of_trl(logp, zscores() if advantage == "zscore" else centred, **trl)
-    ours = policy_loss(
-        name,
-        logp=LOGP,
-        old_logp=OLD,
-        ref_logp=REF,
-        mask=MASK,
-        rewards=REWARD,
-        group_size=GROUP,
-        max_length=9,
-        settings=settings,
-    )
+    options = {"ref_logp": REF} if name == "grpo" and not settings else {}
+    options |= {"max_length": 9} if name == "dr_grpo" else {}
+    mine = group_advantages(name, REWARD, GROUP)
+    ours, _ = policy_loss(name, logp, OLD, mine, MASK, settings=settings, **options)
     assert_agrees(ours, theirs, logp)
 
 
 def test_the_correction_of_a_foreign_sampler() -> None:
     logp = LOGP.clone().requires_grad_()
     theirs = grpo_of_trl(logp, zscores(), beta=0.04, use_vllm=True, vllm_importance_sampling_correction=True)
-    ours = policy_loss(
-        "grpo",
-        logp=LOGP,
-        old_logp=OLD - SAMPLER.log(),
-        ref_logp=REF,
-        mask=MASK,
-        rewards=REWARD,
-        group_size=GROUP,
-        columns={"recomputed_logp": OLD},
-        settings={"correction": 1.2},
-    )
+    mine, given = group_advantages("grpo", REWARD, GROUP), {"ref_logp": REF, "sampler_logp": OLD - SAMPLER.log()}
+    ours, _ = policy_loss("grpo", logp, OLD, mine, MASK, settings={"correction": 1.2}, **given)
     assert_agrees(ours, theirs, logp)
 
 
@@ -181,9 +166,9 @@ def test_rloo_on_its_own_samples() -> None:
         "old_logps": (LOGP * MASK).sum(1),
     }
     theirs = bare(Given, epsilon_low=0.2, epsilon_high=0.2)._compute_loss(None, inputs)
-    (gradient,) = torch.autograd.grad(theirs, [logp])
-    ours = policy_loss("rloo", logp=LOGP, ref_logp=REF, mask=MASK, rewards=REWARD, group_size=GROUP)
-    assert float((ours.gradient - gradient).abs().max()) < 1e-7
+    ours, _ = policy_loss("rloo", logp, LOGP, group_advantages("rloo", charged, GROUP), MASK)
+    mine, gradient = (torch.autograd.grad(loss, [logp])[0] for loss in (ours, theirs))
+    assert float((mine - gradient).abs().max()) < 1e-7
 
 
 def forward(logp: Tensor) -> Any:
@@ -234,11 +219,9 @@ def test_preference_rows(name: str, loss_type: str, settings: dict[str, Any], sm
         "ref_rejected_logps": sums[ROWS // 2 :],
     }
     theirs = bare(DPOTrainer, **attributes)._compute_loss(forward(logp), inputs, return_outputs=False)
-    side = torch.tensor([1.0] * (ROWS // 2) + [-1.0] * (ROWS // 2))
-    ours = preference_loss(name, logp=LOGP, ref_logp=REF, mask=MASK, side=side, settings=settings)
-    if name == "slic":  # TRL's hinge is beta times ours with delta = 1 / beta
-        ours = Result(ours.loss * 0.1, ours.gradient * 0.1, {}, {})
-    assert_agrees(ours, theirs, logp)
+    ours, _ = preference_loss(name, logp, MASK, ref_logp=REF, settings=settings)
+    scale = 0.1 if name == "slic" else 1.0  # TRL's hinge is beta times ours with delta = 1 / beta
+    assert_agrees(scale * ours, theirs, logp)
 
 
 def test_kto() -> None:
@@ -271,49 +254,41 @@ def test_kto() -> None:
         "ref_KL_logps": sums[elsewhere],
     }
     theirs = bare(Given, **attributes)._compute_loss(forward(logp[kept]), inputs, return_outputs=False)
-    shifted = LOGP + 3 * elsewhere[:, None] / LENGTHS[:, None]
-    ours = preference_loss(
-        "kto",
-        logp=shifted,
-        ref_logp=REF,
-        mask=MASK,
-        label=label,
-        settings={"loss": {"desirable": 1.5, "undesirable": 0.5}},
-    )
-    assert ours.metrics["z0"] > 1
+    shifted = logp + 3 * elsewhere[:, None] / LENGTHS[:, None]
+    settings = {"loss": {"desirable": 1.5, "undesirable": 0.5}}
+    ours, metrics = preference_loss("kto", shifted, MASK, ref_logp=REF, labels=label, settings=settings)
+    assert metrics["z0"] > 1
     assert_agrees(ours, theirs, logp)
 
 
-def reference_free() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def reference_free() -> tuple[Tensor, Tensor, Tensor]:
     logp = LOGP.clone().requires_grad_()
     sums = (logp * MASK).sum(1)
-    return logp, sums, sums / LENGTHS, torch.tensor([1.0] * (ROWS // 2) + [-1.0] * (ROWS // 2))
+    return logp, sums, sums / LENGTHS
 
 
 def test_cpo_and_simpo() -> None:
     from trl.experimental.cpo.cpo_trainer import CPOTrainer
 
-    logp, sums, means, side = reference_free()
+    logp, sums, means = reference_free()
     half = ROWS // 2
     common = {"alpha": 0.0, "label_smoothing": 0.0, "simpo_gamma": 1.0}
     cpo = bare(CPOTrainer, loss_type="sigmoid", beta=0.1, **common).cpo_loss(sums[:half], sums[half:])[0]
-    assert_agrees(preference_loss("cpo", logp=LOGP, mask=MASK, side=side, settings={"nll": 0.0}), cpo.mean(), logp)
-    logp, sums, means, side = reference_free()
+    assert_agrees(preference_loss("cpo", logp, MASK, settings={"nll": 0.0})[0], cpo.mean(), logp)
+    logp, sums, means = reference_free()
     simpo = bare(CPOTrainer, loss_type="simpo", beta=2.0, **common).cpo_loss(means[:half], means[half:])[0]
-    assert_agrees(preference_loss("simpo", logp=LOGP, mask=MASK, side=side), simpo.mean(), logp)
+    assert_agrees(preference_loss("simpo", logp, MASK)[0], simpo.mean(), logp)
 
 
 def test_orpo() -> None:
     from trl.experimental.orpo.orpo_trainer import ORPOTrainer
 
-    logp, _, means, side = reference_free()
+    logp, _, means = reference_free()
     half = ROWS // 2
     losses = bare(ORPOTrainer, beta=0.1).odds_ratio_loss(means[:half], means[half:])[0]
     theirs = -means[:half].mean() - losses.mean()  # the likelihood of each chosen answer first, then over answers
-    ours = preference_loss("orpo", logp=LOGP, mask=MASK, side=side)
-    (gradient,) = torch.autograd.grad(theirs, [logp])
-    assert float(ours.loss.detach()) == pytest.approx(float(theirs.detach()), abs=1e-6)  # TRL computes it in float32
-    assert float((ours.gradient - gradient).abs().max()) < 1e-6
+    ours, _ = preference_loss("orpo", logp, MASK)
+    assert_agrees(ours, theirs, logp, tolerance=1e-6)  # TRL computes it in float32
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])

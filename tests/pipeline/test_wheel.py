@@ -49,7 +49,9 @@ PATHS = "import json, sysconfig; print(json.dumps(sysconfig.get_path('purelib'))
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_project_of_the_wheel_runs_to_its_results(recipe: str, python: Path, tmp_path: Path) -> None:
     done = run(tmp_path, str(python), "-c", "import posttrain; print(posttrain.__file__)")
-    assert Path(done.stdout.strip()).is_relative_to(python.parents[1]), done.stdout
+    package = Path(done.stdout.strip()).parent
+    assert package.is_relative_to(python.parents[1]), done.stdout
+    assert (package / "py.typed").is_file() and (package / "__init__.pyi").is_file()
     done = inside(python, tmp_path, "posttrain", "init", "project", "--recipe", recipe)
     assert done.returncode == 0, done.stdout
     project = tmp_path / "project"

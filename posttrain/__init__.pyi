@@ -1,0 +1,8 @@
+# The types of the names that __init__.py imports when they are first used.
+from posttrain import losses as losses
+from posttrain.api import Samples as Samples
+from posttrain.api import load_model as load_model
+from posttrain.api import sample as sample
+from posttrain.api import train_model as train_model
+
+__version__: str

@@ -1,0 +1,84 @@
+"""Objectives on padded tensors [B, T] with a mask, for training loops that do not pack their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.objective import ROW_COLUMNS, AlgorithmRow, Objective, Prepared, State, with_gradient
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.errors import ParamsError
+from posttrain.formulas.ragged import Ragged, from_padded
+from posttrain.params import check, did_you_mean
+
+
+def settings_of(rows: Mapping[str, AlgorithmRow], algorithm: str, settings: Mapping[str, Any] | None) -> Any:
+    """The settings of an algorithm with some replaced."""
+    row: AlgorithmRow = entry(rows, algorithm, "algorithm")
+    return check(row.model, row.merged(settings or {}), where=algorithm, file="settings")
+
+
+def entry(table: Mapping[str, Any], name: str, where: str) -> Any:
+    """An entry of a table by its name."""
+    if name not in table:
+        raise ParamsError(what=f"'{name}' is unknown", where=where, fix=did_you_mean(name, sorted(table)))
+    return table[name]
+
+
+def check_arguments(algorithm: str, arguments: Mapping[str, tuple[Tensor | int | None, bool, bool]]) -> None:
+    """Refuse arguments that are missing, and those that would be ignored: name -> (value, is needed, is used)."""
+    for name, (value, needed, used) in arguments.items():
+        if value is None and needed:
+            raise ParamsError(what=f"'{algorithm}' needs it", where=name, fix=f"Give {name}")
+        if value is not None and not used:
+            raise ParamsError(what=f"'{algorithm}' does not use it", where=name, fix="Leave it out, or change settings")
+
+
+def padded_loss(
+    objective: Objective,
+    logp: Tensor,
+    columns: Mapping[str, Tensor],
+    mask: Tensor,
+    state: MutableMapping[str, float] | None,
+    pairs: int | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """The loss and metrics of one optimizer step; `logp` and the column `entropy` may have a gradient.
+
+    `pairs`: how many pairs the rows are, the chosen rows first. `state` is updated in place.
+    """
+    lengths_B = mask.bool().sum(1)
+    rows = {name: column.detach() for name, column in columns.items() if name in ROW_COLUMNS}
+    tokens = {name: flat(name, column.detach(), mask) for name, column in columns.items() if name not in ROW_COLUMNS}
+    rows["row"] = torch.arange(len(lengths_B), device=mask.device)
+    with_grad = {"logp": flat("logp", logp, mask)}
+    if "entropy" in columns:
+        with_grad["entropy"] = flat("entropy", columns["entropy"], mask)
+    tokens["token"] = torch.arange(len(with_grad["logp"]), device=mask.device)
+    step = Ragged(lengths_B, rows, tokens, None if pairs is None else rows["row"] % pairs)
+    prepared = _prepare(objective, step, {**objective.initial_state(), **(state or {})})
+    loss = objective.loss(with_gradient(prepared.step, with_grad))
+    if state is not None:
+        state.update(prepared.state)
+    return loss.total, {**prepared.metrics, **{name: float(part.detach()) for name, part in loss.metrics.items()}}
+
+
+def _prepare(objective: Objective, step: Ragged, state: State) -> Prepared:
+    if isinstance(objective, PolicyObjective):
+        return objective.prepare_given(step, state)
+    return objective.prepare(step, state)
+
+
+def flat(name: str, column: Tensor, mask: Tensor) -> Tensor:
+    """The column's values [N] at the tokens of the mask."""
+    if column.shape != mask.shape:
+        what = f"its shape is {tuple(column.shape)}, that of the mask {tuple(mask.shape)}"
+        raise ParamsError(what=what, where=name, fix="Give both as [B, T]")
+    return from_padded(column, mask)[0]
+
+
+def padded(column_N: Tensor, mask: Tensor) -> Tensor:
+    """Values [N] of the tokens of the mask as [B, T], 0 elsewhere."""
+    return column_N.new_zeros(mask.shape).masked_scatter(mask.bool(), column_N)

@@ -1,0 +1,240 @@
+"""The training loop and the sampler as Python functions, on a model and a tokenizer of transformers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.padded import settings_of
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.errors import DataError, ModelError
+from posttrain.formulas.ragged import to_padded
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.forward import register, runs_in_rows
+from posttrain.models.self_check import verify_forward
+from posttrain.models.store import load_policy, load_stop_tokens, load_tokenizer
+from posttrain.models.text import context_of
+from posttrain.params import check
+from posttrain.rollout import TokenRow
+from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import Request, SamplingParams
+from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import Conversation
+from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
+from posttrain.train.model_set import ModelSet
+from posttrain.train.step import AdamW, OptimizerParams, StepClosure
+
+__all__ = ["Samples", "load_model", "sample", "train_model"]
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+def load_model(path: str | Path) -> tuple[Any, Any]:
+    """(model, tokenizer) of a folder in the format of transformers.
+
+    The model has float32 weights. Every tensor is checked; only safetensors are read, and no code of the folder is run.
+    A model of `AutoModelForCausalLM` can be used as well, if its weights are float32.
+    """
+    model, tokenizer = load_policy(path), load_tokenizer(path)
+    model.runs_in_rows = runs_in_rows(model)
+    model.set_attn_implementation("eager")
+    ends = load_stop_tokens(path)
+    if ends:
+        model.generation_config.eos_token_id = list(ends)
+    return model, tokenizer
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Completions, padded on the right; the completions of a prompt are neighbours."""
+
+    ids: Tensor
+    """[B, T] prompt and completion."""
+    mask: Tensor
+    """[B, T] true at the tokens of the completion."""
+    logp: Tensor
+    """[B, T] of those tokens at the temperature they were drawn with, 0 elsewhere."""
+    texts: list[str]
+    """B completions as text, without the end token."""
+    truncated: Tensor
+    """[B] whether a completion has no end token."""
+
+
+def sample(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[str | Messages],
+    *,
+    n: int = 1,
+    max_tokens: int = 64,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int | None = None,
+    stop: Sequence[str] = (),
+    greedy: bool = False,
+    seed: int = 0,
+) -> Samples:
+    """Draw n completions of each prompt: a string (one user turn) or a list of messages.
+
+    The same seed gives the same completions, whatever the other prompts are. stop: strings that end a completion.
+    """
+    values = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k, "stop": list(stop)}
+    params = check(SamplingParams, values, where="sample", file="arguments")
+    text = _text(model, tokenizer)
+    asked = text.prompts([_turns(prompt, "user") for prompt in prompts])
+    requests = [Request(ids, f"{place}:{nth}") for place, ids in enumerate(asked) for nth in range(n)]
+    with _our_attention(model):
+        drawn = LocalSampler(model, text.stops, _runtime(model)).generate(requests, params, seed, greedy=greedy)
+    lengths = torch.tensor([len(request.ids) + len(one.ids) for request, one in zip(requests, drawn, strict=True)])
+    ids, mask, logp = (
+        to_padded(torch.tensor([value for row in rows for value in row]), lengths)
+        for rows in (
+            [[*request.ids, *one.ids] for request, one in zip(requests, drawn, strict=True)],
+            [[False] * len(request.ids) + [True] * len(one.ids) for request, one in zip(requests, drawn, strict=True)],
+            [[0.0] * len(request.ids) + one.logps for request, one in zip(requests, drawn, strict=True)],
+        )
+    )
+    truncated = torch.tensor([one.finish == "length" for one in drawn])
+    ids, mask, logp, truncated = (column.to(model.device) for column in (ids, mask, logp, truncated))
+    return Samples(ids, mask, logp, [text.decode(one.ids) for one in drawn], truncated)
+
+
+def train_model(
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[Mapping[str, Any]],
+    algorithm: str = "sft",
+    *,
+    epochs: float = 1.0,
+    batch_size: int = 16,
+    seed: int = 0,
+    reference: Any | None = None,
+    settings: Mapping[str, Any] | None = None,
+    optimizer: Mapping[str, Any] | None = None,
+    micro_tokens: int = 16_384,
+    on_step: Callable[[int, dict[str, float]], None] | None = None,
+) -> list[dict[str, float]]:
+    """Train the model in place on rows in memory; returns the metrics of each step.
+
+    algorithm: sft, or a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md), with `settings` of it. rows of
+    sft: `messages`, or `prompt` and `completion`; of pairs: `prompt`, `chosen`, `rejected`; of kto and bco: `prompt`,
+    `completion`, `label`. A turn is a string or a list of messages.
+
+    reference: the frozen model that preference algorithms compare with; by default a copy of the model as it is.
+    optimizer: e.g. `{"lr": 1e-5}` (docs: `python -m posttrain params sft`). micro_tokens: most tokens in one forward
+    pass. on_step: is called with the number of each step and its metrics. A stage of the pipeline also checkpoints.
+    """
+    objective: Objective = _objective(algorithm, settings)
+    params = check(OptimizerParams, dict(optimizer or {}), where="optimizer", file="arguments")
+    examples = _examples(_text(model, tokenizer), rows, objective)
+    if reference is None and "ref_logp" in objective.needs:
+        reference = copy.deepcopy(model)
+    models = ModelSet(model, _runtime(model), reference=reference, micro_tokens=micro_tokens)
+    source = _source(objective, examples, models, batch_size, epochs, seed)
+    update = AdamW([(model, params.lr)], params, source.steps)
+    state, history, was_training = objective.initial_state(), list[dict[str, float]](), model.training
+    with _our_attention(model), _our_attention(reference or model):
+        for step in range(source.steps):
+            batch = models.add_scored_columns(source.batch(step), objective.needs)
+            prepared = objective.prepare(batch.columns, state)
+            state = prepared.state
+            model.train()
+            metrics = update.step(
+                StepClosure(objective, models, batch.with_prepared(prepared.step)), step / source.steps
+            )
+            history.append({**metrics, **prepared.metrics})
+            if on_step:
+                on_step(step, history[-1])
+    model.train(was_training)
+    return history
+
+
+def _objective(algorithm: str, settings: Mapping[str, Any] | None) -> Objective:
+    if algorithm == "sft":
+        return LikelihoodObjective(check(LikelihoodKnobs, dict(settings or {}), where="sft", file="settings"))
+    return PreferenceObjective(settings_of(PREFERENCE_ROWS, algorithm, settings))
+
+
+def _source(
+    objective: Objective, examples: list[Example], models: ModelSet, batch_size: int, epochs: float, seed: int
+) -> BatchSource:
+    if isinstance(objective, PreferenceObjective) and objective.knobs.parts > 1:
+        return ChunkedSource(examples, batch_size, epochs, seed, parts=objective.knobs.parts, models=models)
+    mismatched = isinstance(objective, PreferenceObjective) and objective.mismatched
+    return (KtoSource if mismatched else EpochSource)(examples, batch_size, epochs, seed)
+
+
+def _examples(text: ChatText, rows: Sequence[Mapping[str, Any]], objective: Objective) -> list[Example]:
+    if not rows:
+        raise DataError(what="there are no rows", where="rows", fix="Give at least one")
+    examples = []
+    for number, row in enumerate(rows):
+        try:
+            examples.append(_example(text, row, objective))
+        except KeyError as error:
+            fix = "help(posttrain.train_model) lists the columns"
+            raise DataError(what=f"{error} is missing", where=f"rows[{number}]", fix=fix) from error
+        longest = max(map(len, examples[-1].rows))
+        if text.context is not None and longest > text.context:
+            what = f"{longest} tokens are longer than the model's context of {text.context}"
+            raise DataError(what=what, where=f"rows[{number}]", fix="Shorten it or leave it out")
+    return examples
+
+
+def _example(text: ChatText, row: Mapping[str, Any], objective: Objective) -> Example:
+    if isinstance(objective, PreferenceObjective) and objective.knobs.paired:
+        return Example([_answer(text, row, "chosen"), _answer(text, row, "rejected")], {"side": [1.0, -1.0]})
+    if isinstance(objective, PreferenceObjective):
+        return Example([_answer(text, row, "completion")], {"label": [1.0 if row["label"] else -1.0]})
+    if "messages" in row:
+        return Example(text.conversations([Conversation(row["messages"], row.get("tools"))], "all"))
+    return Example([_answer(text, row, "completion")])
+
+
+def _answer(text: ChatText, row: Mapping[str, Any], column: str) -> TokenRow:
+    return text.exchange(_turns(row["prompt"], "user"), _turns(row[column], "assistant"))
+
+
+def _turns(turns: str | Messages, role: str) -> Messages:
+    return [{"role": role, "content": turns}] if isinstance(turns, str) else turns
+
+
+def _text(model: Any, tokenizer: Any) -> ChatText:
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    ends = [] if ends is None else ends if isinstance(ends, list) else [ends]
+    return ChatText(tokenizer, "tokenizer", ends, context=context_of(model.config))
+
+
+def _runtime(model: Any) -> Runtime:
+    """The device that the model is on; it changes no setting of torch."""
+    threads = min(torch.get_num_threads(), 256)
+    return Runtime(DeviceParams(device=model.device.type, deterministic=False, threads=threads))
+
+
+@contextmanager
+def _our_attention(model: Any) -> Iterator[None]:
+    """The model runs packed rows with our attention; afterwards it has its own again."""
+    if model.dtype != torch.float32:
+        what, fix = f"its weights are {model.dtype}", "Call model.float(); on a GPU products are computed in bfloat16"
+        raise ModelError(what=what, where=type(model).__name__, fix=fix)
+    own = model.config._attn_implementation
+    try:
+        ours = register()
+        if not hasattr(model, "runs_in_rows"):
+            verify_forward(model, type(model).__name__)
+            model.runs_in_rows = runs_in_rows(model)
+        if not model.runs_in_rows:
+            model.set_attn_implementation(ours)
+        yield
+    finally:
+        model.set_attn_implementation(own)

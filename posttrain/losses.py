@@ -1,0 +1,271 @@
+"""Losses for a training loop of your own: torch tensors in, the loss and its metrics out.
+
+    logp, entropy = token_logprobs(model(ids).logits[:, :-1], ids[:, 1:])
+    advantages = group_advantages("grpo", rewards, groups=8)
+    loss, metrics = policy_loss("grpo", logp, old_logp, advantages, mask[:, 1:], ref_logp=ref_logp)
+    loss.backward()
+
+Axes: B rows, T tokens, V vocabulary, D hidden size. `mask` [B, T] is true (or 1) at the tokens that are trained;
+padding may be on either side. Names of algorithms and their `settings` are those of docs/algorithms.md; `settings`
+replaces some, e.g. `{"kl": {"type": "loss", "beta": 0.1}}`. A loss is that of a whole optimizer step: to add up
+micro-batches, multiply each one's loss by its share of the step's rows, or of its tokens where `aggregation` is
+token_mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posttrain.algorithms import advantages as formulas
+from posttrain.algorithms.padded import check_arguments, entry, flat, padded, padded_loss, settings_of
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.choices import Options
+from posttrain.errors import ParamsError
+from posttrain.formulas.policy import ESTIMATORS, clipped_value
+from posttrain.formulas.preference import bradley_terry, centring
+from posttrain.formulas.ragged import Ragged
+from posttrain.models.logp import Head, ModuleHead, token_logp
+
+__all__ = [
+    "gae",
+    "group_advantages",
+    "kl_estimate",
+    "policy_loss",
+    "preference_loss",
+    "reward_loss",
+    "token_logprobs",
+    "token_logprobs_from_hidden",
+    "value_loss",
+    "whiten",
+]
+
+Metrics = dict[str, float]
+Settings = Mapping[str, Any]
+State = MutableMapping[str, float]
+OFF = Options(type="none")
+
+
+def policy_loss(
+    algorithm: str,
+    logp: Tensor,
+    old_logp: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    ref_logp: Tensor | None = None,
+    entropy: Tensor | None = None,
+    sampler_logp: Tensor | None = None,
+    truncated: Tensor | None = None,
+    max_length: int | None = None,
+    epoch: int = 0,
+    settings: Settings | None = None,
+    state: State | None = None,
+) -> tuple[Tensor, Metrics]:
+    """The loss of an online RL algorithm (grpo, ppo, rloo, dapo, gspo, ...) for given advantages.
+
+    logp [B, T]: log-probs under the trained policy, with gradient. old_logp [B, T]: under the policy that sampled.
+    advantages [B] or [B, T]: a number per row or per token. ppo and reinforce_pp whiten them here; before you cut a
+    step into micro-batches, `whiten` them yourself and set `whiten: False`. Subtract a KL penalty on the reward (ppo,
+    rloo, reinforce) from the rewards that the advantages are computed from.
+
+    ref_logp [B, T]: under the frozen reference, for a KL term in the loss and the metrics kl_k1, kl_k2 and kl_k3.
+    entropy [B, T]: for the metric, and for the bonus (setting `entropy`). sampler_logp [B, T]: what an inference engine
+    recorded, where old_logp is the trainer's own (setting `correction`). truncated [B]: completions without an end
+    token (grpo_plus). max_length: the constant of dr_grpo. epoch: the number of earlier steps on the same samples.
+    state: a dict that you keep, {} at first, for coefficients that adapt (kl.target, ppo_penalty).
+    """
+    knobs = settings_of(POLICY_ROWS, algorithm, settings)
+    _check_supported(algorithm, knobs)
+    arguments = {
+        "ref_logp": (ref_logp, knobs.kl.type == "loss", knobs.kl.type != "none"),
+        "entropy": (entropy, knobs.entropy > 0, True),
+        "sampler_logp": (sampler_logp, knobs.correction is not None, knobs.correction is not None),
+        "truncated": (truncated, knobs.truncated == "mask", knobs.truncated == "mask"),
+        "max_length": (max_length, *2 * [knobs.aggregation == "fixed_length"]),
+    }
+    check_arguments(algorithm, arguments)
+    changes = {"advantage": Options(type="batch_centred")} | ({} if ref_logp is not None else {"kl": OFF})
+    objective = PolicyObjective(knobs.model_copy(update=changes), max_length or 1)
+    columns = {
+        "advantage": advantages[:, None].expand_as(mask) if advantages.dim() == 1 else advantages,
+        "old_logp": old_logp if sampler_logp is None else sampler_logp,
+        "recomputed_logp": old_logp,
+        "step_start_logp": logp,
+        "entropy": torch.zeros_like(logp) if entropy is None else entropy,
+        "age": torch.full(mask.shape[:1], epoch, device=mask.device),
+    }
+    columns |= {} if ref_logp is None else {"ref_logp": ref_logp}
+    columns |= {} if truncated is None else {"truncated": truncated}
+    if "sample_key" in objective.needs:
+        columns["sample_key"] = torch.randint(2**62, mask.shape[:1], device=mask.device)
+    loss, metrics = padded_loss(objective, logp, columns, mask, state)
+    return loss, {name: value for name, value in metrics.items() if name != "entropy" or entropy is not None}
+
+
+def preference_loss(
+    algorithm: str,
+    logp: Tensor,
+    mask: Tensor,
+    *,
+    ref_logp: Tensor | None = None,
+    labels: Tensor | None = None,
+    settings: Settings | None = None,
+    state: State | None = None,
+) -> tuple[Tensor, Metrics]:
+    """The loss of a preference algorithm (dpo, ipo, simpo, orpo, cpo, slic, apo_zero, exo, kto, bco, ...).
+
+    logp [B, T]: log-probs of the answers' tokens under the trained policy, with gradient. ref_logp [B, T]: under the
+    frozen reference; simpo, orpo, cpo and slic have none.
+
+    Pairs: the first half of the rows are the chosen answers, the second half the rejected ones in the same order.
+    kto and bco take single answers with labels [B]: +1 desirable, -1 undesirable, and for kto 0 for a prompt with the
+    answer to another prompt, which estimates the KL. state: a dict that you keep, {} at first, for bco's running mean.
+    """
+    objective = PreferenceObjective(settings_of(PREFERENCE_ROWS, algorithm, settings))
+    reference, unpaired = objective.knobs.reference, not objective.knobs.paired
+    check_arguments(algorithm, {"ref_logp": (ref_logp, reference, reference), "labels": (labels, unpaired, unpaired)})
+    columns = {"step_start_logp": logp} | ({} if ref_logp is None else {"ref_logp": ref_logp})
+    if labels is not None:
+        return padded_loss(objective, logp, {**columns, "label": labels}, mask, state)
+    pairs, odd = divmod(mask.shape[0], 2)
+    if odd:
+        what, fix = f"{mask.shape[0]} rows are not pairs", "Give the chosen rows, then as many rejected ones"
+        raise ParamsError(what=what, where="logp", fix=fix)
+    side = torch.tensor([1.0, -1.0], device=mask.device).repeat_interleave(pairs)
+    return padded_loss(objective, logp, {**columns, "side": side}, mask, state, pairs)
+
+
+def reward_loss(
+    chosen: Tensor, rejected: Tensor, *, margin: Tensor | float = 0.0, centring_weight: float = 0.0
+) -> tuple[Tensor, Metrics]:
+    """The Bradley-Terry loss of a reward model, mean -log sigmoid(chosen - rejected - margin).
+
+    chosen, rejected [B]: scores of the two answers of each prompt. margin: one number, or [B]. centring_weight: weight
+    of (chosen + rejected)^2, which keeps scores around 0.
+    """
+    chosen, rejected = (score.to(torch.promote_types(score.dtype, torch.float32)) for score in (chosen, rejected))
+    loss = bradley_terry(chosen, rejected, margin).mean() + centring_weight * centring(chosen, rejected).mean()
+    gap = (chosen - rejected).detach()
+    return loss, {"accuracy": float((gap > 0).float().mean()), "margin": float(gap.mean())}
+
+
+def value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, *, clip: float | None = 0.2
+) -> Tensor:
+    """PPO's loss of a critic: the mean over tokens of 0.5 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2).
+
+    values [B, T]: with gradient; old_values [B, T]: when the samples were drawn; returns [B, T]: see `gae`.
+    """
+    value_N, old_N = flat("values", values, mask), flat("old_values", old_values, mask)
+    return clipped_value(value_N, old_N, flat("returns", returns, mask), clip).mean()
+
+
+def group_advantages(
+    algorithm: str,
+    rewards: Tensor,
+    groups: int | Tensor,
+    *,
+    weights: Sequence[float] = (),
+    settings: Settings | None = None,
+) -> Tensor:
+    """The advantage [B] of each sample over the samples of the same prompt, as the algorithm compares them.
+
+    grpo, gspo, dapo: (R - mean) / (std + 1e-4), 0 where all rewards agree; dr_grpo: R - mean; rloo: R - mean of the
+    others; maxrl: (R - mean) / mean; gdpo: rewards [B, K] are K parts, with `weights`.
+
+    rewards [B]. groups: how many samples each prompt has, where they are neighbours; or the prompt's number [B].
+    """
+    knobs = settings_of(POLICY_ROWS, algorithm, settings)
+    if not knobs.compares.grouped or knobs.advantage.type == "win_rate":
+        what, fix = f"'{algorithm}' does not compare the rewards of a group", "Use gae, or subtract a baseline"
+        raise ParamsError(what=what, where="group_advantages", fix=fix)
+    count = rewards.shape[0]
+    if isinstance(groups, int):
+        if groups < 2 or count % groups:
+            what, fix = f"{count} rewards are not groups of {groups}", "Give a divisor, 2 or more, or prompt numbers"
+            raise ParamsError(what=what, where="groups", fix=fix)
+        groups = torch.arange(count, device=rewards.device) // groups
+    rewards = rewards.detach().to(torch.promote_types(rewards.dtype, torch.float32))
+    zeros = rewards.new_zeros(count)
+    step = Ragged(
+        torch.ones_like(groups, dtype=torch.long), {"group": groups, "reward_parts": rewards}, {"logp": zeros}
+    )
+    outcome = formulas.Rewards(step, rewards if rewards.dim() == 1 else zeros, zeros, zeros, {}, tuple(weights))
+    advantages: Tensor = knobs.compares.columns(outcome, knobs.advantage)["advantage"]
+    return advantages
+
+
+def gae(
+    rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1.0, lam: float = 0.95
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantages and returns (Schulman 2016), both [B, T] and 0 outside the mask.
+
+    delta_t = r_t + gamma V_{t+1} - V_t, A_t = sum_l (gamma lam)^l delta_{t+l}, return = A + V. rewards [B, T], or [B]
+    for an outcome, which the last token gets. values [B, T]: of the state before each token; zeros with lam 1 give the
+    discounted return.
+    """
+    value_N, lengths_B = flat("values", values, mask).detach(), mask.bool().sum(1)
+    reward_N = formulas.at_last_token(rewards, lengths_B) if rewards.dim() == 1 else flat("rewards", rewards, mask)
+    columns = formulas.gae(reward_N.detach().to(value_N.dtype), value_N, lengths_B, gamma=gamma, lam=lam)
+    return padded(columns[0], mask), padded(columns[1], mask)
+
+
+def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
+    """(A - mean) / std over all tokens of the mask, 0 elsewhere: [B, T] -> [B, T]."""
+    advantage_N = flat("advantages", advantages, mask).detach()
+    return padded(formulas.whiten(advantage_N, torch.ones_like(advantage_N)), mask)
+
+
+def kl_estimate(logp: Tensor, ref_logp: Tensor, estimator: str = "k3") -> Tensor:
+    """An estimate of KL(policy || reference) at each token that the policy sampled, in the shape of logp.
+
+    k1: logp - ref_logp; k2: k1^2 / 2; k3: exp(-k1) + k1 - 1, never negative. In a reward use k1; in a loss k2 or k3,
+    because the gradient of k1 has expectation 0.
+    """
+    estimate: Tensor = entry(ESTIMATORS, estimator, "estimator")(logp, ref_logp)
+    return estimate
+
+
+def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """(log-prob, entropy) of each token, both [B, T] with gradient, in float32 at least.
+
+    logits [B, T, V] predict tokens [B, T]: of a causal model `logits[:, :-1]` and `ids[:, 1:]`. Give the temperature
+    that the samples were drawn with. Only the logits stay in memory for the backward pass.
+    """
+    return _token_logprobs(logits, ModuleHead(nn.Identity(), logits.shape[-1]), tokens, temperature)
+
+
+def token_logprobs_from_hidden(
+    hidden: Tensor, tokens: Tensor, weight: Tensor, bias: Tensor | None = None, *, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """The same without ever holding the logits [B, T, V]; for models that neither scale nor cap their logits.
+
+    hidden [B, T, D]: the last hidden states, which predict tokens [B, T]. weight [V, D] and bias [V]: those of
+    `model.get_output_embeddings()`.
+    """
+    return _token_logprobs(hidden, Head(weight, bias), tokens, temperature)
+
+
+def _token_logprobs(
+    states: Tensor, head: Head | ModuleHead, tokens: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    if states.shape[:-1] != tokens.shape:
+        what = f"they predict {tuple(states.shape[:-1])} tokens, and the tokens are {tuple(tokens.shape)}"
+        fix = "Shift those of a causal model by one: [:, :-1] predicts ids[:, 1:]"
+        raise ParamsError(what=what, where="logits or hidden states", fix=fix)
+    logp, entropy = token_logp(states.flatten(0, -2), head, tokens.flatten(), temperature)
+    return logp.view(tokens.shape), entropy.view(tokens.shape)
+
+
+def _check_supported(algorithm: str, knobs: Any) -> None:
+    """Refuse terms that need more than the log-probs of samples."""
+    if knobs.ptx or knobs.penalty.type == "exact":
+        what, fix = "ptx and penalty exact need more than the log-probs of samples", "Use ptx 0 and penalty sampled"
+        raise ParamsError(what=what, where=f"settings of {algorithm}", fix=fix)

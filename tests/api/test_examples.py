@@ -1,0 +1,53 @@
+"""The examples run as they are, with their tiny model, and learn."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.library.models import tiny_folder
+from tests.workspace import ROOT
+
+FOLDER = ROOT / "examples"
+NAMES = sorted(file.stem for file in FOLDER.glob("*.py") if file.stem != "tiny")
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return lambda name: importlib.import_module(name).main
+
+
+def test_sft_learns_its_sums(example: Callable[[str], Any], tmp_path: Path) -> None:
+    before, after = example("sft")(["--save", str(tmp_path / "saved")])
+    assert before < 0.2 < 0.6 < after
+    again, _ = example("sft")(["--model", str(tmp_path / "saved"), "--epochs", "0.1"])
+    assert again == after, "the saved model answers the same"
+
+
+def test_dpo_prefers_the_chosen(example: Callable[[str], Any]) -> None:
+    history = example("dpo_own_trainer")(["--epochs", "8"])
+    first, last = (sum(row["margin"] for row in part) / 3 for part in (history[:3], history[-3:]))
+    assert last > first + 0.3 and history[-1]["loss"] < history[0]["loss"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_grpo_raises_the_reward(example: Callable[[str], Any], seed: int) -> None:
+    rewards = example("grpo_loop")(["--seed", str(seed), "--steps", "24"])
+    assert sum(rewards[:4]) / 4 < 0.2 and sum(rewards[-4:]) / 4 > 0.5, rewards
+
+
+def test_they_take_a_model_folder(example: Callable[[str], Any], tmp_path: Path) -> None:
+    folder = str(tiny_folder(tmp_path))
+    assert len(example("grpo_loop")(["--model", folder, "--steps", "1", "--algorithm", "dr_grpo"])) == 1
+    assert len(example("dpo_own_trainer")(["--model", folder, "--epochs", "1", "--algorithm", "ipo"])) == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_are_short_and_say_how_to_run_them(name: str) -> None:
+    text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 100 and f"python examples/{name}.py" in text
