@@ -69,10 +69,10 @@ experiments: env ## DVC's experiments: the knobs and figures that changed
 	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain|custom|code|params\.yaml|constraints\.txt)(/|$$)'
 
 test: env ## the quick tests
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow" $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(TESTS)
 
 test-all: env ## every test, the slow ones too
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)
 	$(BIN)/python -m pytest tests/pipeline/test_wheel.py

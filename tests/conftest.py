@@ -17,6 +17,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the finished pipeline first: while one worker of `--dist worksteal` runs it, the others do the rest."""
+    items.sort(key=lambda item: "smoke_workspace" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session")
 def smoke_workspace(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """A copy of this checkout where `dvc repro` has run with recipes/smoke.yaml; to change one, take `own_workspace`.

@@ -15,8 +15,6 @@ import pytest
 from tests.faults.edits import replaced
 from tests.faults.project import RUN, command, ended, errors, made, products, repro, started
 
-pytestmark = pytest.mark.xdist_group("faults")
-
 EDIT = replaced("stages/fit.py", "SCALE * numbers", "2 * SCALE * numbers")
 COMMENT = replaced("stages/fit.py", "weight = saved", "# where it stopped\n    weight = saved")
 DOCSTRING = replaced("posttrain/workspace.py", '"""Plain data as', '"""Any plain data as')
@@ -120,6 +118,7 @@ def test_other_packages_are_named_with_both_versions(folder: Path) -> None:
     assert "torch 2.1.0 -> 2." in line and RESUME in line
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_newer_version_is_refused(folder: Path) -> None:
     for file in (folder / "checkpoints").rglob("state.json"):
         rewritten(file, {**json.loads(file.read_text()), "format": 99})
@@ -136,6 +135,7 @@ def rewritten(file: Path, state: object) -> None:
     file.with_name("sums.json").write_text(json.dumps({**sums, file.name: sha256(file.read_bytes()).hexdigest()}))
 
 
+@pytest.mark.slow
 def test_parameters_that_are_changed_and_changed_back_resume(folder: Path) -> None:
     params = (folder / "params.yaml").read_text()
     replaced("params.yaml", "rate: 0.9", "rate: 0.8")(folder)
@@ -157,6 +157,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_the_list_says_what_lies_there_and_clean_leaves_a_living_process_alone(folder: Path) -> None:
     shutil.copytree(folder / "checkpoints/fit/a", folder / "checkpoints/fit/b")
     (held,) = (folder / "checkpoints/fit/a").glob("*/held")

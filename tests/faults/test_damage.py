@@ -12,8 +12,9 @@ import pytest
 from tests.faults.damage import FAULTS, Bench, can_mount, checkpoints_of, full_tmpfs, two_at_once
 from tests.faults.kills import digests, outputs
 from tests.faults.processes import Server
+from tests.marks import slow_except
 
-pytestmark = pytest.mark.xdist_group("faults")
+QUICK = ("newest checkpoint damaged", "all checkpoints damaged")
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def bench(smoke_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         yield Bench(server, smoke_workspace, tmp_path_factory.mktemp("bench"))
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", slow_except(QUICK, FAULTS))
 def test_a_fault_is_told_and_the_next_run_ends_with_the_same_bytes(bench: Bench, name: str) -> None:
     fault, _, _ = FAULTS[name]
     if fault is full_tmpfs and not can_mount():

@@ -20,7 +20,7 @@ from tests.faults.kills import digests
 from tests.pipeline.test_orphans import waited_for
 from tests.workspace import dvc, environment, git
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("faults")]
+pytestmark = [pytest.mark.slow]
 STAGE, CHECKPOINTS = "online@ppo", "checkpoints/online/ppo"
 EXPERIMENT = ("exp", "run", "--temp", "--name", "other", "-S", "online.runs.grpo.kl.beta=0.03", "online@grpo")
 LEADER = (

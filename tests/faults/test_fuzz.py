@@ -9,7 +9,6 @@ import pytest
 from tests.faults.cases import all_cases
 from tests.faults.fuzz import run_cases
 
-pytestmark = pytest.mark.xdist_group("faults")
 SHARE = 40
 
 
@@ -19,6 +18,7 @@ def test_there_are_enough_cases_and_each_has_its_own_name() -> None:
     assert len({(case.kind, case.name) for case in cases}) == len(cases)
 
 
+@pytest.mark.slow
 def test_a_share_of_the_cases(smoke_workspace: Path, tmp_path: Path) -> None:
     verdicts = run_cases(smoke_workspace, tmp_path, all_cases()[::SHARE])
     wrong = [f"{one.case.kind}: {one.case.name}: {one.why}" for one in verdicts if one.outcome == "wrong"]

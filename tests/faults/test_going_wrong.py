@@ -14,7 +14,6 @@ from tests.faults.damage import checkpoints_of
 from tests.faults.kills import prepared
 from tests.faults.processes import Ended, Server
 
-pytestmark = pytest.mark.xdist_group("faults")
 SMALL = '"rollout": {"rounds": 40, "prompts": 4, "group_size": 4, "minibatches": 1}'
 RUN = (
     '{"algorithm": "grpo", "start": "sft/main", "data": "two_step/prompts", "corpus": "none", "reward_model": "none", '

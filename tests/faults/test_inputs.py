@@ -17,15 +17,11 @@ from tests.faults.cuts import Cuts
 from tests.faults.edits import Edits, replaced
 from tests.faults.flips import CACHE, Flips
 from tests.faults.project import RUN, command, ended, errors, made, products, repro, stage_runs, started
+from tests.marks import slow_except
 from tests.workspace import dvc, run
 
-pytestmark = pytest.mark.xdist_group("faults")
-QUICK_EDITS = ("a parameter", "a comment")
+QUICK_EDITS = ("a parameter",)
 QUICK_FLIPS = ("a bit in a cached object",)
-
-
-def slow_but(names: tuple[str, ...], quick: tuple[str, ...]) -> list[object]:
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +50,7 @@ def test_a_record_names_the_inputs_that_dvc_records(smoke_workspace: Path) -> No
         assert not unused_inputs(entry, record), name
 
 
-@pytest.mark.parametrize("fault", slow_but(edits.FAULTS, QUICK_EDITS))
+@pytest.mark.parametrize("fault", slow_except(QUICK_EDITS, edits.FAULTS))
 def test_an_input_that_is_edited_during_a_run(disturbed: Edits, fault: str) -> None:
     row = disturbed.trial(seed=0, fault=fault, after="step-00000010")  # a seed that restores the input
     assert not row["wrong"], row
@@ -62,7 +58,7 @@ def test_an_input_that_is_edited_during_a_run(disturbed: Edits, fault: str) -> N
     assert row["outcome"] == expected or fault == edits.UNDONE
 
 
-@pytest.mark.parametrize("fault", slow_but(flips.FAULTS, QUICK_FLIPS))
+@pytest.mark.parametrize("fault", slow_except(QUICK_FLIPS, flips.FAULTS))
 def test_damage_is_found_and_healed(damaged: Flips, fault: str) -> None:
     row = damaged.trial(seed=1, fault=fault)
     assert not row["wrong"], row
@@ -82,6 +78,7 @@ def test_an_edit_between_the_end_of_a_run_and_its_record_is_found(finished: Path
     assert command(finished, "posttrain", "sync").status == 0
 
 
+@pytest.mark.slow
 def test_what_is_accepted_later_by_dvc_commit_stays_accepted(finished: Path) -> None:
     assert command(finished, "posttrain", "sync").status == 0
     replaced("posttrain/scale.py", "1.0", "1.00")(finished)
@@ -93,6 +90,7 @@ def test_what_is_accepted_later_by_dvc_commit_stays_accepted(finished: Path) -> 
     assert "numbers has not used posttrain as dvc.lock has it; unless `dvc commit` accepted that" in verified.output
 
 
+@pytest.mark.slow
 def test_after_a_new_start_of_the_machine_emptied_files_are_made_again(damaged: Flips, finished: Path) -> None:
     assert command(finished, "posttrain", "repair").status == 0
     (out,) = [out for out in recorded(finished)["fit@b"]["outs"] if out["path"].startswith("metrics/")]
@@ -107,6 +105,7 @@ def test_after_a_new_start_of_the_machine_emptied_files_are_made_again(damaged: 
     assert products(finished) == damaged.whole
 
 
+@pytest.mark.slow
 def test_verify_waits_for_nobody_and_changes_nothing_while_a_stage_runs(finished: Path) -> None:
     process = started(finished, "dvc", "repro", "--force", "--single-item", RUN)
     while not stage_runs(process):

@@ -11,8 +11,7 @@ from tests.faults import dvc_kills
 from tests.faults.kills import STAGES, UNCHECKPOINTED, Tally, prepared, torture
 from tests.faults.processes import Server
 
-pytestmark = pytest.mark.xdist_group("faults")
-QUICK = ("sft main", "preference sdpo", "online adaptive_kl", "online ppo")
+QUICK = ("sft main", "online ppo")
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +38,14 @@ def test_twenty_kills(server: Server, smoke_workspace: Path, tmp_path: Path, sta
     assert_survived(torture(server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 20, seed=20), 20)
 
 
+@pytest.mark.slow
 def test_dvc_killed_while_it_commits_has_lost_nothing(smoke_workspace: Path, tmp_path: Path) -> None:
     tally = dvc_kills.torture_dvc(smoke_workspace, tmp_path, "sft@main", [dvc_kills.COMMIT], seed=1)
     assert not tally.faults, "\n".join(tally.faults)
     assert tally.killed == 1
 
 
+@pytest.mark.slow
 def test_dvc_killed_while_it_restores_has_lost_nothing(smoke_workspace: Path, tmp_path: Path) -> None:
     tally = dvc_kills.torture_restore(smoke_workspace, tmp_path, 2, seed=1)
     assert not tally.faults, "\n".join(tally.faults)

@@ -19,7 +19,6 @@ from tests.faults.surroundings import STAGES
 from tests.faults.tried import LINKS
 from tests.workspace import ROOT, dvc, environment
 
-pytestmark = pytest.mark.xdist_group("faults")
 CANARY = "-".join(("canary", "7f3a9c51e2"))  # whole in no file of the checkout, so in none of its copies
 SECRETS = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "POSTTRAIN_SECRET", "DATABASE_PASSWORD")
 
@@ -77,6 +76,7 @@ def found_in(folder: Path, words: str) -> list[str]:
     return [str(path) for path in folder.rglob("*") if path.is_file() and words.encode() in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_no_secret_of_the_environment_is_written_down(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
     """By no stage, whether it ends well, is refused, or tells where an error was raised."""
     workspace = prepared(smoke_workspace, tmp_path / "w")

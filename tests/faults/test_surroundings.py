@@ -8,14 +8,13 @@ import pytest
 
 from tests.faults.surroundings import OTHER, PLAIN, all_others, made
 
-pytestmark = pytest.mark.xdist_group("faults")
-
 
 @pytest.fixture(scope="module")
 def plain(smoke_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return made(smoke_workspace, tmp_path_factory.mktemp("plain"), PLAIN)
 
 
+@pytest.mark.slow
 def test_everything_different_at_once(plain: dict[str, str], smoke_workspace: Path, tmp_path: Path) -> None:
     assert made(smoke_workspace, tmp_path, all_others()) == plain
 

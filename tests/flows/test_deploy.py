@@ -54,6 +54,7 @@ def wait_for(project: Project, deployment: str, log: Path, **wanted: Any) -> dic
     raise AssertionError(f"no run with {wanted}, but {seen}\n{log.read_text()[-5000:]}")
 
 
+@pytest.mark.slow
 def test_a_failure_is_told_wherever_the_flow_was_started(project: Project, webhook: Webhook) -> None:
     project.env[notify.VARIABLE] = webhook.url
     project.trouble(prepare={"fails": 1})

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.marks import slow_except
+
 if TYPE_CHECKING:
     from tests.flows.project import Project
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 BUSY = {"left": {"seconds": 300, "deaf": 1}, "right": {"seconds": 300, "child": 1}}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", slow_except([signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]))
 def test_signals_end_everything(project: Project, number: signal.Signals) -> None:
     project.trouble(**BUSY)
     process = project.start()
@@ -34,6 +36,7 @@ def test_signals_end_everything(project: Project, number: signal.Signals) -> Non
     assert after.states == {"prepare": "Cached", "branch@left": "Completed", "branch@right": "Completed"}
 
 
+@pytest.mark.slow
 def test_cancelled_in_the_pages(project: Project) -> None:
     project.trouble(**BUSY)
     process = project.start()

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from posttrain.dvc_repair import repair_lock
 from tests.flows.project import Project
 
@@ -95,6 +97,7 @@ def test_a_living_dvc_keeps_its_locks_and_a_flow_waits_for_it(bare: Project) -> 
     assert f"blocked by: (PID {repro.pid})" in ended.err and "Waiting until it has ended" in ended.err
 
 
+@pytest.mark.slow
 def test_a_stage_waits_for_a_dvc_that_came_while_the_flow_ran(project: Project) -> None:
     project.trouble(prepare={"seconds": 5})
     process = project.start("branch@left")
@@ -114,6 +117,7 @@ def site_cache(project: Project, folder: Path, env: dict[str, str] | None = None
     return Path(next(line for line in done.stdout.splitlines() if "site_cache_dir" in line).partition(": ")[2])
 
 
+@pytest.mark.slow
 def test_the_site_cache_is_in_the_clone_for_every_dvc(bare: Project, tmp_path: Path) -> None:
     root = bare.root
     site = root / ".dvc/tmp/site"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ALL = ["prepare", "branch@left", "branch@right", "join", "sub/dvc.yaml:extra"]
 
 
+@pytest.mark.slow
 def test_run_edit_and_undo(project: Project) -> None:
     project.trouble(left={"seconds": 6}, right={"seconds": 6})
     first = project.run()
@@ -67,6 +68,7 @@ plots:
 """
 
 
+@pytest.mark.slow
 def test_plots_that_have_a_name_are_kept_as_pictures(project: Project) -> None:
     graph = project.root / "dvc.yaml"
     graph.write_text(graph.read_text() + DRAWN)
@@ -87,6 +89,7 @@ MEASURED = """
 """
 
 
+@pytest.mark.slow
 def test_metrics_are_held_against_the_last_commit(project: Project) -> None:
     graph, given = project.root / "dvc.yaml", project.root / "given.json"
     graph.write_text(graph.read_text() + MEASURED)
@@ -121,6 +124,7 @@ def test_a_failure_leaves_the_other_branch_to_finish(project: Project) -> None:
     assert "cannot add apples to pears" in failed["message"]
 
 
+@pytest.mark.slow
 def test_retries_and_timeout(project: Project) -> None:
     project.runs({"retries": 1}, {"timeout": 2})
     (project.root / "trouble.json").write_text(json.dumps({"left": {"fails": 1}, "right": {"seconds": 60, "child": 1}}))
@@ -146,6 +150,7 @@ def test_gpus_are_slots(project: Project) -> None:
     assert "a stage needs 3 gpus and Prefect's limit" in too_many.err
 
 
+@pytest.mark.slow
 def test_a_held_lock_loses_no_work(project: Project) -> None:
     project.trouble(prepare={"seconds": 4})
     process = project.start("prepare")
@@ -171,6 +176,7 @@ def test_nothing_configured(bare: Project) -> None:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace: apt-get install strace")
+@pytest.mark.slow
 def test_nothing_but_the_loopback_is_connected_to(bare: Project, tmp_path: Path) -> None:
     """The flow, its server, DVC and the stage, with every process that they start, as the kernel sees them."""
     log = tmp_path / "connections"

@@ -111,6 +111,7 @@ def compared(project: Project) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_experiments_are_run_and_compared(small: Project) -> None:
     done = sweep(small, "1")
     out, _ = done.communicate(timeout=100)
@@ -224,6 +225,7 @@ def test_a_slip_costs_no_work(
         check_trials_here([fine, Trial("s-wrong", overrides)])
 
 
+@pytest.mark.slow
 def test_nothing_that_takes_ctrl_c_away_is_loaded_beside_a_flow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +267,7 @@ def test_a_sweep_has_a_name_that_experiments_can_begin_with(name: str) -> None:
         checked_sweep_name(name)
 
 
+@pytest.mark.slow
 def test_help_and_nothing_to_do(
     small: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

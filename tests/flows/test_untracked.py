@@ -80,6 +80,7 @@ def test_what_dvc_add_tracks_is_in_every_copy_and_known_to_flows(owner: Project)
     assert names == ["my.dvc", "reader"]
 
 
+@pytest.mark.slow
 def test_a_flow_notices_a_change_of_what_was_added(owner: Project, server_env: dict[str, str]) -> None:
     project = Project(owner.root, {**owner.env, **server_env, "PREFECT_HOME": str(owner.root / ".prefect")})
     project.dvc("add", "my")

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import slow_except
 from tests.workspace import ROOT, make_workspace, run
 from tests.workspace import stage as run_stage
 
 STAGES = sorted(file.stem for file in (ROOT / "stages").glob("[a-z]*.py"))
 
-pytestmark = pytest.mark.xdist_group("smoke")
 
-
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", slow_except(["sft"], STAGES))
 def test_every_stage_explains_itself(smoke_workspace: Path, stage: str) -> None:
     done = run_stage(smoke_workspace, stage, "--help")
     assert done.returncode == 0

@@ -14,7 +14,6 @@ from posttrain.params import read
 from posttrain.report.lineage import flattened
 from tests.workspace import ROOT, dvc, git, make_workspace
 
-pytestmark = pytest.mark.xdist_group("smoke")
 POLICIES = {"base", "sft", "dpo", "grpo", "reward/main"}
 
 
@@ -45,6 +44,7 @@ def experimented(own_workspace: Path) -> Path:
     return own_workspace
 
 
+@pytest.mark.slow
 def test_dvcs_editor_extension_can_read_the_project(experimented: Path) -> None:
     shown = answer(experimented, "exp", "show", "--json")
     assert list(complaints(shown)) == []

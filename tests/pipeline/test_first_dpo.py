@@ -13,7 +13,7 @@ import pytest
 from tests.pipeline.test_project import LIBRARY, dvc, posttrain
 from tests.workspace import ROOT, environment
 
-pytestmark = [pytest.mark.xdist_group("own"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800)]
 GUIDE = (ROOT / "docs/first-dpo.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

@@ -10,8 +10,6 @@ import pytest
 
 from tests.workspace import run
 
-pytestmark = pytest.mark.xdist_group("smoke")
-
 
 def states(output: str) -> dict[str, str]:
     """Stage -> state, from the table at the end."""
@@ -19,6 +17,7 @@ def states(output: str) -> dict[str, str]:
     return dict(rows)
 
 
+@pytest.mark.slow
 def test_the_flow_runs_what_changed_and_nothing_else(own_workspace: Path) -> None:
     flow = (sys.executable, "-m", "flows.pipeline")
     idle = run(own_workspace, *flow)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import slow_except
 from tests.workspace import Finished, git, run
 
 AVOIDED = (
@@ -32,10 +33,12 @@ runpy.run_module(f"stages.{name}", run_name="__main__", alter_sys=True)
 """
 """Run a stage as `python -m stages.NAME` does, and write down what it has imported when it ends."""
 
+QUICK = ("data_tasks two_step", "online grpo")
+STAGES = (*QUICK, "sft main", "evaluate sft")
 OUTPUTS = ("models", "plots", "metrics", "results", "data", "records")
 
 
-@pytest.mark.parametrize("stage", ["data_tasks two_step", "sft main", "online grpo", "evaluate sft"])
+@pytest.mark.parametrize("stage", slow_except(QUICK, STAGES))
 def test_a_stage_imports_what_it_needs(own_workspace: Path, tmp_path: Path, stage: str) -> None:
     file = tmp_path / "modules"
     done = run(own_workspace, sys.executable, "-c", LISTING, str(file), *stage.split())
@@ -50,6 +53,7 @@ def test_a_stage_imports_what_it_needs(own_workspace: Path, tmp_path: Path, stag
     assert models == {"auto", "qwen3"}, "one model's classes, and the tables that say which"
 
 
+@pytest.mark.slow
 def test_a_profile_changes_no_byte(own_workspace: Path) -> None:
     before = _digests(own_workspace)
     done = run(own_workspace, sys.executable, "-m", "stages.online", "grpo", "--profile")

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from dvc.lock import make_lock
 
+from tests.marks import slow_except
 from tests.workspace import dvc, git, run
-
-pytestmark = pytest.mark.xdist_group("smoke")
-
 
 REPAIR = (sys.executable, "-m", "posttrain", "repair")
 
@@ -22,7 +20,7 @@ def repair(workspace: Path) -> str:
     return subprocess.run(REPAIR, cwd=workspace, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("share", [0.0, 0.4, 0.85])
+@pytest.mark.parametrize("share", slow_except([0.4], [0.0, 0.4, 0.85]))
 def test_a_damaged_lock_is_set_aside_and_nothing_is_run_again(own_workspace: Path, share: float) -> None:
     lock = own_workspace / "dvc.lock"
     whole = lock.read_bytes()
@@ -85,6 +83,7 @@ def test_repair_waits_for_a_running_dvc(own_workspace: Path) -> None:
     assert lock.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_a_flow_repairs_the_lock_first(own_workspace: Path) -> None:
     lock = own_workspace / "dvc.lock"
     whole = lock.read_bytes()

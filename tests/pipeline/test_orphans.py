@@ -12,9 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.marks import slow_except
 from tests.workspace import dvc, environment
-
-pytestmark = pytest.mark.xdist_group("smoke")
 
 
 def waited_for(condition: object, seconds: float) -> bool:
@@ -27,7 +26,7 @@ def waited_for(condition: object, seconds: float) -> bool:
     return False
 
 
-@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+@pytest.mark.parametrize("shell", slow_except(["/bin/sh"], ["/bin/sh", "/bin/bash"]))
 def test_a_stage_ends_when_dvc_is_killed(own_workspace: Path, shell: str) -> None:
     """dash stays between dvc and the stage; bash becomes the stage."""
     lock = (own_workspace / "dvc.lock").read_text()

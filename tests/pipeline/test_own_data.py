@@ -17,8 +17,6 @@ import torch
 from tests.library.families import hub_folder
 from tests.workspace import ROOT, dvc, environment, make_workspace, run
 
-pytestmark = pytest.mark.xdist_group("own")
-
 
 def write_rows(folder: Path, rows: int = 60) -> Path:
     """A user's own files: plain and conversational rows."""
@@ -139,6 +137,7 @@ def test_a_refused_row_names_the_users_file_and_line_and_blocks_only_what_needs_
     assert dvc(walked, "repro").returncode == 0
 
 
+@pytest.mark.slow
 def test_the_flow_runs_the_same_pipeline(walked: Path) -> None:
     params = walked / "params.yaml"
     text = params.read_text(encoding="utf-8")
@@ -172,9 +171,8 @@ evaluate:
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["kto", *(pytest.param(name, marks=pytest.mark.slow) for name in PARTIAL if name != "kto")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PARTIAL)
 def test_a_part_of_the_pipeline_alone(walked: Path, name: str, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(PARTIAL[name], encoding="utf-8")
     workspace = make_workspace(tmp_path / "clone", tmp_path / "params.yaml")
@@ -210,9 +208,8 @@ evaluate:
 FAMILIES = ("llama", "mixtral", "qwen3_moe", "gpt_neox")
 
 
-@pytest.mark.parametrize(
-    "family", [FAMILIES[1], *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES if name != "mixtral")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_in_the_layout_of_the_hub_passes_the_whole_pipeline(family: str, tmp_path: Path) -> None:
     """With a learned reward and a critic, so that every kind of head is made."""
     (tmp_path / "params.yaml").write_text(WHOLE.format(), encoding="utf-8")
@@ -225,6 +222,7 @@ def test_a_family_in_the_layout_of_the_hub_passes_the_whole_pipeline(family: str
     assert saved["dtype"] == "bfloat16", "what is saved has the dtype of the start's files"
 
 
+@pytest.mark.slow
 def test_data_and_models_added_to_dvc_are_tracked(walked: Path, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(PARTIAL["evaluation"], encoding="utf-8")
     workspace = make_workspace(tmp_path / "clone", tmp_path / "params.yaml")

@@ -13,8 +13,6 @@ import pytest
 from tests.library.models import tiny_folder
 from tests.workspace import ROOT, Finished, make_workspace, run
 
-pytestmark = pytest.mark.xdist_group("own")
-
 
 def block(language: str) -> str:
     text = (ROOT / "docs/tasks.md").read_text(encoding="utf-8")
@@ -39,6 +37,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
     return workspace, done
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_docs_page_end_with_results(walked: tuple[Path, Finished]) -> None:
     workspace, done = walked
     head, *_ = done.stdout.splitlines()
@@ -50,6 +49,7 @@ def test_the_commands_of_the_docs_page_end_with_results(walked: tuple[Path, Fini
     assert json.loads((workspace / "results/start/metrics.json").read_text())["kl_k1"] == 0
 
 
+@pytest.mark.slow
 def test_rollouts_of_several_turns_are_kept_with_their_mask(walked: tuple[Path, Finished]) -> None:
     rollouts = pl.read_parquet(walked[0] / "results/grpo/rollouts.parquet")
     several = rollouts.filter(~pl.col("mask").list.all())
@@ -60,6 +60,7 @@ def test_rollouts_of_several_turns_are_kept_with_their_mask(walked: tuple[Path, 
     assert marked.to_series().all()
 
 
+@pytest.mark.slow
 def test_a_change_of_the_task_runs_what_uses_it(walked: tuple[Path, Finished]) -> None:
     workspace, _ = walked
     task = workspace / "custom/my_guess.py"

@@ -12,7 +12,7 @@ from posttrain.tables.store import read_table
 from tests.tables.hub_server import COMMIT, served
 from tests.workspace import dvc, git, make_workspace
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("own")]
+pytestmark = [pytest.mark.slow]
 PARAMS = "data: {files: {mine: {path: my/data, chat: {path: '*.jsonl', test_share: 0}}}}\n"
 
 

@@ -17,8 +17,6 @@ from posttrain.params import merge
 from posttrain.tables.store import check_disjoint, read_table
 from tests.workspace import ROOT, Finished, dvc, git, run, stage
 
-pytestmark = pytest.mark.xdist_group("smoke")
-
 ODD_STARTS = """
 data:
   samples:
@@ -141,6 +139,7 @@ def test_the_best_samples_become_demonstrations(smoke_workspace: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_only_samples_that_reach_min_score_are_kept(own_workspace: Path) -> None:
     change(own_workspace, "      samples: 6\n", "      samples: 2\n      tables: [chat]\n      min_score: 1.0\n")
     stage = (sys.executable, "-m", "stages.data_samples", "compared")
@@ -232,6 +231,7 @@ def test_make_run_reports_a_wrong_params_file_without_a_traceback(
     assert "Running stage" not in done.stdout and "ERROR" not in done.stdout
 
 
+@pytest.mark.slow
 def test_outputs_of_a_removed_run_are_listed_and_removed(own_workspace: Path) -> None:
     change(own_workspace, "    grpo: online/grpo\n", "")
     text = (own_workspace / "params.yaml").read_text(encoding="utf-8")

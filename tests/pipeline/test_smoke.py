@@ -18,7 +18,6 @@ from posttrain.tables.columns import Kind
 from posttrain.tables.store import check_disjoint, read_table
 from tests.workspace import dvc, stage
 
-pytestmark = pytest.mark.xdist_group("smoke")
 POLICIES = {"base": "base/tiny", "sft": "sft/main", "dpo": "preference/dpo", "grpo": "online/grpo"}
 
 
@@ -124,6 +123,7 @@ def test_a_second_repro_runs_nothing(smoke_workspace: Path) -> None:
     assert ran(done.stdout) == set()
 
 
+@pytest.mark.slow
 def test_a_changed_parameter_reruns_its_run_and_its_undo_comes_from_the_cache(own_workspace: Path) -> None:
     params = own_workspace / "params.yaml"
     before = params.read_text()

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.marks import slow_except
 from tests.workspace import dvc, environment, run
 
-pytestmark = pytest.mark.xdist_group("smoke")
 SAMPLING = {"data_samples@compared", "evaluate@base", "evaluate@dpo", "evaluate@grpo", "evaluate@sft", "online@grpo"}
 TRAINING = {"base_scratch@tiny", "sft@main", "reward@main", "preference@dpo", "online@grpo"}
 ALL = {*SAMPLING, *TRAINING, "data_tasks@two_step", "report"}
@@ -64,6 +64,9 @@ EDITS = {
 }
 
 
+QUICK = ("a docstring in algorithms", "the row of one run", "code in training", "code of the report")
+
+
 @pytest.fixture(scope="module")
 def workspace(smoke_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the finished pipeline for all tests here, each of which restores what it edits."""
@@ -82,7 +85,7 @@ def stale(workspace: Path) -> set[str]:
     return set(found)
 
 
-@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize("name", slow_except(QUICK, EDITS))
 def test_an_edit_makes_only_the_runs_stale_that_can_run_it(workspace: Path, name: str) -> None:
     file, before, text, expected = EDITS[name]
     path = workspace / "posttrain" / file
@@ -130,6 +133,7 @@ def test_a_module_of_the_users_makes_the_run_stale_that_names_it(own_workspace: 
     assert stale(own_workspace) == {"online@grpo"}
 
 
+@pytest.mark.slow
 def test_status_says_which_file_and_which_parameter_changed(own_workspace: Path) -> None:
     params = own_workspace / "params.yaml"
     params.write_text(params.read_text().replace("kl: {beta: 0.02}", "kl: {beta: 0.05}"))

@@ -15,7 +15,7 @@ import pytest
 from posttrain.project import RECIPES
 from tests.workspace import ROOT, Finished, environment, make_workspace, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel"), pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 def inside(python: Path, folder: Path, *words: str) -> Finished:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.workers import share
+from flows.hosts import push_results
 from posttrain.errors import DataError
 from posttrain.where.report import find_copies, where
 from tests.pipeline.test_project import LIBRARY, command, posttrain
 from tests.privacy.guide import ADDRESS, LINE, project
 from tests.workspace import ROOT, environment
 
-pytestmark = [pytest.mark.xdist_group("privacy"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800)]
 GUIDE = (ROOT / "docs/deletion.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SOURCE = f"my/data/demonstrations.jsonl:{LINE}"
@@ -82,7 +82,7 @@ def test_a_push_is_told_first_and_leaves_out_what_is_not_to_be_pushed(
     assert "up to date" in command(inside, "dvc", "status", "data_files@mine").stdout
     (inside / "dvc.yaml").write_text(graph)
     capfd.readouterr()
-    share(inside)
+    push_results(inside)
     assert (
         f"note: `dvc push` sends your own text to the remote 'store' ({store}): data/mine (" in capfd.readouterr().err
     )

@@ -17,7 +17,6 @@ pytestmark = [
         browser.program() is None,
         reason=f"needs a browser ({', '.join(browser.NAMES)}); on Debian: apt-get install chromium",
     ),
-    pytest.mark.xdist_group("browser"),
 ]
 
 HOSTILE_SETTING = "<img src=x onerror=window.hacked=5>"

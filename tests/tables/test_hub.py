@@ -112,6 +112,7 @@ def test_a_limit_reads_only_what_it_needs_and_gives_the_same_rows(hub: Hub) -> N
     assert "is not in the cache. Run once without it, or download the model elsewhere and name its" in model["error"]
 
 
+@pytest.mark.slow
 def test_without_a_network(hub: Hub) -> None:
     cases = [{"repo": repo, "name": "org/name", "revision": OTHER} for repo in REPOSITORIES]
     for found in hub.tried(*cases, HF_ENDPOINT="http://127.0.0.1:9"):
