@@ -72,7 +72,10 @@ def parser() -> argparse.ArgumentParser:
         "--seeds", type=arguments.counts, default=[], metavar="N,N", help="run each setting with each of these seeds"
     )
     parser.add_argument(
-        "--seed-keys", default="", metavar="KEY,KEY", help="the keys to set to the seed; default: `seed` of swept runs"
+        "--seed-keys",
+        default="",
+        metavar="KEY,KEY",
+        help="the keys to set to the seed; default: `seed` of swept runs, or of all runs without -S",
     )
     parser.add_argument(
         "--random",

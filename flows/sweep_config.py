@@ -23,6 +23,7 @@ from flows.graph import is_posttrain_pipeline
 from posttrain.compare.experiments import git
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read, read_yaml
+from posttrain.seeds import SEED
 from posttrain.stage_table import group_of
 from posttrain.workspace import CUSTOM, library_command, library_environment
 
@@ -65,7 +66,8 @@ class Sweep(Params):
     random: Random | None = Field(None, description="random search")
     seeds: list[int] = Field(default_factory=list, description="each setting is run once with each")
     seed_keys: list[str] = Field(
-        default_factory=list, description="where a seed is put; default: `seed` of each section that is swept"
+        default_factory=list,
+        description="where a seed is put; default: `seed` of each swept run, or of all runs if nothing is swept",
     )
     targets: list[str] = Field(default_factory=list, description="stages to run, with what they need; default: all")
 
@@ -73,8 +75,6 @@ class Sweep(Params):
     def _not_empty(self) -> Sweep:
         if not (self.grid or self.settings or self.random or self.seeds):
             raise ValueError("nothing to run. Add grid, settings, random or seeds")
-        if self.seeds and not self.seed_keys and not self.swept:
-            raise ValueError("seeds alone need seed_keys, e.g. [online.runs.grpo.seed]")
         return self
 
     @property
@@ -113,7 +113,7 @@ def trials(name: str, sweep: Sweep) -> list[Trial]:
     """Every setting with every seed, without repetitions; the seeds of a setting follow each other."""
     grid = [dict(zip(sweep.grid, values, strict=True)) for values in itertools.product(*sweep.grid.values())]
     settings = [*(grid if sweep.grid else []), *sweep.settings, *_random_settings(sweep.random)] or [{}]
-    keys = sweep.seed_keys or sorted({f"{_section(key)}.seed" for key in sweep.swept})
+    keys = sweep.seed_keys or sorted({f"{_section(key)}.seed" for key in sweep.swept}) or [SEED]
     if sweep.seeds:
         settings = [{**one, **dict.fromkeys(keys, seed)} for one in settings for seed in sweep.seeds]
     by_name = {one.name: one for one in (Trial(_name(name, overrides), overrides) for overrides in settings)}

@@ -19,6 +19,7 @@ from posttrain.errors import ParamsError, PipelineError
 from posttrain.formats import check_merged
 from posttrain.installed import check_installed
 from posttrain.outlines import Outline, Outlines, import_line
+from posttrain.seeds import SEED, shared_seed
 from posttrain.stage_table import STAGES, group_of
 from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE, is_outside, write_json
 
@@ -44,7 +45,7 @@ PACKAGES: Final = {
 PRELOADED: Final[set[str]] = set()
 """Modules that a process has imported before it became a stage, as those of the tests that fork do."""
 Code = dict[str, dict[str, str]]
-"""`files`: path -> digest; `packages`: name -> version."""
+"""`files`: path -> digest; `packages`: name -> version; `settings`: the seed, if the run takes that of all runs."""
 
 
 def code_path(stage: str) -> Path:
@@ -98,7 +99,9 @@ class Library:
             names |= more
         files = given | {_shown(self.modules[module]): outline.digest(names) for module, outline in found.items()}
         imported = {name.partition(".")[0] for part in parts for name in part.imports}
-        return {"files": dict(sorted(files.items())), "packages": _versions(imported)}
+        code = {"files": dict(sorted(files.items())), "packages": _versions(imported)}
+        seed = _shared_seed(stage, settings)
+        return code if seed is None else {**code, "settings": {SEED: str(seed)}}
 
     def check_own(self, stage: str, settings: Mapping[str, Any]) -> None:
         """Refuse imports by the user's modules that a run names, and by what they import, that `code` cannot give."""
@@ -136,6 +139,13 @@ class Library:
                 where = f"{file} line {import_line(file, package, name)}"
                 what = f"it imports {outside}, which is outside {CUSTOM}/, so no change of it would be noticed"
                 raise PipelineError(what=what, where=where, fix=f"Move {outside} to {CUSTOM}/")
+
+
+def _shared_seed(stage: str, settings: Mapping[str, Any]) -> int | None:
+    """The top-level seed of params.yaml, if the run takes it."""
+    kind, _, name = stage.partition("@")
+    group = next((one.group for one in STAGES if one.name == kind), "")
+    return shared_seed(settings, group, name)
 
 
 def write_code() -> list[Path]:
@@ -192,10 +202,12 @@ def differences(old: Code, new: Code) -> list[str]:
             words.append(
                 f"{file} {'changed' if was and is_now else 'is used now' if is_now else 'is not used any more'}"
             )
-    for name in sorted(old["packages"].keys() | new["packages"].keys()):
-        was, is_now = old["packages"].get(name, "not used"), new["packages"].get(name, "not used")
-        if was != is_now:
-            words.append(f"{name} {was} -> {is_now}")
+    for kind in ("packages", "settings"):
+        before, after = old.get(kind, {}), new.get(kind, {})
+        for name in sorted(before.keys() | after.keys()):
+            was, is_now = before.get(name, "not used"), after.get(name, "not used")
+            if was != is_now:
+                words.append(f"{name} {was} -> {is_now}")
     return words
 
 

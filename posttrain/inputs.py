@@ -16,10 +16,11 @@ from typing import Any, Final
 
 from posttrain.code import CODE, Code, Library, check_loaded, code_path, differences, read_code, read_params
 from posttrain.digests import Digests, Mark, mark, recorded
-from posttrain.errors import VERIFY, PipelineError
+from posttrain.errors import VERIFY, PipelineError, PosttrainError
 from posttrain.fsync import sync
 from posttrain.installed import check_installed
 from posttrain.measure.phases import CLOCK
+from posttrain.seeds import SEED
 from posttrain.workspace import CUSTOM
 
 GRAPH: Final = "dvc.yaml"
@@ -102,6 +103,11 @@ class Inputs:
                 raise _changed(f"{file}: {_first_key(key, value, found.get(key))}", f"{self.stage} was running")
 
 
+def _seed() -> dict[str, Any]:
+    """The top-level seed of params.yaml as it is now, under its name."""
+    return {name: value for name, value in read_params().items() if name == SEED}
+
+
 class _Running:
     """The code of a stage as it was when the stage started."""
 
@@ -130,11 +136,12 @@ class _Running:
 
     def confirm(self) -> None:
         """Raise if code that this run can load has changed; comments and layout may change."""
-        if {file: mark(Path(file)) if Path(file).is_file() else None for file in self._marks} == self._marks:
+        marks = {file: mark(Path(file)) if Path(file).is_file() else None for file in self._marks}
+        if marks == self._marks and not self._seed_changed():
             return
         try:
             wrong = self._compare()
-        except PipelineError:  # half saved
+        except PosttrainError:  # half saved
             wrong = ["it"]
         if wrong:
             time.sleep(SAVING_S)
@@ -144,9 +151,15 @@ class _Running:
                 what=f"{', '.join(wrong[:MOST])} while {self._stage} was running", where="code", fix=RESUME
             )
 
+    def _seed_changed(self) -> bool:
+        try:
+            return _seed() != {name: value for name, value in self._settings.items() if name == SEED}
+        except PosttrainError:  # half saved
+            return True
+
     def _compare(self) -> list[str]:
         library = Library()
-        found = library.code(self._stage, self._settings)
+        found = library.code(self._stage, {**self._settings, **_seed()})
         self._marks = library.outlines.marks
         return differences(self.found, found)
 

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from posttrain.errors import ParamsError
 from posttrain.formats import PARAMS, UPGRADE, check_format, check_merged
 from posttrain.renames import SECTIONS
+from posttrain.seeds import SEED, with_seed
 from posttrain.workspace import PARAMS_FILE as PARAMS_FILE  # noqa: PLC0414  had without pydantic there
 
 EXPLAINED = "`python -m posttrain params` explains every key"
@@ -71,14 +72,14 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
-    """The sections of params.yaml as plain data, all of them known."""
+    """The sections of params.yaml as plain data, all of them known; its `seed` is in the runs that take it."""
     data = read_yaml(path)
     found = data.pop(FORMAT, PARAMS)
     check_format(found, PARAMS, str(path), ParamsError)
     if found < PARAMS:
         raise ParamsError(what=f"{FORMAT} = {found}, of an earlier version", where=str(path), fix=UPGRADE)
-    _check_sections(data, str(path))
-    return data
+    _check_sections({name: section for name, section in data.items() if name != SEED}, str(path))
+    return with_seed(data, str(path))
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:

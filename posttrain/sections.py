@@ -23,6 +23,7 @@ from posttrain.params import EXPLAINED, GROUPS, PARAMS_FILE, did_you_mean, load,
 from posttrain.rewards.catalog import REWARDS
 from posttrain.run_graph import RunOutputs, notes
 from posttrain.sampling.annotator import SamplesRun
+from posttrain.seeds import SEED, SEED_MEANING
 from posttrain.slots import NONE, PART
 from posttrain.stage_table import STAGES, Settings, group_of, policies
 from posttrain.tables.filters import FilterRun
@@ -200,7 +201,8 @@ def describe_params(section: str | None) -> str:
     """Every parameter of one section or of all, with type, default and meaning."""
     if section is not None and section not in GROUPS:
         raise ParamsError(what=f"no section '{section}'", where=PARAMS_FILE, fix=did_you_mean(section, list(GROUPS)))
-    blocks = [
+    blocks = [] if section else [["the top level", f"  {SEED}  int (default 0): {SEED_MEANING}"]]
+    blocks += [
         [title, *_lines(model, "  ")]
         for title, model in _described()
         if section in (None, title.partition(".")[0])

@@ -31,7 +31,7 @@ def is_maker(value: Any) -> TypeGuard[Maker]:
     """Whether a value of a JSON file is a maker."""
     return (
         isinstance(value, dict)
-        and value.keys() == {"files", "packages", "cpu"}
+        and value.keys() - {"settings"} == {"files", "packages", "cpu"}
         and all(
             isinstance(part, dict) and all(isinstance(one, str) for pair in part.items() for one in pair)
             for part in value.values()

@@ -30,7 +30,7 @@ LAYERS = (
     {"posttrain.measure", "posttrain.fsync", "posttrain.installed", "posttrain.outlines"},
     {"posttrain.digests", "posttrain.dvc_repair", "posttrain.user_code"},
     {"posttrain.params"},
-    {"posttrain.formats", "posttrain.renames"},
+    {"posttrain.formats", "posttrain.renames", "posttrain.seeds"},
     {"posttrain.hub_errors", "posttrain.progress", "posttrain.workspace"},
     {"posttrain.errors", "posttrain.rollout", "posttrain.lazy_table"},
     {"posttrain"},

@@ -98,6 +98,15 @@ def test_an_edit_makes_only_the_runs_stale_that_can_run_it(workspace: Path, name
         path.write_text(old, encoding="utf-8")
 
 
+def test_another_seed_makes_the_runs_stale_that_train_or_sample(workspace: Path) -> None:
+    params = workspace / "params.yaml"
+    text = params.read_text(encoding="utf-8")
+    params.write_text(text.replace("seed: 0\n", "seed: 1\n", 1), encoding="utf-8")
+    assert stale(workspace) == {*TRAINING, "data_samples@compared"}
+    params.write_text(text, encoding="utf-8")
+    assert not stale(workspace)
+
+
 def test_another_torch_version_makes_the_runs_stale_that_import_it(workspace: Path, tmp_path: Path) -> None:
     """DVC looks at constraints.txt; the versions that count are those that are installed."""
     constraints = workspace / "constraints.txt"
