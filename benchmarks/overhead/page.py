@@ -118,7 +118,7 @@ def _flow(sides: dict[str, Any]) -> list[str]:
     reached = "reached" if max(map(statistics.median, ratios)) <= FLOW_TARGET else "missed"
     rows.append(f"| the flow of `dvc repro` | {' | '.join(map(_spread, ratios))} | <= {FLOW_TARGET} | {reached} |")
     first, *later = (one["wall"] for one in sides["server"])
-    told = f"The server answers after {first:.1f} s the first time (it creates its database), then after"
+    told = f"The server answers after {first:.1f} s the first time, when it makes its database, then after"
     return [*rows, "", f"{told} {_median(later):.1f} s."]
 
 

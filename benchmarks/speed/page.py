@@ -69,7 +69,7 @@ CONTROL = (
 
 def write_page(results: Path, page: Path) -> None:
     """Write the page; a case without results is named."""
-    lines = [HEAD, _machine(results), "", "## Next to TRL and the bound", ""]
+    lines = [HEAD, _machine(results), "", "## Beside TRL and the bound", ""]
     lines += [HEADER, "|---|---|---|---|---|---|---|---|---|"]
     found = {case: reports for case in COMPARED if (reports := load(case, results)).get("trl")}
     lines += [_row(case, reports) for case, reports in found.items()]
