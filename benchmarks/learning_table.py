@@ -27,14 +27,14 @@ from benchmarks.learning_trials import (
 Floats = NDArray[np.float64]
 RESAMPLES = 4000
 
-HEAD = """# Does each objective teach?
+HEAD = """# Does each objective learn?
 
-Every row of [algorithms.md](algorithms.md), trained from one SFT model of `recipes/smoke.yaml` and measured on 120 test
-prompts, 8 samples each at temperature 1. `gain` is the difference in pass@1 to the model that the run started from,
-prompt by prompt; its 95 % interval resamples seeds and prompts together, so it covers both. A row *improves* where
-the whole interval lies above 0, is *worse* where it lies below, and else we *cannot tell*.
+Every row of [algorithms.md](algorithms.md), trained from one SFT model of `recipes/smoke.yaml` and measured on 120
+test prompts, 8 samples each at temperature 1. `gain` is the difference in pass@1 to the start model, paired by
+prompt; its 95 % interval resamples seeds and prompts. A row *improves* if the interval is above 0, is *worse* if it
+is below; else we *cannot tell*.
 
-One SFT model, one task and few seeds: the page says that a row learns, not which row is best.
+One SFT model, one task, few seeds: this shows that a row learns, not which row is best.
 
 Learning rates were chosen with a seed that is not in the tables, on other prompts (see [Search](#search)).
 Made by `make learning` (it resumes after an interruption; remove `.learning` to start again).
@@ -45,7 +45,7 @@ TITLES = {
     "preference": "From given comparisons and feedback",
     "distill": "From a teacher",
 }
-EARLIER = "From an earlier version with another SFT model; not made again for the tables above."
+EARLIER = "From an earlier version with another SFT model; not repeated for the tables above."
 TEACHER = (
     "The teacher is the first `dr_grpo` run of the table above; KL(teacher, student) is of the run's own divergence."
 )
@@ -143,7 +143,7 @@ def _search(place: Path, subjects: Sequence[Subject], page: Path) -> list[str]:
     lines = [
         "## Search",
         "",
-        "pass@1 on the held-out prompts, one seed; the rate in bold was taken. Where a line falls the row breaks.",
+        "pass@1 on the held-out prompts, one seed; the rate in bold was used. Where scores fall, the row is unstable.",
         "",
     ]
     for section in TITLES:

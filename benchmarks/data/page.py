@@ -9,18 +9,17 @@ SECONDS, MEGABYTES = 300.0, 2000.0
 WHAT: Final = {
     "tables": "read, check, exact duplicates, split, write (`stages.data_files`)",
     "tokens": "tokenize both splits (what `stages.sft` does before it trains)",
-    "tokens again": "the same from the kept files",
+    "tokens again": "the same from the cached files",
     "near-duplicates": "near-duplicates at 0.8 (`data.filters`), the table read and written",
     "13-grams": "13-grams against 1,000 evaluation prompts (`data.filters`), the table read and written",
     "datasets": "`datasets`: read, check, exact duplicates, split, `map` with two processes",
 }
 HEAD: Final = """## A million rows
 
-Prompts and answers of about 100 tokens together, drawn by seed; one row in a hundred is an exact duplicate, one a
-near-duplicate (`make bench-data`). Each step is a process of its own. The memory is that of the process with its
-children; what they share counts once, and mapped files count too. `datasets` does the same work: rows that are not
-blank, duplicates by a hash, a random split, prompt and answer tokenized apart after the same template. It does not
-check tables against a schema, or keep content from forging markup.
+Generated prompts and answers, about 100 tokens together; 1 % exact duplicates, 1 % near-duplicates (`make
+bench-data`). Each step is its own process; memory includes children (shared memory once) and mapped files.
+`datasets` does the same work: blank rows, duplicates by hash, a random split, tokenizing with the same template,
+but no schema checks and no protection against special tokens in content.
 """
 
 

@@ -9,28 +9,26 @@ START_TARGET, DVC_TARGET, FLOW_TARGET, TABLE_TARGET = 1.3, 1.2, 2.5, 5.0
 
 HEAD: Final = """## The pipeline itself
 
-What is paid beside the work (`python -m benchmarks.overhead`): sides in turn, each in a fresh process on one core; CPU
-seconds, wall seconds in brackets, the median of all turns. The stages run on the data of `recipes/smoke.yaml`.
+The overhead of the pipeline (`python -m benchmarks.overhead`): sides in turn, each in a fresh process on one core; CPU
+seconds [wall seconds], median of all turns. Stages run on the data of `recipes/smoke.yaml`.
 """
-START: Final = """**A stage before its first useful step**, without reading the model, beside a process that imports
-torch and the one model class and ends. `to the first step` ends where the first sampling or update begins. `with what
-comes late` adds what the first two updates cost more than the next two: that which is imported or set up when it is
-first used.
+START: Final = """**A stage before its first step**, without reading the model, next to a process that only imports
+torch and the model class. `to the first step` ends where sampling or the first update begins. `with late setup`
+adds what the first two updates cost more than the next two.
 """
-DVC: Final = """**`dvc repro` with nothing to do.** `bare` has as many stages, each with one tiny dependency: with
-none DVC would run them every time. `hollow` has as many dependencies, outputs and parameters as ours, every file tiny.
-All three have our DVC settings.
+DVC: Final = """**`dvc repro` with nothing to do.** `bare` has as many stages, each with one tiny dependency
+(without any, DVC always runs a stage). `hollow` has our number of dependencies, outputs and parameters, all files
+tiny.
 """
-DVC_WHY: Final = """What separates ours from `bare` is what DVC does for each dependency, output and parameter, as
-`hollow` shows, and as Python's profiler does (seconds under it, parts that overlap). A stage's dependencies are the
-sub-packages that it imports, so that a change reruns what it must and nothing else; fewer of them would be faster and
+DVC_WHY: Final = """The difference to `bare` is DVC's work per dependency, output and parameter, as `hollow` and
+Python's profiler show (seconds under the profiler, overlapping). Fewer dependencies would be faster, but reruns
 less exact.
 """
-FLOW: Final = """**A flow with nothing to do**, Prefect's server up, beside `dvc repro` of the same pipeline, without
-the server's own time. Measured before a shortcut for idle flows was removed in November 2026; a trial since then gave a
-ratio of about 2.75 on 12 stages, which misses the target.
+FLOW: Final = """**A flow with nothing to do**, next to `dvc repro` of the same pipeline; Prefect's server is up and
+its time is not counted. Measured before a shortcut for idle flows was removed in November 2026; a trial since then
+gave a ratio of about 2.75 on 12 stages, which misses the target.
 """
-TABLES: Final = "**The checks of a million rows** (pandera, every rule of the table), eagerly as a stage makes them."
+TABLES: Final = "**The checks of a million rows** (pandera, every rule of the table), as a stage runs them."
 
 
 def overhead_lines(found: dict[str, Any]) -> list[str]:
@@ -58,7 +56,7 @@ def overhead_lines(found: dict[str, Any]) -> list[str]:
 
 def _start(sides: dict[str, Any]) -> list[str]:
     rows = [
-        "| side | CPU s to the first step | of torch and the model class | with what comes late | target | |",
+        "| side | CPU s to the first step | of torch and the model class | with late setup | target | |",
         "|---|---|---|---|---|---|",
     ]
     base, tuned = ([one["cpu"] for one in sides[name]] for name in ("imports", "collected"))
@@ -110,7 +108,7 @@ def _flow(sides: dict[str, Any]) -> list[str]:
     reached = "reached" if max(map(statistics.median, ratios)) <= FLOW_TARGET else "missed"
     rows.append(f"| the flow of `dvc repro` | {' | '.join(map(_spread, ratios))} | <= {FLOW_TARGET} | {reached} |")
     first, *later = (one["wall"] for one in sides["server"])
-    text = f"The server answers after {first:.1f} s the first time, when it makes its database, then after"
+    text = f"The server answers after {first:.1f} s the first time (it creates its database), then after"
     return [*rows, "", f"{text} {_median(later):.1f} s."]
 
 

@@ -31,25 +31,25 @@ BYTES_OF_WEIGHTS = 16
 
 HEAD = """# Speed and memory
 
-What a step costs here, beside TRL and beside loops written by hand for one model and one machine (the *bound*), on one
-CPU core. Made by `make bench` (`python -m benchmarks.speed`; `--page` writes only this page); the raw reports are in
-`benchmarks/results`.
+The cost of a step on one CPU core, next to TRL and to loops written by hand for one model and machine (the
+*bound*). Made by `make bench` (`python -m benchmarks.speed`; `--page` writes only this page) from the reports in
+`benchmarks/results`. No figure is from a GPU
+(`make bench-gpu` writes its own page).
 
 ## How it is measured
 
-- Each side runs in a fresh process on one pinned core with one thread. The sides take turns; a ratio is that of two
-  neighbours in time, and the tables show the median and, in brackets, the lowest and highest of all turns.
-- CPU time (user + system) is counted, after a warm-up, without imports and the making of the model. Memory is the
-  process's largest resident size, imports included.
-- All sides get the same rows in the same order, the same starting weights, AdamW, clipping and number of updates. Their
-  losses are compared update by update and must agree (SFT, reward model, DPO); online, the samples must be as long.
-- Metrics stay on: loss, entropy, gradient norm, KL by three estimators, clip fraction, accuracy, margin.
-- TRL is tuned: no bf16 autocast and no gradient checkpointing, both made for GPUs. `TRL as it comes` has its defaults,
-  which nobody should count as a win: bf16 autocast among them, where all other sides compute in float32. Not counted
-  for any side: checkpoints.
-- `bound` (benchmarks/speed/bound.py) does the same useful work without any generality. It shows what is left to gain.
-- Random weights and ids. Lengths are log-normal, as wide as makes a batch padded to its longest row hold 2.35 times its
-  real tokens. Useful units are real tokens, pairs, completions.
+- Each side runs in a fresh process on one pinned core with one thread. Sides take turns; a ratio is of two
+  neighbours in time. Tables show the median and [lowest, highest] of all turns.
+- Time is CPU time (user + system) after a warm-up, without imports and model creation. Memory is the largest
+  resident size, imports included.
+- All sides have the same rows, order, starting weights, AdamW, clipping and number of updates. Losses must agree
+  update by update (SFT, reward model, DPO); online, samples have the same length. Metrics stay on (entropy,
+  gradient norm, KL by three estimators, clip fraction, ...). Checkpoints are not counted.
+- TRL is tuned: without bf16 autocast and gradient checkpointing, which are for GPUs. `TRL as it comes` has its
+  defaults, bf16 autocast among them; all other sides compute in float32.
+- `bound` (benchmarks/speed/bound.py) does the same work without generality: what is left to gain.
+- Weights and ids are random. Log-normal lengths: a batch padded to its longest row has 2.35 times its real tokens.
+  Units are real tokens, pairs, completions.
 
 Models: T is a Llama of 4 layers, width 128, 64 tokens; S has 8 layers, width 512, 32,000 tokens, tied. Online, T
 samples 4 prompts x 8 completions of at most 64 tokens, S 2 x 8 of 128; each round is two updates.
@@ -60,14 +60,14 @@ HEADER = (
     "| peak MB: posttrain, bound, TRL | of TRL's |"
 )
 CONTROL = (
-    "`sft/control` is S with 512 tokens, rows of one length and every token scored: nothing to save but overhead. "
-    "A large ratio there would mean that the benchmark flatters."
+    "`sft/control` is S with 512 tokens, rows of one length and every token scored: only overhead can be saved. "
+    "A large ratio there would mean that the benchmark is biased."
 )
 
 
 def speed_lines(results: Path) -> list[str]:
     """The section; a case without results is named."""
-    lines = [HEAD, _machine(results), "", "## Beside TRL and the bound", ""]
+    lines = [HEAD, _machine(results), "", "## Next to TRL and the bound", ""]
     lines += [HEADER, "|---|---|---|---|---|---|---|---|---|"]
     found = {case: reports for case in COMPARED if (reports := load(case, results)).get("trl")}
     lines += [_row(case, reports) for case, reports in found.items()]

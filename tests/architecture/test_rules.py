@@ -31,12 +31,6 @@ def lines(name: str) -> int:
     return len(modules()[name].read_text(encoding="utf-8").splitlines())
 
 
-def test_no_page_has_a_merge_conflict_in_it() -> None:
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
-    left = [page.name for page in pages if re.search(r"^(<<<<<<<|>>>>>>>) ", page.read_text(encoding="utf-8"), re.M)]
-    assert len(pages) > 20 and not left
-
-
 def test_the_newest_version_of_the_changelog_is_that_of_the_package() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     unreleased, *released = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)

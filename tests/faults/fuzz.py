@@ -1,8 +1,8 @@
 """Gives stages bad input and judges how they refuse it: python -m tests.faults.fuzz [--share N]
 
-A refusal is clear when the stage ends with status 1 and one line that begins with 'error:' and names the place, without
-a traceback, and when it has written nothing but the rejected rows that lie beside a table. What may be accepted is
-listed with its reason; everything else is a fault of the library. Writes docs/fuzz.md.
+A refusal is clear when the stage ends with status 1 and one line that begins with 'error:' and names the place,
+without a traceback, and when it has written nothing but the rejected rows that lie beside a table. What may be
+accepted is listed with its reason; everything else is a fault of the library. Writes docs/fuzz.md.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ GONE_WRONG = re.compile(r"at step \d+|the weights|not finite")
 
 HEAD = """# Bad input
 
-Written by `make fuzz` from what it measured; do not edit. Each case spoils one thing in a workspace and runs the stage
-that reads it. *Refused clearly* means: exit code 1, one line that says what is wrong, where, and how to fix it, no
-traceback, and no file written or changed (`dvc.lock` included) except the rejected rows that lie beside a table.
+Written by `make fuzz`; do not edit. Each case damages one input and runs the stage that reads it. *Refused
+clearly*: exit code 1, one line with what, where and fix, no traceback, and no file written or changed (`dvc.lock`
+included) except rejected rows.
 """
 
 

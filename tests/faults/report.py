@@ -2,9 +2,10 @@
 
     python -m tests.faults.report [PART ...] [--kills N] [--stage "online grpo"]
 
-Parts: stages, dvc, damage, edits, flips, cuts, flows, services; all of them without an argument. The results of earlier
-runs for other parts, or for other stages where one is named, are kept. Of edits, flips, cuts, flows and services each
-trial is kept in .faults/ledger.jsonl until the code under test changes, so that an interrupted run is resumed.
+Parts: stages, dvc, damage, edits, flips, cuts, flows, services; all of them without an argument. The results of
+earlier runs for other parts, or for other stages where one is named, are kept. Of edits, flips, cuts, flows and
+services each trial is kept in .faults/ledger.jsonl until the code under test changes, so that an interrupted run is
+resumed.
 """
 
 from __future__ import annotations
@@ -33,42 +34,39 @@ PARTS = ("stages", "dvc", "damage", *TRIALS)
 Results = dict[str, dict[str, Any]]
 
 REPAIRED = (
-    "`dvc.lock` or `.dvc/tmp/rwlock`, which it writes in place, or a temporary file beside an output. "
+    "`dvc.lock` or `.dvc/tmp/rwlock`, which it writes in place, or a temporary file next to an output. "
     "`python -m posttrain repair` (which `make run` and every flow call first) fixed it."
 )
 HEAD = """# Faults
 
-Written by `make faults` from what it measured; do not edit. Everything that runs is killed, edited, damaged or cut off
-from power at seeded random moments and then run again. After that every file must have the bytes of a run that was not
-disturbed. A case counts as *wrong* when it has not, when a file is incomplete or left over, when the error is not one
-clear line, or when damage goes unnoticed. [reproducibility.md](reproducibility.md) says how this works and what is
-promised.
+Written by `make faults`; do not edit. Everything is killed, edited, damaged or cut off from power at seeded random
+moments, then run again. *Wrong* is: other bytes than an undisturbed run, an incomplete or left-over file, an error
+of more than one clear line, or unnoticed damage. [reproducibility.md](reproducibility.md) has the promises.
 
 Machine: {machine}. `python -m tests.faults.report PART --kills N` measures one part again.
 """
 STAGES_KILLED, DVC_KILLED, DAMAGE, LIMITS = "Stages killed", "DVC killed", "Damage", "What is not covered"
 TITLES = (STAGES_KILLED, DVC_KILLED, DAMAGE, *(title for title, _, _ in TRIALS.values()), LIMITS)
 ABOUT = {
-    STAGES_KILLED: """Each stage of the smoke pipeline, and a run for each kind of state that a checkpoint holds, gets
-SIGKILL (with its whole process group) and is started again, up to eight times until it may end. *Resumed* counts the
-starts that found a checkpoint; tables, samples, evaluations and the report take none.""",
-    DVC_KILLED: """`dvc repro` gets SIGKILL, alone or with its stage, and is run again. The outputs and `dvc.lock` are
-compared with those of a `dvc repro` that was not killed.""",
-    DAMAGE: """What happens to checkpoints and disks. *Survived* means: as the last column says, and the next run ends
-with the same bytes.""",
+    STAGES_KILLED: """Each stage of the smoke pipeline, and a run for each kind of checkpoint state, gets SIGKILL
+(with its process group) and is started again, up to eight times. *Resumed* counts starts that found a checkpoint;
+tables, samples, evaluations and the report have none.""",
+    DVC_KILLED: """`dvc repro` gets SIGKILL, alone or with its stage, and is run again. Outputs and `dvc.lock` are
+compared with those of an undisturbed `dvc repro`.""",
+    DAMAGE: """Damaged checkpoints and full disks. *Survived*: as the last column says, and the next run ends with the
+same bytes.""",
 }
 NOT_COVERED = """
-- Kills come at random moments and at the moments named above, not at every instruction. A rare window may be missed.
-- Edits, flips, power cuts and flows are tried on a pipeline of four small stages with the library's own stage runner,
-  checkpoints and tables; the real stages are killed by themselves.
-- Power cuts are simulated on ext4 over a loop device. Other file systems, network file systems, and disks that
-  acknowledge writes which they have not made are not tried.
-- GPU state: a checkpoint holds the random state of the GPU, but no kill was tried on one.
-- Several hosts that share one folder or one DVC cache at the same time. Workers share a DVC remote, here on one
-  machine.
-- Two faults at once, and a fault while `posttrain repair` or `posttrain verify` is at work.
-- Flipped bits in memory, in the installed packages, and in git's objects.
-- A Prefect server of your own: how it keeps its database is not tested here.
+- Kills come at random and at the moments above, not at every instruction. A rare window may be missed.
+- Edits, flips, power cuts and flows use a pipeline of four small stages with the library's stage runner,
+  checkpoints and tables; the real stages are killed alone.
+- Power cuts are simulated on ext4 over a loop device: no other or network file systems, no disks that acknowledge
+  unwritten data.
+- No kill was tried on a GPU (checkpoints hold its random state).
+- Several hosts in one folder or DVC cache at a time. Workers share a DVC remote, here on one machine.
+- Two faults at once, and a fault during `posttrain repair` or `posttrain verify`.
+- Flipped bits in memory, installed packages and git's objects.
+- A Prefect server of your own and its database.
 """
 
 

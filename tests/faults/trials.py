@@ -33,23 +33,22 @@ TRIALS: dict[str, tuple[str, type[Trials], int]] = {
 }
 """Part -> (its title, what tries it, by how much rarer than a kill it is tried)."""
 ABOUT = {
-    "edits": """A pipeline of seconds with the library's own stage runner, tables and checkpoints; an edit comes at a
-random moment of `dvc repro`. Wrong is a result that dvc.lock ascribes to other inputs, a refusal that does not name the
-input, and an input that is restored without the next run resuming.""",
-    "flips": """One bit is flipped, or one file emptied, in DVC's cache (from which DVC then restores an output) or in
-an output. A stage that reads it is run, then `posttrain verify`, `repair` and `dvc repro`. Wrong is a stage that reads
-it without a word, damage that `verify` does not find, and bytes that differ at the end.""",
-    "cuts": """An ext4 image is shut down (`EXT4_IOC_SHUTDOWN`, without writing out its log) during `dvc repro` or up to
-12 s after it, and mounted again with a new boot id; then come `posttrain repair` and `dvc repro`. Wrong is a byte that
-differs then, and a stage that runs again although `posttrain sync` had ended.""",
-    "flows": """`python -m flows.pipeline` on the pipeline of seconds, with one stage stale, is hit by SIGKILL while
-that stage runs, or between its end and its record in dvc.lock; then the flow is run once more. Wrong is a flow that
-ends well although its stage was killed, a second run that fails, outputs or a dvc.lock that differ from those of a flow
-that was not killed, anything that `dvc status` or `posttrain verify` names, finished training that is lost, and a
-process that is left.""",
-    "services": """The same for a sweep of two experiments, for `python -m flows.deploy serve` in the middle of a run,
-and for `python -m flows.workers` while a stage runs; then the same command is started again. Also wrong is an
-experiment whose dvc.lock differs.""",
+    "edits": """A short pipeline with the library's stage runner, tables and checkpoints; an edit comes at a random
+moment of `dvc repro`. Wrong: dvc.lock names other inputs than were used, a refusal does not name the input, or a
+restored input does not let the next run resume.""",
+    "flips": """One bit is flipped, or one file emptied, in DVC's cache or in an output. A stage reads it, then
+`posttrain verify`, `repair` and `dvc repro` run. Wrong: the stage does not notice, `verify` does not find it, or bytes
+differ at the end.""",
+    "cuts": """An ext4 image is shut down (`EXT4_IOC_SHUTDOWN`, without flushing its log) during `dvc repro` or up
+to 12 s later, and mounted with a new boot id; then `posttrain repair` and `dvc repro` run. Wrong: bytes differ, or
+a stage runs again although `posttrain sync` had ended.""",
+    "flows": """`python -m flows.pipeline` on the short pipeline, with one stage stale, gets SIGKILL while that
+stage runs, or between its end and its record in dvc.lock; then the flow runs again. Wrong: success although the
+stage was killed, a second run that fails, outputs or dvc.lock that differ, anything that `dvc status` or `posttrain
+verify` names, lost finished training, or a process left over.""",
+    "services": """The same for a sweep of two experiments, for `python -m flows.deploy serve` during a run, and for
+`python -m flows.workers` during a stage; then the same command is started again. Also wrong: an experiment whose
+dvc.lock differs.""",
 }
 
 
