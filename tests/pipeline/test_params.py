@@ -189,11 +189,11 @@ def test_a_run_name_must_be_a_valid_folder_name(name: str | int) -> None:
         ),
         (
             "data: {files: {m: {path: mine, chat: {path: demos.jsonl, test_share: 0.2}, prompts: demos.jsonl}}}",
-            "prompts.test_share = 0.05: a problem of two tables would be in different splits. Write the same",
+            "prompts.test_share = 0.05: a problem in two tables would be in different splits. Give all of them the same",
         ),
         (
             f"data: {{hub: {{m: {{chat: {{{HUB}, heldout_share: 0.1}}, pairs: {{{HUB}}}}}}}}}",
-            "chat.heldout_share = 0.1, pairs.heldout_share = 0.05: a problem of two tables would be in different",
+            "chat.heldout_share = 0.1, pairs.heldout_share = 0.05: a problem in two tables would be in different",
         ),
         ("data: {files: {m: {path: mine}}}", "it has no table. Give it one of: corpus, chat, prompts, pairs,"),
         ("base: {folders: {m: {path: mine}}}", "base.folders.m.path = 'mine': it has no config.json. Give the folder"),
@@ -270,7 +270,7 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
         ("data: {tasks: {b: {task: twostep}}}", "data.tasks.b.task = 'twostep' is unknown. Did you mean 'two_step'?"),
         (
             "data: {tasks: {b: {task: [two_step]}}}",
-            "data.tasks.b.task = ['two_step'] is unknown. Give it one of: two_st",
+            "data.tasks.b.task = ['two_step'] is unknown. Give one of: two_st",
         ),
         ("data: {tasks: {b: {}}}", "data.tasks.b.task is missing. Give one of: two_step"),
         ("evaluate: {settings: {sampling: {stop: ['']}}}", "evaluate.settings.sampling.stop: every text contains the"),
