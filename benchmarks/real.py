@@ -1,26 +1,35 @@
 """`make real` and `make real-quick`: an estimate of the time and memory, and the table of results (docs/real.md).
 
 python -m benchmarks.real estimate real-quick
-python -m benchmarks.real table                  in the folder where it ran
+python -m benchmarks.real table           in the folder where it ran
+python -m benchmarks.real write .real     from the checkout: the table into README.md and docs/real.md, and a plot
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.machine import machine
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.compare.selection import select
 from posttrain.compare.statistics import ALPHA, difference
+from posttrain.errors import DataError
 from posttrain.measure.timings import FOLDER, read_timings
 from posttrain.params import at, read
+from posttrain.report.readme_plot import draw
+from posttrain.report.results import read_summary
 from posttrain.stage_table import policies
+from posttrain.workspace import write_text
 
 THREADS = 2
+PAGES, FIGURE = (Path("README.md"), Path("docs/real.md")), Path("docs/real.svg")
+BEGIN, END = "<!-- real:begin -->", "<!-- real:end -->"
 MATRICES = 2_000, 576, 1_536
 """A product of the model's feed-forward layer, by which machines are compared."""
 
@@ -118,5 +127,36 @@ def _cost() -> str:
     return f"{spent}; {THREADS} threads; {machine()}."
 
 
+def write(folder: Path) -> str:
+    """Write the table of the run in a folder into README.md and docs/real.md, and its plot into docs/."""
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        text, plot = table(), draw(read_summary()[0], read())
+    finally:
+        os.chdir(here)
+    write_text(FIGURE, plot)
+    for page in PAGES:
+        before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not begin or not end:
+            raise DataError(what=f"it has no {BEGIN} or {END}", where=str(page), fix="Put both lines into it")
+        write_text(page, f"{before}{BEGIN}\n{text}\n{END}{after}")
+    return f"wrote the table into {' and '.join(map(str, PAGES))}, the plot into {FIGURE}"
+
+
+def main(words: Sequence[str]) -> str:
+    """The command line."""
+    match words:
+        case ["estimate", ("real" | "real-quick") as name]:
+            return estimate(name)
+        case ["table"]:
+            return table()
+        case ["write", folder]:
+            return write(Path(folder))
+        case _:
+            return __doc__ or ""
+
+
 if __name__ == "__main__":
-    print(estimate(sys.argv[2]) if sys.argv[1] == "estimate" else table())
+    print(main(sys.argv[1:]))
