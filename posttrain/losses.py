@@ -183,7 +183,7 @@ def group_advantages(
     rewards [B]. groups: how many samples each prompt has, where they are neighbours; or the prompt's number [B].
     """
     knobs = settings_of(POLICY_ROWS, algorithm, settings)
-    if not knobs.compares.grouped or knobs.advantage.type == "win_rate":
+    if not knobs.advantage_entry.grouped or knobs.advantage.type == "win_rate":
         what, fix = f"'{algorithm}' does not compare the rewards of a group", "Use gae, or subtract a baseline"
         raise ParamsError(what=what, where="group_advantages", fix=fix)
     count = rewards.shape[0]
@@ -198,7 +198,7 @@ def group_advantages(
         torch.ones_like(groups, dtype=torch.long), {"group": groups, "reward_parts": rewards}, {"logp": zeros}
     )
     outcome = formulas.Rewards(step, rewards if rewards.dim() == 1 else zeros, zeros, zeros, {}, tuple(weights))
-    advantages: Tensor = knobs.compares.columns(outcome, knobs.advantage)["advantage"]
+    advantages: Tensor = knobs.advantage_entry.columns(outcome, knobs.advantage)["advantage"]
     return advantages
 
 

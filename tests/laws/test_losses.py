@@ -97,8 +97,8 @@ def test_policy_loss_is_the_pipelines(name: str, settings: dict[str, Any], shape
         drawn = torch.randint(2**62, (len(case.step),))
         case = Case(case.objective, case.step.with_rows(sample_key=drawn), case.leaves, case.state)
         torch.manual_seed(shape.seed)
-    if "anchor" in case.step.tokens:
-        case = Case(case.objective, case.step.with_tokens(anchor=case.leaves["logp"]), case.leaves, case.state)
+    if "step_start_logp" in case.step.tokens:
+        case = Case(case.objective, case.step.with_tokens(step_start_logp=case.leaves["logp"]), case.leaves, case.state)
     if "age" in case.step.rows:
         case = Case(
             case.objective, case.step.with_rows(age=torch.ones_like(case.step.rows["age"])), case.leaves, case.state
@@ -138,7 +138,7 @@ def test_preference_loss_is_the_pipelines(name: str, settings: dict[str, Any], s
         order = torch.cat([(rows["side"] > 0).nonzero(), (rows["side"] < 0).nonzero()]).squeeze(1)
     else:
         order = torch.arange(len(case.step))
-        case = Case(case.objective, case.step.with_tokens(anchor=case.leaves["logp"]), case.leaves, case.state)
+        case = Case(case.objective, case.step.with_tokens(step_start_logp=case.leaves["logp"]), case.leaves, case.state)
     theirs, padded, state = pipeline(case), Padded(case), dict[str, float]()
     options = {"ref_logp": padded.tokens["ref_logp"][order]} if "ref_logp" in padded.tokens else {}
     options |= {"labels": rows["label"]} if "label" in rows else {}
@@ -174,7 +174,7 @@ def test_advantages_are_the_pipelines(name: str, shape: Shape) -> None:
     penalty = torch.zeros(mask.shape, dtype=torch.float64)
     if knobs.kl.type.startswith("reward"):
         penalty = knobs.kl.beta * kl_estimate(padded.tokens["old_logp"], padded.tokens["ref_logp"], "k1") * mask
-    if knobs.compares.grouped:
+    if knobs.advantage_entry.grouped:
         given = rows["reward_parts"] if name == "gdpo" else rewards - penalty.sum(1)
         numbered = group_advantages(name, given, rows["group"], weights=(1.0, 0.5))
         found = numbered[:, None] * mask
