@@ -84,7 +84,7 @@ def gflops() -> float:
 
 
 def table() -> str:
-    """Every policy on the tasks that were trained and on those that never were, each beside the one before it."""
+    """Every policy on the tasks that were trained and on those that never were, each next to the one before it."""
     settings = read()
     parts = at(settings, "data.tasks.math.parts")
     trained = [part["task"] for part in parts.values() if "train" in part.get("splits", ["train"])]

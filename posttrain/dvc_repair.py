@@ -160,13 +160,13 @@ def _runs_experiment(process: psutil.Process, root: Path) -> bool:
 
 
 def _remove_link_tests(root: Path) -> list[str]:
-    beside = [file for name in OUTPUTS for file in (root / name).rglob(".*.tmp") if LINK_TEST.fullmatch(file.name)]
+    temporary = [file for name in OUTPUTS for file in (root / name).rglob(".*.tmp") if LINK_TEST.fullmatch(file.name)]
     until = time.time() - OLD_S
     cached = [file for where in CACHED for file in (root / ".dvc/cache").glob(f"{where}/.*.tmp")]
-    beside += [file for file in cached if LINK_TEST.fullmatch(file.name) and file.lstat().st_mtime < until]
-    for file in beside:
+    temporary += [file for file in cached if LINK_TEST.fullmatch(file.name) and file.lstat().st_mtime < until]
+    for file in temporary:
         file.unlink()
-    return [f"{file.relative_to(root)} was left by a DVC that was killed: removed" for file in beside]
+    return [f"{file.relative_to(root)} was left by a DVC that was killed: removed" for file in temporary]
 
 
 def is_valid_lock(text: bytes) -> bool:

@@ -26,7 +26,7 @@ from posttrain.workspace import write_json, write_text
 TEMPLATE: Final = Path(__file__).parent / "template"
 RECIPES: Final = ("sft-dpo", "rlvr", "eval-only")
 OURS: Final = {"defaults.yaml": "defaults.yaml", ".dvc/plots/curves.json": "curves.json"}
-"""Files that `upgrade` keeps current, beside dvc.yaml, and where the package has them."""
+"""Files that `upgrade` keeps current in addition to dvc.yaml, and where the package has them."""
 FILES: Final = {
     ".gitignore": "gitignore",
     ".dvcignore": "dvcignore",

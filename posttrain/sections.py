@@ -94,8 +94,8 @@ def check_params(root: Path = Path()) -> str:
         with _collected(errors):
             if isinstance(params, PreferenceRun):
                 needed_kind(params, where)
-        told = tuple(one.partition(":")[0] for one in errors)
-        errors += (one for one in made.unknown(where, params) if not one.startswith(told))
+        named = tuple(one.partition(":")[0] for one in errors)
+        errors += (one for one in made.unknown(where, params) if not one.startswith(named))
         errors += _missing_inputs(where, params, root)
     with _collected(errors):
         for label in policies(settings):

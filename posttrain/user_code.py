@@ -55,8 +55,8 @@ def own_file(module: str) -> Path:
 def _found(module: str, where: str) -> Path:
     file = own_file(module)
     if not file.is_file():
-        beside = file.relative_to(CUSTOM)
-        fix = f"Move {beside} to {CUSTOM}/" if beside.is_file() else f"Write MODULE:NAME for NAME in {CUSTOM}/MODULE.py"
+        found = file.relative_to(CUSTOM)
+        fix = f"Move {found} to {CUSTOM}/" if found.is_file() else f"Write MODULE:NAME for NAME in {CUSTOM}/MODULE.py"
         raise ParamsError(what=f"{file} not found", where=where, fix=fix)
     return file
 

@@ -1,4 +1,4 @@
-"""How much of each workload is measured: `WORKLOAD/MODEL` beside TRL and the bound, `WORKLOAD/CHANGE` for scaling."""
+"""How much of each workload is measured: `WORKLOAD/MODEL` next to TRL and the bound, `WORKLOAD/CHANGE` for scaling."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from posttrain.measure.record import note
 from posttrain.text.templates import Rendered, RenderError, RenderRequest, Template
 
 Message = Mapping[str, Any]
-"""`role` and `content`, and in conversations with tools what templates know beside them, e.g. `tool_calls`."""
+"""`role` and `content`, and in conversations with tools what templates know in addition, e.g. `tool_calls`."""
 Tools = Sequence[Mapping[str, Any]] | None
 
 _MARK = "\ue000{}\ue001"

@@ -189,7 +189,7 @@ def test_a_run_name_must_be_a_valid_folder_name(name: str | int) -> None:
         ),
         (
             "data: {files: {m: {path: mine, chat: {path: demos.jsonl, test_share: 0.2}, prompts: demos.jsonl}}}",
-            "prompts.test_share = 0.05: a problem in two tables would be in different splits. Give all of them the same",
+            "prompts.test_share = 0.05: a problem in two tables would be in different splits. Give all of",
         ),
         (
             f"data: {{hub: {{m: {{chat: {{{HUB}, heldout_share: 0.1}}, pairs: {{{HUB}}}}}}}}}",
