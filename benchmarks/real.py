@@ -24,7 +24,7 @@ from posttrain.measure.timings import FOLDER, read_timings
 from posttrain.params import at, read
 from posttrain.report.readme_plot import draw
 from posttrain.report.results import read_summary
-from posttrain.stage_table import policies
+from posttrain.stage_table import Settings, model_runs, policies
 from posttrain.workspace import write_text
 
 THREADS = 2
@@ -84,7 +84,7 @@ def gflops() -> float:
 
 
 def table() -> str:
-    """Every policy on the tasks that were trained and on those that never were, each next to the one before it."""
+    """Every policy on the tasks that were trained and on the others, with the change from the start of its run."""
     settings = read()
     parts = at(settings, "data.tasks.math.parts")
     trained = [part["task"] for part in parts.values() if "train" in part.get("splits", ["train"])]
@@ -94,22 +94,30 @@ def table() -> str:
     head = ["policy"]
     for name, tasks in groups.items():
         head += [f"{name}: {', '.join(tasks)} [95 %]", "change [95 %]"]
-    columns = [_column(select(labels, None, "sampled", tasks)) for tasks in groups.values()]
+    starts = _starts(settings)
+    columns = [_column(select(labels, None, "sampled", tasks), starts) for tasks in groups.values()]
     rows = [[label, *(cell for column in columns for cell in column[nth])] for nth, label in enumerate(labels)]
     lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *rows)]
     return "\n".join([*lines, "", _cost()])
 
 
-def _column(found: Sequence[EvaluatedPolicy]) -> list[tuple[str, str]]:
-    """The share of right answers of each policy, and the change from the one before it, with intervals over prompts."""
+def _starts(settings: Settings) -> list[int | None]:
+    """Of each policy, the place of the policy that its run starts from."""
+    models, runs = list(policies(settings).values()), model_runs(settings)
+    starts = [runs.get(model, {}).get("start") for model in models]
+    return [models.index(start) if start in models else None for start in starts]
+
+
+def _column(found: Sequence[EvaluatedPolicy], starts: Sequence[int | None]) -> list[tuple[str, str]]:
+    """The share of right answers of each policy, and the change from its start, with intervals over prompts."""
     cells = []
-    for nth, one in enumerate(found):
+    for one, start in zip(found, starts, strict=True):
         here = scores([one])
         own = difference(here, here * 0)
         half = own.half(ALPHA)
         change = "-"
-        if nth:
-            apart = difference(here, scores([found[nth - 1]]))
+        if start is not None:
+            apart = difference(here, scores([found[start]]))
             low, high = (apart.mean + sign * apart.half(ALPHA) for sign in (-1, 1))
             change = f"{apart.mean:+.3f} [{low:+.3f}, {high:+.3f}]"
         cells.append((f"{own.mean:.3f} [{max(own.mean - half, 0):.3f}, {min(own.mean + half, 1):.3f}]", change))

@@ -11,6 +11,10 @@ from posttrain.measure.phases import NAMES, OTHER
 from tests.report import workspace
 from tests.workspace import ROOT
 
+RUNS = """
+sft: {runs: {main: {start: base/tiny}}}
+online: {runs: {grpo: {start: sft/main}}}
+"""
 TASKS = """
 data:
   tasks:
@@ -25,7 +29,7 @@ data:
 def test_the_table_separates_trained_tasks_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workspace.make(tmp_path / "finished"))
     policies = "evaluate: {policies: {base: base/tiny, sft: sft/main, grpo: online/grpo}}\n"
-    Path("params.yaml").write_text(TASKS + policies)
+    Path("params.yaml").write_text(TASKS + RUNS + policies)
     half = workspace.PROMPTS // 2
     for policy, right in (("base", 0), ("sft", 6), ("grpo", half)):
         rows = [
