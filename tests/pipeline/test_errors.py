@@ -86,6 +86,6 @@ def _files(workspace: Path) -> dict[str, int]:
         for path in workspace.rglob("*")
         if path.is_file()
         and "__pycache__" not in path.parts
-        and not {".dvc", ".held"} & set(path.parts)
+        and not {".dvc", ".held", "logs"} & set(path.parts)
         and path.name != "params.yaml"
     }
