@@ -213,7 +213,7 @@ def test_dvc_does_not_use_the_outputs_of_a_removed_run(own_workspace: Path) -> N
             "start: preference/dpo",
             "error: params.yaml: cycle: sft.runs.main needs preference.runs.dpo",
         ),
-        ("kl: {beta: 0.02}", "kl: {beta: http://x}", "error: params.yaml: line 70: DVC cannot read it"),
+        ("kl: {beta: 0.02}", "kl: {beta: http://x}", "error: params.yaml: line 71: DVC cannot read it"),
     ],
 )
 def test_make_run_reports_a_wrong_params_file_without_a_traceback(

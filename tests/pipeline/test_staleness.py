@@ -102,7 +102,7 @@ def test_another_seed_makes_the_runs_stale_that_train_or_sample(workspace: Path)
     params = workspace / "params.yaml"
     text = params.read_text(encoding="utf-8")
     params.write_text(text.replace("seed: 0\n", "seed: 1\n", 1), encoding="utf-8")
-    assert stale(workspace) == {*TRAINING, "data_samples@compared"}
+    assert stale(workspace) == {*TRAINING, "data_samples@compared", "report"}
     params.write_text(text, encoding="utf-8")
     assert not stale(workspace)
 
