@@ -145,7 +145,7 @@ def test_a_worker_of_a_pool_runs_it(project: Project, tmp_path: Path) -> None:
 def test_a_webhook_is_tried_again_and_never_breaks_a_flow(
     webhook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(notify, "_WAITS", (0.0, 0.01, 0.01))
+    monkeypatch.setattr(notify, "_DELAYS", (0.0, 0.01, 0.01))
     body = notify.message("pipeline", "grey-fox", "id", "Failed", "x" * 5000)
     assert len(body["text"]) < 3200
     output = "\x1b[31mred\x1b[0m \x1b]8;;http://e\x07link\x1b]8;;\x07 <!channel> a & b\r\n```<http://e|x>\u202e\x00"
