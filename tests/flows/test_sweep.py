@@ -207,7 +207,7 @@ def test_listed_settings_and_random_draws() -> None:
     ("overrides", "said"),
     [
         ({"online.runs.a.kl.bta": 0.1}, r"online.runs.a.kl.bta: unknown key. Did you mean 'beta'\?"),
-        ({"online.runs.b.kl.beta": 0.1}, "'online.runs.b.kl.beta' is no setting of a run of params.yaml"),
+        ({"online.runs.b.kl.beta": 0.1}, "'online.runs.b.kl.beta' is not a setting of a run of params.yaml"),
         ({"evalate.settings.samples": 2}, r"unknown section 'evalate'. Did you mean 'evaluate'\?"),
         ({"online.runs.a.rollout.group_size": 1}, "every advantage would be 0"),
         ({"online.runs.a.kl.beta": "much"}, "online.runs.a.kl.beta = 'much'"),
