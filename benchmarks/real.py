@@ -36,7 +36,7 @@ MATRICES = 2_000, 576, 1_536
 
 @dataclass(frozen=True)
 class Known:
-    """What a run takes on a machine of this speed: an estimate from its parts, as no whole run was measured yet."""
+    """What a run takes on a machine of this speed."""
 
     minutes: float
     gflops: float
@@ -46,8 +46,8 @@ class Known:
 
 
 KNOWN = {
-    "real": Known(minutes=50, gflops=100, memory_gb=4.5, disk_gb=7),
-    "real-quick": Known(minutes=11, gflops=100, memory_gb=4, disk_gb=5),
+    "real": Known(minutes=51, gflops=100, memory_gb=5.5, disk_gb=7),
+    "real-quick": Known(minutes=14, gflops=100, memory_gb=5.5, disk_gb=5),
 }
 
 
