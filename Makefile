@@ -21,7 +21,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-gpu learning \
+.PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-gpu learning \
 	conformance oracle real real-quick test-real reasoning-gym test-reasoning-gym engines audit lock clean
 
 help: ## list the targets
@@ -71,7 +71,10 @@ experiments: env ## DVC's experiments: the knobs and figures that changed
 test: env ## the quick tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(TESTS)
 
-test-all: env ## every test, the slow ones too
+test-fast: env ## before a commit: what starts no pipeline (about a minute)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow" tests/architecture tests/formulas tests/laws
+
+test-all: env ## every test, the slow ones too (nightly: about an hour)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)

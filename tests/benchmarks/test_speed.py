@@ -67,6 +67,7 @@ def test_trl_does_the_same_work(workload: str) -> None:
     assert ours.units == theirs.units > 0
 
 
+@pytest.mark.slow
 def test_a_side_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     reports = alternate("sft/tiny", ("posttrain",), 1, tmp_path)
     assert load("sft/tiny", tmp_path) == reports

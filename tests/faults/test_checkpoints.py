@@ -17,7 +17,7 @@ from tests.faults.project import RUN, command, ended, errors, made, products, re
 
 EDIT = replaced("stages/fit.py", "SCALE * numbers", "2 * SCALE * numbers")
 COMMENT = replaced("stages/fit.py", "weight = saved", "# where it stopped\n    weight = saved")
-DOCSTRING = replaced("posttrain/workspace.py", '"""Plain data as', '"""Any plain data as')
+DOCSTRING = replaced("posttrain/workspace.py", '"""Write plain data', '"""Write any plain data')
 RESUME, RESTART = (f"python -m posttrain checkpoints {action} {RUN}" for action in ("resume", "restart"))
 
 

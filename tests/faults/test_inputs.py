@@ -21,7 +21,6 @@ from tests.marks import slow_except
 from tests.workspace import dvc, run
 
 QUICK_EDITS = ("a parameter",)
-QUICK_FLIPS = ("a bit in a cached object",)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,8 @@ def test_an_input_that_is_edited_during_a_run(disturbed: Edits, fault: str) -> N
     assert row["outcome"] == expected or fault == edits.UNDONE
 
 
-@pytest.mark.parametrize("fault", slow_except(QUICK_FLIPS, flips.FAULTS))
+@pytest.mark.parametrize("fault", flips.FAULTS)
+@pytest.mark.slow
 def test_damage_is_found_and_healed(damaged: Flips, fault: str) -> None:
     row = damaged.trial(seed=1, fault=fault)
     assert not row["wrong"], row

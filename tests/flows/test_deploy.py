@@ -195,6 +195,7 @@ def test_a_file_arrives_once_it_is_at_rest(tmp_path: Path) -> None:
         (["--every", "0"], "'0' is not a number of seconds of at least 1"),
     ],
 )
+@pytest.mark.slow
 def test_a_time_that_is_none_is_refused(project: Project, words: list[str], told: str) -> None:
     command = [sys.executable, "-m", "flows.deploy", "serve", *words]
     done = subprocess.run(command, cwd=project.root, env=project.env, check=False, capture_output=True, text=True)

@@ -103,6 +103,7 @@ def test_the_root_is_found_upwards(bare: Project, tmp_path: Path) -> None:
         find_root(tmp_path)
 
 
+@pytest.mark.slow
 def test_reading_waits_for_the_lock(bare: Project) -> None:
     from dvc.repo import Repo
 
@@ -133,6 +134,7 @@ def test_a_flow_checks_the_parameters_before_anything_else(tmp_path: Path, right
     assert not (workspace / ".prefect").exists(), "no server was started"
 
 
+@pytest.mark.slow
 def test_a_flow_shows_the_notes_of_the_check_once(tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "w", ROOT / "recipes/smoke.yaml")
     params = workspace / "params.yaml"

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.marks import slow_except
-
 if TYPE_CHECKING:
     from tests.flows.project import Project
 
@@ -17,7 +15,8 @@ if TYPE_CHECKING:
 BUSY = {"left": {"seconds": 300, "deaf": 1}, "right": {"seconds": 300, "child": 1}}
 
 
-@pytest.mark.parametrize("number", slow_except([signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_signals_end_everything(project: Project, number: signal.Signals) -> None:
     project.trouble(**BUSY)
     process = project.start()

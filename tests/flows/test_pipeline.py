@@ -135,6 +135,7 @@ def test_retries_and_timeout(project: Project) -> None:
     assert project.processes() == []
 
 
+@pytest.mark.slow
 def test_gpus_are_slots(project: Project) -> None:
     project.runs({"gpus": 1}, {"gpus": 1})
     project.trouble(left={"seconds": 1}, right={"seconds": 1})

@@ -87,6 +87,7 @@ def test_another_user_cannot_read_the_login_or_write_where_dvc_unpickles(open_pr
     assert secret not in as_other(_command_lines)
 
 
+@pytest.mark.slow
 def test_the_api_refuses_another_user(server: str, server_root: Path) -> None:
     secret = login(server_root / ".prefect")
     assert ask(server, "/health", {}, "GET")[0] == 200  # also imports what the other user may not read

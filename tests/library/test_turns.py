@@ -138,7 +138,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_by_row_with_the_fix(f
     assert str(caught.value).startswith(
         "models/own, data/a/chat.parquet id 7f: the chat template changes an earlier turn"
     )
-    assert "begins '1+1?'. Set turns: last, or use a template that marks what is trained with {% generation %}" in str(
+    assert "begins '1+1?'. Set turns: last, or use a template that marks trained turns with {% generation %}" in str(
         caught.value
     )
 

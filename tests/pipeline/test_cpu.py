@@ -31,6 +31,7 @@ def begun(**changes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env={**kept, **changes}, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_library_variables_do_not_change_the_instruction_set() -> None:
     usual, other = begun(), begun(**HOSTILE, **MORE)
     assert usual.returncode == 0, usual.stderr

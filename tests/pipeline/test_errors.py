@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -19,6 +20,12 @@ def test_every_stage_explains_itself(smoke_workspace: Path, stage: str) -> None:
     done = run_stage(smoke_workspace, stage, "--help")
     assert done.returncode == 0
     assert f"python -m posttrain run {stage}" in done.stdout and "params.yaml" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def workspace(smoke_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the finished pipeline for all mistakes in params.yaml."""
+    return Path(shutil.copytree(smoke_workspace, tmp_path_factory.mktemp("errors") / "workspace", symlinks=True))
 
 
 @pytest.mark.parametrize(
@@ -45,21 +52,23 @@ def test_every_stage_explains_itself(smoke_workspace: Path, stage: str) -> None:
     ],
 )
 def test_a_wrong_parameter_stops_the_stage_before_any_work(
-    own_workspace: Path, stage: str, old: str, new: str, expected: list[str]
+    workspace: Path, stage: str, old: str, new: str, expected: list[str]
 ) -> None:
-    params = own_workspace / "params.yaml"
+    params = workspace / "params.yaml"
     text = params.read_text()
     assert old in text
     params.write_text(text.replace(old, new, 1))
-    before = _files(own_workspace)
-    done = run_stage(own_workspace, *stage.split())
+    before = _files(workspace)
+    done = run_stage(workspace, *stage.split())
+    params.write_text(text)
     assert done.returncode == 1, done.stdout
     assert "Traceback" not in done.stdout
     for words in expected:
         assert words in done.stdout, done.stdout
-    assert _files(own_workspace) == before
+    assert _files(workspace) == before
 
 
+@pytest.mark.slow
 def test_a_damaged_table_is_named(own_workspace: Path) -> None:
     table = own_workspace / "data/two_step/chat.parquet"
     data = table.read_bytes()
@@ -70,6 +79,7 @@ def test_a_damaged_table_is_named(own_workspace: Path) -> None:
     assert "data/two_step/chat.parquet" in done.stdout and "Traceback" not in done.stdout
 
 
+@pytest.mark.slow
 def test_repair_names_the_mistake_in_params_yaml(tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "w", ROOT / "recipes/smoke.yaml")
     params = workspace / "params.yaml"

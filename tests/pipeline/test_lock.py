@@ -47,6 +47,7 @@ def test_an_unfinished_git_merge_is_not_repaired(own_workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [b"", b'{"read": {"/w'])
+@pytest.mark.slow
 def test_a_damaged_rwlock_is_removed_and_a_whole_one_is_not(own_workspace: Path, part: bytes) -> None:
     rwlock = own_workspace / ".dvc/tmp/rwlock"
     rwlock.write_bytes(part)
@@ -69,6 +70,7 @@ def test_temporary_files_of_dvc_are_removed_and_no_others(own_workspace: Path) -
     assert not trial.exists() and other.exists()
 
 
+@pytest.mark.slow
 def test_repair_waits_for_a_running_dvc(own_workspace: Path) -> None:
     """It writes dvc.lock in place: half of it is no damage."""
     lock = own_workspace / "dvc.lock"

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.marks import slow_except
 from tests.workspace import dvc, environment
 
 
@@ -26,7 +25,8 @@ def waited_for(condition: object, seconds: float) -> bool:
     return False
 
 
-@pytest.mark.parametrize("shell", slow_except(["/bin/sh"], ["/bin/sh", "/bin/bash"]))
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+@pytest.mark.slow
 def test_a_stage_ends_when_dvc_is_killed(own_workspace: Path, shell: str) -> None:
     """dash stays between dvc and the stage; bash becomes the stage."""
     lock = (own_workspace / "dvc.lock").read_text()

@@ -112,6 +112,7 @@ def test_dvc_notices_a_change_of_each_own_input(walked: Path, file: str, stage: 
     assert dvc(walked, "status").stdout.strip() == "Data and pipelines are up to date."
 
 
+@pytest.mark.slow
 def test_an_edited_row_runs_what_reads_its_table_and_nothing_else(walked: Path) -> None:
     file = walked / "my/data/pairs.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines()

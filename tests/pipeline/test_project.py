@@ -94,6 +94,7 @@ def test_a_flow_of_the_package_runs_beside_a_folder_of_the_same_name(project: Pa
     assert done.returncode == 0 and json.loads(done.stdout.splitlines()[0])["stages"], done.stdout
 
 
+@pytest.mark.slow
 def test_another_package_stops_a_stage_until_it_is_taken_over(project: Path) -> None:
     lock = project / "posttrain.lock"
     assert dvc(project, "repro", "data_files@mine").returncode == 0
@@ -147,6 +148,7 @@ def test_upgrade_names_the_runs_that_are_stale_and_rewrites_its_own_files(
 
 
 @pytest.mark.parametrize("recipe", RECIPES[1:])
+@pytest.mark.slow
 def test_every_recipe_passes_the_check(recipe: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert f"with the recipe {recipe} to empty" in posttrain(tmp_path, "init", "empty", "--recipe", recipe).stdout

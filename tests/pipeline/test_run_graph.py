@@ -156,6 +156,7 @@ def test_only_samples_that_reach_min_score_are_kept(own_workspace: Path) -> None
     assert read_table(own_workspace / "data/compared/chat.parquet", "chat").equals(chat)
 
 
+@pytest.mark.slow
 def test_sft_and_dpo_alone(own_workspace: Path) -> None:
     """The sections that nobody needs are absent; all that is left runs from the cache."""
     params = smoke_params()
@@ -181,6 +182,7 @@ def test_sft_and_dpo_alone(own_workspace: Path) -> None:
     assert dvc(own_workspace, "repro", "preference").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_run_from_which_others_start_is_not_removed(own_workspace: Path) -> None:
     change(own_workspace, "sft:\n  runs:\n    main:", "sft:\n  runs:\n    renamed:")
     before = (own_workspace / "dvc.lock").read_bytes()

@@ -127,6 +127,7 @@ def test_another_torch_version_makes_the_runs_stale_that_import_it(workspace: Pa
     assert run(workspace, "python", "-m", "posttrain", "status").stdout == "nothing is stale\n"
 
 
+@pytest.mark.slow
 def test_a_module_of_the_users_makes_the_run_stale_that_names_it(own_workspace: Path) -> None:
     params, own = own_workspace / "params.yaml", own_workspace / "custom/mine.py"
     own.write_text(OWN)
@@ -192,6 +193,7 @@ def test_a_stage_refuses_to_run_with_code_that_is_not_recorded(own_workspace: Pa
 
 
 @pytest.mark.parametrize(("written", "fails"), [("# a comment", False), ("NEW = 1", True)])
+@pytest.mark.slow
 def test_code_that_is_edited_while_a_stage_runs_stops_it(own_workspace: Path, written: str, fails: bool) -> None:
     """The task edits itself: a comment may change, code not."""
     (own_workspace / "custom/mine.py").write_text(

@@ -65,6 +65,7 @@ def test_what_cannot_be_looked_for_is_refused(inside: Path, row: str, expected: 
         where(row, "words")
 
 
+@pytest.mark.slow
 def test_a_push_is_told_first_and_leaves_out_what_is_not_to_be_pushed(
     inside: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

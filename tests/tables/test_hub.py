@@ -86,6 +86,7 @@ def test_failures_say_what_to_do(hub: Hub) -> None:
         assert "\n" not in found["error"] and SECRET not in found["error"]
 
 
+@pytest.mark.slow
 def test_a_limit_reads_only_what_it_needs_and_gives_the_same_rows(hub: Hub) -> None:
     some = {"repo": "dataset", "name": "org/name", "limit": 20}
     streamed = hub.tried(some)[0]
