@@ -74,7 +74,7 @@ test: env ## the quick tests
 test-fast: env ## before a commit: what starts no pipeline (about a minute)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow" tests/architecture tests/formulas tests/laws
 
-test-all: env ## every test, the slow ones too (nightly: about an hour)
+test-all: env ## every test, the slow ones too (nightly)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)

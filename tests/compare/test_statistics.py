@@ -102,7 +102,7 @@ def test_corrected_levels_are_in_order_and_agree_with_the_verdict(rng: np.random
         assert one.significant == (one.p_value <= ALPHA) or one.p_value == pytest.approx(ALPHA, rel=0.05)
     ranked = sorted(range(len(found)), key=lambda nth: differences[nth].p_value)
     significant = [found[nth].significant for nth in ranked]
-    assert significant == sorted(significant, reverse=True), "after the first that is not told none is"
+    assert significant == sorted(significant, reverse=True), "after the first that is not significant, none is"
 
 
 def test_equal_scores_have_difference_zero() -> None:

@@ -100,7 +100,7 @@ def full_disk(bench: Bench, seed: int) -> bool:
     limit = random.Random(seed).randrange(20_000, 400_000)
     ended = bench.server.run(workspace, bench.stage, before="tests.faults.damage:small_files", given={"limit": limit})
     return (
-        _told(ended, "Free some disk space")
+        _reported(ended, "Free some disk space")
         and [path.name for path in checkpoints_of(workspace)] == before
         and not list(workspace.rglob("*.tmp")) + list(workspace.rglob("*.partial")) + list(workspace.rglob(".step-*"))
         and bench.recovers(workspace)
@@ -117,7 +117,7 @@ def full_tmpfs(bench: Bench, seed: int) -> bool:
     env = environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     done = subprocess.run(command, cwd=workspace, env=env, capture_output=True, text=True, check=False)
     ended = Ended(done.returncode, done.stdout + done.stderr, 0.0, None)
-    return _told(ended, "Free some disk space") and "of disk, and" in ended.output and bench.recovers(workspace)
+    return _reported(ended, "Free some disk space") and "of disk, and" in ended.output and bench.recovers(workspace)
 
 
 def can_mount() -> bool:
@@ -127,7 +127,7 @@ def can_mount() -> bool:
 
 
 def two_at_once(bench: Bench, seed: int) -> bool:
-    """A second process of a stage that runs already is told by whom, and disturbs nothing."""
+    """A second process of a running stage names the first one and changes nothing."""
     workspace = bench.copy()
     holder = "import sys, time; sys.argv = ['the first']; from pathlib import Path; from posttrain.workspace import "
     holder += "lock_stage; lock_stage('sft@main'); print('held', flush=True); time.sleep(600)"
@@ -139,13 +139,13 @@ def two_at_once(bench: Bench, seed: int) -> bool:
         first.stdout.readline()
         before = digests(workspace)
         second = bench.server.run(workspace, bench.stage)
-        told = _told(second, f"process {first.pid} (the first) is using the stage sft@main")
-        told = told and digests(workspace) == before
+        reported = _reported(second, f"process {first.pid} (the first) is using the stage sft@main")
+        reported = reported and digests(workspace) == before
         first.kill()
-    return told and bench.recovers(workspace)
+    return reported and bench.recovers(workspace)
 
 
-def _told(ended: Ended, words: str) -> bool:
+def _reported(ended: Ended, words: str) -> bool:
     """Whether a stage ended with one clear error that says this."""
     lines = [line for line in ended.output.splitlines() if line.startswith("error: ")]
     return ended.status == 1 and len(lines) == 1 and words in lines[0] and "Traceback" not in ended.output

@@ -1,7 +1,7 @@
 """Gives stages bad input and judges how they refuse it: python -m tests.faults.fuzz [--share N]
 
 A refusal is clear when the stage ends with status 1 and one line that begins with 'error:' and names the place,
-without a traceback, and when it has written nothing but the rejected rows that lie beside a table. What may be
+without a traceback, and when it has written nothing but the rejected rows next to a table. What may be
 accepted is listed with its reason; everything else is a fault of the library. Writes docs/fuzz.md.
 """
 

@@ -160,7 +160,7 @@ def test_the_ends_of_a_model_are_those_of_its_generation_config(
     fetch_model(str(with_ends(folder, content)), None, tmp_path / "base")
     assert load_stop_tokens(tmp_path / "base") == ends
     save_model(load_model(tmp_path / "base"), tmp_path / "trained", tmp_path / "base")
-    assert load_stop_tokens(tmp_path / "trained") == ends, "they go on from model to model"
+    assert load_stop_tokens(tmp_path / "trained") == ends, "each model keeps those of its start model"
 
 
 @pytest.mark.parametrize(
