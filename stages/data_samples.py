@@ -44,7 +44,7 @@ def main(run: str) -> None:
 
     sampler = LocalSampler(model, text.stops, runtime, version=params.policy)
     reward_model = model_of(params.reward_model, f"{where}.reward_model")
-    reward = RewardSum(params.reward, Context(runtime, where, reward_model, text))
+    reward = RewardSum(params.reward, Context(runtime, where, reward_model, text, params.sampling.max_tokens))
     progress = Progress(f"{where}: sampling", count, "completion")
     drawn = generate_rollouts(
         sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance

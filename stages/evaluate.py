@@ -64,7 +64,8 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     progress.close()
 
     reward_model = model_of(params.reward_model, "evaluate.settings.reward_model")
-    reward = RewardSum(params.reward, Context(runtime, "evaluate.settings", reward_model, text))
+    context = Context(runtime, "evaluate.settings", reward_model, text, params.sampling.max_tokens)
+    reward = RewardSum(params.reward, context)
     sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
     metrics = evaluation_metrics(reward, sampled, greedy, params.seed)
     if reference == model_folder:

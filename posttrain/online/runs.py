@@ -308,7 +308,7 @@ def train_on_samples(
     samples = RolloutSource(
         prompts,
         LocalSampler(models.policy, text.stops, models.runtime),
-        RewardSum(params.reward, Context(models.runtime, section, reward_model, text)),
+        RewardSum(params.reward, Context(models.runtime, section, reward_model, text, rollout.sampling.max_tokens)),
         models,
         objective.needs,
         rollout,

@@ -86,7 +86,7 @@ def correct(rollout: Rollout, options: NumericOptions) -> Score:
     return Score(float(found == expected))
 
 
-@rule(NumericOptions, form_only=True)
+@rule(NumericOptions, shaping=True)
 def well_formed(rollout: Rollout, options: NumericOptions) -> Score:
     """1 where the text ends by itself with a final number, and has the mark once where one is asked for."""
     if final_number(rollout.text, options) is None:

@@ -43,6 +43,16 @@ class Context:
     reward_model: Path | None = None
     text: ChatText | None = None
     """The policy's tokenizer and template."""
+    max_tokens: int | None = None
+    """The longest completion that is sampled."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Completions of one prompt that must score high, and that must score low."""
+
+    right: Sequence[str] = ()
+    wrong: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -56,15 +66,22 @@ class Reward(Generic[O]):
     options: type[O] = field(default=NoOptions)  # type: ignore[assignment]
     unjudged: Callable[[Prompt, O], str | None] = lambda prompt, options: None  # noqa: ARG005
     """Why it cannot judge the answers to a prompt; None: it can."""
-    form_only: bool = False
-    """Whether it judges the form alone: a prompt that no other reward can judge is left out."""
+    shaping: bool = False
+    """Whether it judges form, length or style, not the outcome. Such a reward does not decide which prompts can be
+    judged, which groups are sampled again, or what a filter keeps."""
+    examples: Callable[[Prompt, O], Examples] = lambda prompt, options: Examples()  # noqa: ARG005
+    """Completions of a prompt whose scores are known; they are scored before the first step of a run."""
+    isolated: bool = False
+    """Whether it runs in worker processes with a time limit: code that may hang, crash or come from others."""
 
 
 def rule(
     options: type[O] = NoOptions,  # type: ignore[assignment]
     unjudged: Callable[[Prompt, O], str | None] = lambda prompt, options: None,  # noqa: ARG005
     *,
-    form_only: bool = False,
+    shaping: bool = False,
+    examples: Callable[[Prompt, O], Examples] = lambda prompt, options: Examples(),  # noqa: ARG005
+    isolated: bool = False,
 ) -> Callable[[Callable[[Rollout, O], Score | float]], Reward[O]]:
     """Make a reward of a function of one rollout and the options."""
 
@@ -72,7 +89,7 @@ def rule(
         def judge(chosen: O, _: Context) -> Judge:
             return lambda rollouts: [function(one, chosen) for one in rollouts]
 
-        return Reward(judge, options, unjudged, form_only)
+        return Reward(judge, options, unjudged, shaping, examples, isolated)
 
     return made
 
@@ -161,7 +178,7 @@ def _by_task(rollouts: Sequence[Rollout]) -> dict[str, list[int]]:
 def judged_prompts(terms: Mapping[str, Term], prompts: Sequence[Prompt], where: str) -> list[Prompt]:
     """The prompts that a reward can judge by more than their form; a line says how many are left out."""
     counted = {name: terms[name] for name in weights(terms)} or dict(terms)
-    judging = [name for name, term in counted.items() if not term.reward.form_only] or list(counted)
+    judging = [name for name, term in counted.items() if not term.reward.shaping] or list(counted)
     unjudged: dict[str, list[tuple[Prompt, str]]] = {}
     for name in judging:
         unreadable = [(one, why) for one in prompts if (why := _why_not(name, counted[name], one)) is not None]
