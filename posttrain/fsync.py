@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.digests import LOCK, listed, recorded
+from posttrain.workspace import fsync
 
 
 def sync(path: Path) -> None:
@@ -15,12 +16,12 @@ def sync(path: Path) -> None:
     if path.is_dir():
         for here, _, files in os.walk(path):
             for name in files:
-                _sync(Path(here, name))
-            _sync(Path(here))
+                fsync(Path(here, name))
+            fsync(Path(here))
     elif path.exists():
-        _sync(path)
+        fsync(path)
     if path.exists():
-        _sync(path.absolute().parent)
+        fsync(path.absolute().parent)
 
 
 def sync_cache(root: Path = Path()) -> None:
@@ -31,7 +32,7 @@ def sync_cache(root: Path = Path()) -> None:
     }
     for file in [*objects, *{file.parent for file in objects}, cache]:
         if file.exists():
-            _sync(file)
+            fsync(file)
     sync(root / LOCK)
 
 
@@ -57,11 +58,3 @@ def cached(cache: Path, out: Mapping[str, Any]) -> Iterator[Path]:
         yield object_path(cache, digest)
         if digest.endswith(".dir"):
             yield from (object_path(cache, one["md5"]) for one in listed(object_path(cache, digest)))
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

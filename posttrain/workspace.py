@@ -113,6 +113,15 @@ def atomic_path(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+def fsync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file, completely or not at all."""
     with atomic_path(path) as temporary:

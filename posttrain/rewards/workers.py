@@ -9,7 +9,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 import weakref
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from posttrain.params import Params
 from posttrain.rewards import worker
 from posttrain.rewards.reward import Term
 from posttrain.rollout import Rollout, Score
-from posttrain.workspace import LIBRARY
+from posttrain.workspace import library_command, library_environment
 
 START_SECONDS = 120.0
 """For the imports of a worker process."""
@@ -46,10 +45,10 @@ class Process:
 
     def __init__(self, setup: dict[str, Any]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", worker.__name__],
+            library_command(worker.__name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])},
+            env=library_environment(),
             start_new_session=True,  # so that it can be killed with all that it started
         )
         self._buffer = b""
@@ -59,7 +58,7 @@ class Process:
         except (DiedError, TooSlowError) as error:
             self.kill()
             what = f"its worker process did not start ({error})"
-            fix = f"Try `{sys.executable} -m {worker.__name__}` in this folder"
+            fix = "Read what it printed above; `python -m posttrain check` imports the same modules"
             raise RewardError(what=what, where=f"reward '{setup['name']}'", fix=fix) from error
         if "error" in answer:
             kind, what, where, fix = answer["error"]

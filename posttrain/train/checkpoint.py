@@ -33,6 +33,7 @@ from posttrain.workspace import (
     checkpoint_path,
     format_age,
     format_size,
+    fsync,
     hold,
     is_locked,
     recorded_digest,
@@ -115,10 +116,10 @@ class Checkpoints:
             sums = {name: _digest(fresh / name) for name in (TENSORS, STATE)}
             (fresh / SUMS).write_text(json.dumps(sums), encoding="utf-8")
             for file in fresh.iterdir():
-                _sync(file)
+                fsync(file)
             shutil.rmtree(target, ignore_errors=True)
             os.replace(fresh, target)
-            _sync(self._folder)
+            fsync(self._folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(fresh, ignore_errors=True)
             fix = f"Free some disk space or fix the folder's rights, and run it again: it resumes from {self._newest()}"
@@ -236,11 +237,3 @@ def _name(step: int) -> str:
 def _digest(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
