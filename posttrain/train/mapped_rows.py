@@ -1,7 +1,7 @@
 """Token rows in a memory-mapped Arrow file, cached by content, so that a table is tokenized once.
 
-The file is named by a digest of the table's rows, the tokenizer and the tokenizing code. Next to it is the digest of
-its bytes: a damaged file is written again, and so is one whose first row is not the one expected.
+The file is named by a digest of the rows' ids (hashes of their content), the tokenizer and the tokenizing code. Next
+to it is the digest of its bytes: a damaged file is written again, and so is one whose first row is not the one expected.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -
     if not folder.is_dir():  # not a DVC workspace: nothing is cached, and the mapped file needs no name
         with tempfile.TemporaryDirectory() as scratch:
             return MappedRows(_write(Path(scratch, "rows.arrow"), frame, encode))
-    digest = hashlib.sha256(json.dumps([_frame_digest(frame), _text_digest(text), how]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(["".join(frame["id"]), _text_digest(text), how]).encode()).hexdigest()
     file = folder / "tokens" / f"{digest[:32]}.arrow"
     cached = _cached(file)
     if cached is not None and [cached.row(nth) for nth in range(len(first))] == list(first):
@@ -172,28 +172,6 @@ def _numbers(values: pa.Array) -> Array:
     kind = np.dtype(f"{'u' if values.type == pa.uint8() else 'i'}{size}")
     buffer = values.buffers()[1]
     return np.frombuffer(buffer or b"", kind, len(values), size * values.offset)
-
-
-def _frame_digest(frame: pl.DataFrame) -> str:
-    """A digest of a table's rows and columns."""
-    hashed = hashlib.sha256()
-    with pa.ipc.new_stream(pa.PythonFile(_Hashing(hashed), "w"), frame.head(0).to_arrow().schema) as writer:
-        for part in frame.iter_slices(CHUNK):
-            writer.write_table(part.rechunk().to_arrow())
-    return hashed.hexdigest()
-
-
-class _Hashing:
-    """A file object that hashes what is written to it."""
-
-    closed = False
-
-    def __init__(self, hashed: Any) -> None:
-        self.write = hashed.update
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def _text_digest(text: ChatText) -> str:
