@@ -1,7 +1,7 @@
 """Token rows in a memory-mapped Arrow file, cached by content, so that a table is tokenized once.
 
 The file is named by a digest of the rows' ids (hashes of their content), the tokenizer and the tokenizing code. Next
-to it is the digest of its bytes: a damaged file is written again, and so is one whose first row is not the one expected.
+to it is the digest of its bytes: a damaged file is written again, as is one whose first row is not the expected one.
 """
 
 from __future__ import annotations
