@@ -171,4 +171,5 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # what was not read yet is flushed
+                pipe.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -115,6 +116,20 @@ def test_each_call_fails_alone(workspace: Path) -> None:
     assert "KeyError: 'no such key' (faulty_rewards.py line" in found[1].reason
     assert found[2].reason == "it took longer than 1 s"
     assert "killed by signal 11" in found[4].reason and "exit status 0" in found[7].reason
+
+
+def test_a_process_that_died_between_two_calls_is_replaced(workspace: Path) -> None:
+    name = "faulty_rewards:faulty"
+    terms = check(Settings, {"reward": {name: {"workers": 1}}}, where="x").reward
+    judged = RewardSum(terms, Context(Runtime(DeviceParams()), "x"))
+    long = replace(rollout_of("four"), turns=({"role": "assistant", "content": "x" * 1_000_000},))
+    (first,) = judged.score([long])
+    for pid in children(os.getpid()):
+        if "posttrain.rewards.worker" in read(Path(f"/proc/{pid}/cmdline")):
+            os.kill(pid, signal.SIGKILL)
+            wait_for(lambda pid=pid: not alive(pid))
+    (second,) = judged.score([long])
+    assert first.scores[name].value == second.scores[name].value == 4.0
 
 
 def test_an_async_function_runs_several_calls_at_a_time(workspace: Path) -> None:
