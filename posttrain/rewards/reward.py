@@ -226,8 +226,3 @@ def check_readable(
     if len(unread) == len(counted):
         raise DataError(what=what, where=where, fix=fix)
     print(f"{where}: {what}. {fix}", file=sys.stderr)
-
-
-def soft_overlong(lengths: Sequence[int], longest: int, cache: int) -> list[float]:
-    """0 up to longest - cache, then linear down to -1 at longest, -1 beyond (DAPO, Yu 2025)."""
-    return [-min(max((length - (longest - cache)) / cache, 0.0), 1.0) for length in lengths]
