@@ -157,6 +157,10 @@ def _fault(schema: str) -> str:
     """Why a schema cannot be used; empty if it can."""
     try:
         loaded = parse_json(schema)
+        if not isinstance(loaded, dict | bool):
+            raise ValueError("it is not an object")  # noqa: TRY004 - one error for what is no schema
+        if not isinstance(_dialect(loaded), str):
+            raise ValueError("$schema is not a text")  # noqa: TRY004
         cls = validator_for(loaded, default=Draft202012Validator)
         cls.check_schema(loaded)
         for pattern in _texts_under(loaded, "pattern"):
@@ -192,8 +196,11 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
 
 
 def _resource(schema: Any) -> Any:
-    dialect = schema.get("$schema") if isinstance(schema, dict) else None
-    return specification_with(dialect or "", default=DRAFT202012).create_resource(schema)
+    return specification_with(_dialect(schema), default=DRAFT202012).create_resource(schema)
+
+
+def _dialect(schema: Any) -> Any:
+    return schema.get("$schema", "") if isinstance(schema, dict) else ""
 
 
 def _texts_under(schema: Any, key: str) -> Iterator[str]:
