@@ -80,12 +80,14 @@ class OverlongOptions(Params):
 def _overlong(options: OverlongOptions, context: Context) -> Judge:
     longest = context.max_tokens
     if longest is None:
-        raise ValueError("the longest completion (sampling.max_tokens) is not known here")
+        raise ValueError("sampling.max_tokens is not known here; `reward test` knows it with --run")
     return lambda rollouts: [
         Score(soft_overlong(len(ids), longest, options.fraction)) if (ids := completion_ids(one)) else NO_TOKENS
         for one in rollouts
     ]
 
 
-NO_TOKENS = Score(0.0, "error", "the rollout has no tokens to count")
+NO_TOKENS = Score(
+    0.0, "error", "its tokens are not known; `reward test` knows them with --run, or of a table of rollouts"
+)
 REWARDS = {"length": of_length, "overlong": Reward(_overlong, OverlongOptions, shaping=True)}

@@ -247,7 +247,7 @@ def test_a_length_needs_one_aim(options: dict[str, Any], said: str) -> None:
 def test_tokens_that_are_not_known_are_no_score() -> None:
     bare = replace(rollout_of("text"), row=TokenRow([], []), logps=[])
     for name, options in {"length": {"limit": 4}, "overlong": {}, "repetition": {"unit": "tokens"}}.items():
-        assert "error: the rollout has no tokens" in failure(name, bare, max_tokens=10, **options)
+        assert "error: its tokens are not known" in failure(name, bare, max_tokens=10, **options)
     assert "sampling.max_tokens" in failure("overlong", of_tokens(3))
 
 
