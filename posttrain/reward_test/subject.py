@@ -8,15 +8,11 @@ from inspect import isroutine
 from typing import Any, Final
 
 from posttrain.errors import ParamsError
-from posttrain.evaluate.settings import EvaluateParams
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.text import load_text
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, load, read
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Examples, RewardSum, Term
 from posttrain.rollout import Prompt
-from posttrain.sections import load_settings
-from posttrain.slots import model_of
 from posttrain.tasks.task import load_task
 from posttrain.text.chat import ChatText
 from posttrain.user_code import is_import_path, load_object
@@ -81,14 +77,16 @@ def _term(name: str, given: Mapping[str, Any], where: str, file: str) -> Term:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """`KEY=VALUE`, with the value as params.yaml would have it."""
+    """`KEY=VALUE`, with the value as in params.yaml, but that a `#` without quotes begins no comment."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     key, equals, value = text.partition("=")
-    fix = "Write KEY=VALUE, e.g. after='####' or 'tags=[think, answer]'"
+    fix = "Write KEY=VALUE, e.g. after=#### or 'tags=[think, answer]'"
     if not equals:
         raise ParamsError(what=f"'{text:.80}' has no '='", where="--options", fix=fix)
+    if "#" in value and value[0] not in "\"'[{":
+        return key, value
     try:
         return key, YAML(typ="safe", pure=True).load(value)
     except YAMLError as error:
@@ -101,12 +99,17 @@ def _settings(run: str) -> Any:
     if run != EVALUATION and group not in GROUPS:
         fix = f"Give {EVALUATION}, or a run such as {GROUPS[0]}.NAME, {GROUPS[1]}.NAME, {GROUPS[2]}.NAME"
         raise ParamsError(what=f"'{run:.80}' names no rewards", where="--run", fix=fix)
+    from posttrain.evaluate.settings import EvaluateParams
+    from posttrain.sections import load_settings  # knows every stage: not imported where no run is named
+
     at(read(), run)
     return load(EvaluateParams, run) if run == EVALUATION else load_settings(group, name)
 
 
 def _context(run: str, settings: Any) -> Context:
     """What the reward knows in the run."""
+    from posttrain.slots import model_of
+
     policy = getattr(settings, "start", getattr(settings, "policy", None))
     sampling = settings.rollout.sampling if hasattr(settings, "rollout") else settings.sampling
     return Context(
@@ -120,5 +123,7 @@ def _context(run: str, settings: Any) -> Context:
 
 def _text(policy: str, date: str) -> ChatText | None:
     """The tokenizer and template of the policy; None before that model is made."""
+    from posttrain.models.text import load_text
+
     folder = model_path(policy)
     return load_text(folder, date) if (folder / "config.json").is_file() else None

@@ -13,7 +13,7 @@ from posttrain.rewards.reward import rule
 from posttrain.rollout import Rollout, Score
 
 SECONDS: Final = 1.0
-"""How long one match may take. The package `regex` can be interrupted; `re` of the standard library cannot."""
+"""CPU time that one match may take. The package `regex` can be interrupted; `re` of the standard library cannot."""
 Match = Literal["search", "full"]
 
 
@@ -24,7 +24,7 @@ def matches(pattern: str, text: str, match: Match) -> bool:
         found = compiled.search if match == "search" else compiled.fullmatch
         return found(text, timeout=SECONDS) is not None
     except TimeoutError as error:
-        what = f"matching {pattern!r:.60} takes over {SECONDS:g} s; write it without a repetition in a repetition"
+        what = f"matching {pattern!r:.60} takes over {SECONDS:g} s of CPU time; avoid a repetition in a repetition"
         raise TimeoutError(what) from error
 
 

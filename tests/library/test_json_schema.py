@@ -181,7 +181,7 @@ def test_a_schema_may_be_recursive() -> None:
 
 
 def test_a_pattern_that_takes_exponential_time_is_a_timeout() -> None:
-    began = time.monotonic()
-    with pytest.raises(RewardError, match=r"timeout: matching .* takes over 1 s"):
+    began = time.process_time()
+    with pytest.raises(RewardError, match=r"timeout: matching .* takes over 1 s of CPU time"):
         scored(json.dumps("a" * 5000 + "!"), schema={"pattern": "^(a|aa)+$"})
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5

@@ -122,7 +122,7 @@ RIGHT = {"prompt": "1+1?", "completion": "#### 2", "answer": "2"}
 
 def test_completions_of_a_file_are_scored(capsys: pytest.CaptureFixture[str]) -> None:
     table = written(RIGHT, {**RIGHT, "completion": "#### 3"}, {**RIGHT, "completion": "2"}, {**RIGHT, "answer": "B"})
-    lines, text, error = shown(capsys, "correct", table, "after='####'")
+    lines, text, error = shown(capsys, "correct", table, "after=####")
     assert [line.split()[2] for line in lines] == ["ok", "ok", "unparseable", "left"]
     assert [line.split()[3] for line in lines] == ["1.000", "0.000", "0.000", "out"]
     assert "it does not end with `#### N`" in lines[2] and "a choice letter" in lines[3] and error is None

@@ -156,10 +156,10 @@ def test_a_pattern_is_searched_for_or_matches_all() -> None:
 
 @pytest.mark.parametrize("pattern", [r"(a|aa)+$", r"(.*a){25}x"])
 def test_a_pattern_that_takes_exponential_time_is_a_timeout_and_no_score(pattern: str) -> None:
-    began, text = time.monotonic(), rollout_of("a" * 5000 + "!")
+    began, text = time.process_time(), rollout_of("a" * 5000 + "!")
     for name, options in {"regex": {"pattern": pattern}, "format": {"template": pattern}}.items():
-        assert re.search("timeout: matching .* takes over 1 s", failure(name, text, **options))
-    assert time.monotonic() - began < 10
+        assert re.search("timeout: matching .* takes over 1 s of CPU time", failure(name, text, **options))
+    assert time.process_time() - began < 10
 
 
 # --- language
