@@ -7,7 +7,6 @@ python -m benchmarks.reward_faults --table    write the page from the results th
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -118,10 +117,10 @@ def page(place: Path) -> str:
     lines = [
         "# Failures of a reward",
         "",
-        "GRPO on the miniature's task with a reward that fails for some completions. Failed scores leave their group, its",
-        "baseline and every denominator ([rewards.md](rewards.md#the-status-of-a-score)). For contrast one case counts them as 0.",
-        "pass@1 on 120 test prompts with 8 samples, mean of seeds; the difference from the run without failures has a 95 %",
-        "interval over prompts and seeds.",
+        "GRPO on the miniature's task with a reward that fails for some completions. Failed scores leave their group,",
+        "its baseline and every denominator ([rewards.md](rewards.md#the-status-of-a-score)). For contrast one case counts",
+        "them as 0. pass@1 on 120 test prompts with 8 samples, mean of seeds; the difference from the run without",
+        "failures has a 95 % interval over prompts and seeds.",
         "",
         "| reward | pass@1 | difference from no failures |",
         "|---|---:|---:|",

@@ -32,6 +32,7 @@ CALLS = {
     "laws": ("posttrain.laws.own:check_module", "module"),
     "merge": ("posttrain.lock_entries:merge_entries",),
     "params": ("posttrain.sections:describe_params", "section"),
+    "reward": ("posttrain.reward_test.show:reward_test", "name", "table", "options", "run", "rows"),
     "status": ("posttrain.status:status",),
     "timings": ("posttrain.measure.timings:timings_table",),
     "tokens": ("posttrain.train.token_counts:token_counts", "table", "model", "plot"),
@@ -79,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     _add_project(commands)
     _add_preview(commands)
     _add_where(commands)
+    _add_reward(commands)
     return parser
 
 
@@ -222,6 +224,23 @@ def _add_where(commands: Any) -> None:
     row = _add(commands, "where", does, "my/data/chat.jsonl:17")
     row.add_argument("row", metavar="ROW", help="its id, FILE:LINE of a file of yours, or a piece of its text")
     _add_json(row)
+
+
+def _add_reward(commands: Any) -> None:
+    """Add the command `reward` and its action."""
+    does = "score rows of a table with a reward of yours or of the library"
+    actions = _add(commands, "reward", does).add_subparsers(dest="action", required=True, metavar="ACTION")
+    does = "show the score, status and time of each row, and the traceback where the reward fails"
+    test = _add(actions, "test", does)
+    test.epilog = (
+        "example: python -m posttrain reward test my_rewards:brief --table my/data/rows.jsonl --options most=30"
+    )
+    test.add_argument("name", metavar="NAME", help="a reward as in params.yaml: its name, or MODULE:NAME of custom/")
+    table = "results/LABEL/rollouts.parquet, NAME/prompts, or a file with prompt, completion, answer and info"
+    test.add_argument("--table", required=True, metavar="T", help=f"{table}; without completions examples are scored")
+    test.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="the reward's own options")
+    test.add_argument("--run", metavar="RUN", help="take options, tokenizer and models of a run, e.g. online.runs.grpo")
+    test.add_argument("-n", "--rows", type=int, default=20, metavar="N", help="the number of rows; default: 20")
 
 
 def _run_command(arguments: argparse.Namespace) -> str:

@@ -31,10 +31,12 @@ UNCOUNTED: Final = ("posttrain.installed", "posttrain.measure", "posttrain.progr
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),
+    "jsonschema": ("jsonschema", "referencing"),
     "numpy": ("numpy",),
     "pandera": ("pandera", "polars"),
     "polars": ("polars",),
     "pyarrow": ("pyarrow",),
+    "regex": ("regex",),
     "safetensors": ("safetensors",),
     "tokenizers": ("tokenizers",),
     "torch": ("torch", "numpy"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from posttrain.algorithms.advantages import ADVANTAGES, Advantage
 from posttrain.algorithms.surrogates import SURROGATES, Surrogate
@@ -119,7 +119,9 @@ class PolicyKnobs(Params):
     truncated: Literal["keep", "mask"] = Field(
         "keep", description="mask: truncated rows give no loss, stay in baselines"
     )
-    overlong: int | None = Field(None, ge=1, description="soft overlong punishment over this many last tokens")
+    overlong: float | None = Field(
+        None, gt=0, description="soft overlong punishment over this last part of sampling.max_tokens, e.g. 0.2"
+    )
     resample: int = Field(
         0, ge=0, description="dynamic sampling: extra rounds to replace groups of zero reward variance"
     )
@@ -128,6 +130,16 @@ class PolicyKnobs(Params):
     )
     update: Annotated[Options, UPDATE] = Field(UPDATE.chosen, description="the rule that turns gradients into a step")
     allow_unsupported: bool = Field(False, description="allow combinations that are refused by default")
+
+    @field_validator("overlong")
+    @classmethod
+    def _is_a_fraction(cls, overlong: float | None) -> float | None:
+        if overlong is not None and overlong >= 1:
+            raise ValueError(
+                f"{overlong:g} is a number of tokens, as in earlier versions, and this is a fraction of "
+                f"rollout.sampling.max_tokens now. Write {overlong:g} / max_tokens, or 0.2 as in DAPO"
+            )
+        return overlong
 
     @model_validator(mode="after")
     def _meaningful(self) -> PolicyKnobs:

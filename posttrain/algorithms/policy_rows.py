@@ -110,7 +110,7 @@ POLICY_ROWS: dict[str, AlgorithmRow] = algorithm_table(
             "dapo",
             "Yu 2025, arXiv:2503.14476",
             "-mean_tokens min(r A, clip(r, 0.8, 1.28) A), groups that agree sampled again, soft overlong punishment",
-            {"aggregation": "token_mean", "surrogate": {"high": 0.28}, "resample": 3, "overlong": 4},
+            {"aggregation": "token_mean", "surrogate": {"high": 0.28}, "resample": 3, "overlong": 0.2},
         ),
         AlgorithmRow(
             "grpo_plus",

@@ -14,7 +14,7 @@ from posttrain.formulas.ragged import row_keys
 from posttrain.online.reward_monitor import RewardMonitor, has_zero_variance
 from posttrain.params import Params
 from posttrain.rewards.failures import FailureLimit
-from posttrain.rewards.overlong import soft_overlong
+from posttrain.rewards.length import completion_ids, soft_overlong
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams, generate_rollouts
@@ -54,8 +54,8 @@ class SamplingPlan:
 
     resample: int = 0
     """Extra tries to replace groups of zero reward variance (dynamic sampling)."""
-    overlong: int | None = None
-    """Tokens before the longest completion from which on length is penalties."""
+    overlong: float | None = None
+    """The part of the longest completion at its end in which length is punished."""
     opponents: bool = False
     """Half of each group is sampled from the mixture, as opponents of the other half."""
     mixture: float = 0.0
@@ -223,8 +223,8 @@ class RolloutSource:
         for key, values in zip(self._reward.terms, reward_parts, strict=True):
             parts.setdefault(key, []).extend(values)
         if self._plan.overlong:
-            lengths = [len(one.logps) for one in rollouts]
-            penalties = soft_overlong(lengths, self._params.sampling.max_tokens, self._plan.overlong)
+            longest, fraction = self._params.sampling.max_tokens, self._plan.overlong
+            penalties = [soft_overlong(len(completion_ids(one)), longest, fraction) for one in rollouts]
             rewards = [reward + penalty for reward, penalty in zip(rewards, penalties, strict=True)]
             reward_parts.append(penalties)
         return [

@@ -145,8 +145,6 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]
         if refused and not self.allow_unsupported:
             raise ValueError(f"{'; '.join(refused)}, or allow_unsupported: true")
-        if self.overlong is not None and self.overlong >= self.rollout.sampling.max_tokens:
-            raise ValueError("overlong must be below rollout.sampling.max_tokens. Lower it")
         if self.text != TextParams() and not self.ptx:
             raise ValueError("text is read only where ptx is above 0, and ptx is 0 here. Remove text, or set ptx")
         if bool(self.ptx) != (self.corpus != NONE):

@@ -22,10 +22,16 @@ REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
     "REWARDS",
     {
         "correct": "posttrain.rewards.numeric",
-        "format": "posttrain.rewards.numeric",
+        "format": "posttrain.rewards.format",
+        "json_schema": "posttrain.rewards.json_schema",
+        "language": "posttrain.rewards.language",
+        "length": "posttrain.rewards.length",
         "model": "posttrain.rewards.learned",
         "cascade": "posttrain.rewards.composition",
         "milestones": "posttrain.rewards.composition",
+        "overlong": "posttrain.rewards.length",
+        "regex": "posttrain.rewards.patterns",
+        "repetition": "posttrain.rewards.repetition",
     },
 )
 """Name -> the module whose own REWARDS has it."""

@@ -68,7 +68,8 @@ def _unjudged(prompt: Prompt, options: NumericOptions) -> str | None:
     return None if found is not None else why_no_number(prompt.answer, options.after)
 
 
-def _missing(options: NumericOptions) -> Score:
+def missing_number(options: NumericOptions) -> Score:
+    """The score of a completion without a final number."""
     wanted = "a number" if options.after is None else f"`{options.after} N`"
     verb = "end with" if options.find == "end" else "have"
     return Score(0.0, "unparseable", f"it does not {verb} {wanted}")
@@ -80,19 +81,10 @@ def correct(rollout: Rollout, options: NumericOptions) -> Score:
     found = final_number(rollout.text, options)
     expected = expected_number(rollout.prompt.answer, options.after)
     if found is None:
-        return _missing(options)
+        return missing_number(options)
     if expected is None:
         return Score(0.0, "unparseable", "the prompt has no answer that can be read")
     return Score(float(found == expected))
-
-
-@rule(NumericOptions, shaping=True)
-def well_formed(rollout: Rollout, options: NumericOptions) -> Score:
-    """1 where the text ends by itself with a final number, and has the mark once where one is asked for."""
-    if final_number(rollout.text, options) is None:
-        return _missing(options)
-    once = options.after is None or rollout.text.count(options.after) == 1
-    return Score(float(once and not rollout.truncated))
 
 
 @lru_cache
@@ -105,4 +97,4 @@ def _decimal(found: re.Match[str] | None) -> Decimal | None:
     return Decimal(found.group(1) + found.group(2).replace(",", "")) if found else None
 
 
-REWARDS = {"correct": correct, "format": well_formed}
+REWARDS = {"correct": correct}

@@ -1,4 +1,4 @@
-"""Rewards of your own. params.yaml names them as `rewards:NAME`; see docs/rewards.md of posttrain."""
+"""Rewards of your own. params.yaml names them as `rewards:NAME`; docs/own-rewards.md of posttrain is a guide."""
 
 from __future__ import annotations
 

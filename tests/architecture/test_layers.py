@@ -9,7 +9,7 @@ from tests.architecture.sources import home, imports, modules, own, own_imports
 LAYERS = (
     {"flows"},
     {"posttrain.__main__"},
-    {"posttrain.checkpoints", "posttrain.preview", "posttrain.upgrade", "posttrain.where"},
+    {"posttrain.checkpoints", "posttrain.preview", "posttrain.reward_test", "posttrain.upgrade", "posttrain.where"},
     {"posttrain.project", "posttrain.upgrade_params"},
     {"posttrain.template"},
     {"posttrain.sections"},  # types the runs of all stages

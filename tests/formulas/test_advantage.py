@@ -16,7 +16,6 @@ from posttrain.algorithms.advantages import (
     return_to_go,
     whiten,
 )
-from posttrain.rewards.overlong import soft_overlong
 
 
 def t(*numbers: float) -> Tensor:
@@ -90,7 +89,3 @@ def test_whitening_equal_advantages_gives_exactly_nothing() -> None:
     """In single precision the mean of 0.1s is not 0.1: dividing that by its own size would be noise of size 1."""
     flat = torch.full((7,), 0.1)
     assert_close(whiten(flat, torch.ones(7)), torch.zeros(7), atol=0, rtol=0)
-
-
-def test_soft_overlong_punishment() -> None:
-    assert soft_overlong([5, 6, 8, 10, 12], 10, 4) == [0, 0, -0.5, -1, -1]

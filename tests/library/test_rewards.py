@@ -159,7 +159,7 @@ def test_completions_none_of_which_can_be_read_are_refused(capsys: pytest.Captur
 
 
 def test_an_unknown_reward_lists_the_names_and_the_nearest() -> None:
-    with pytest.raises(ParamsError, match=r"'corect'.*Did you mean 'correct'\? The rewards are correct, format, model"):
+    with pytest.raises(ParamsError, match=r"'corect'.*Did you mean 'correct'\? The rewards are correct, format, "):
         terms(corect=1.0)
 
 
@@ -255,7 +255,9 @@ def test_the_first_completions_of_a_run_must_be_readable() -> None:
         patient.completions(unread)
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "rewards.md").read_text(encoding="utf-8")
+OWN_PAGE = (DOCS / "own-rewards.md").read_text(encoding="utf-8").split("## More than one number per completion")[1]
 
 
 def test_the_examples_of_the_documentation_are_true() -> None:
@@ -278,9 +280,8 @@ def test_the_rewards_of_the_documentation_judge(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "custom").mkdir()
-    (tmp_path / "custom/my_rewards.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
-    blocks = re.findall(r"```yaml\n(reward:.*?)```", PAGE, re.DOTALL)
-    (setting,) = [YAML(typ="safe").load(one) for one in blocks if "unlike_the_others" in one]
+    (tmp_path / "custom/my_rewards.py").write_text(re.findall(r"```python\n(.*?)```", OWN_PAGE, re.DOTALL)[0])
+    setting = YAML(typ="safe").load(re.findall(r"```yaml\n(reward:.*?)```", OWN_PAGE, re.DOTALL)[0])
     judged = RewardSum(check(Settings, setting, where="x").reward, Context(Runtime(DeviceParams()), "test"))
     prompt = Prompt("p", [], [], info={"keys": ["name", "age"]})
     texts = ['{"name": "Ann", "age": 7}', '{"name": "Ann"}', "Ann is 7", "Ann is 7"]
@@ -289,6 +290,11 @@ def test_the_rewards_of_the_documentation_judge(tmp_path: Path, monkeypatch: pyt
     assert [one.scores["my_rewards:has_keys"].status for one in found] == ["ok", "ok", "unparseable", "unparseable"]
     assert judged.total(found[0]) == pytest.approx(1.0 + 0.2 * (1 - 4 / 30) + 0.1)
     assert judged.total(found[3]) == pytest.approx(0.2 * (1 - 3 / 30))
+    term = judged.terms["my_rewards:has_keys"]
+    examples = term.reward.examples(prompt, term.options)
+    scores = judged.score([replace(rollout_of(text), prompt=prompt) for text in (*examples.right, *examples.wrong)])
+    assert [one.scores["my_rewards:has_keys"].value for one in scores] == [1.0, 0.0, 0.0]
+    assert term.reward.unjudged(Prompt("q", [], []), term.options) == "its info has no keys"
     sys.modules.pop("my_rewards")
 
 

@@ -55,13 +55,13 @@ OPTIMIZER = OptimizerParams(lr=3e-3)
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "dapo": ("dapo", {"overlong": 3}),
+    "dapo": ("dapo", {"overlong": 0.375}),
     "exact_penalty": ("ppo_penalty", {"penalty": {"type": "exact", "target": 1e-5}}),
     "corrected": ("cispo", {"correction": 2.0}),
     "moving_average": ("reinforce", {"advantage": "moving_average"}),
     "adaptive_kl": ("ppo", {"kl": {"target": 1e-3, "horizon": 50}}),
     "replay": ("grpo", {"rollout": {"replay": {"groups": 2, "rounds": 1}}}),
-    "parts": ("gdpo", {"reward": {"correct": 1.0}, "overlong": 3}),
+    "parts": ("gdpo", {"reward": {"correct": 1.0}, "overlong": 0.375}),
     "ptx": ("ppo", {"ptx": 1.0, "corpus": "mine/corpus"}),
 }
 """Policy rows with some settings: what they need besides is supplied by the same run."""

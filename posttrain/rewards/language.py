@@ -1,0 +1,63 @@
+"""Language consistency (DeepSeek-R1): the share of words in the target language, judged by their script."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import regex
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from posttrain.params import Params, did_you_mean
+from posttrain.rewards.format import as_tuple
+from posttrain.rewards.reward import rule
+from posttrain.rewards.words import UNSPACED
+from posttrain.rollout import Rollout, Score
+
+KNOWN: Final = (
+    *("arabic", "armenian", "bengali", "cyrillic", "devanagari", "ethiopic", "georgian", "greek", "gujarati"),
+    *("gurmukhi", "han", "hangul", "hebrew", "hiragana", "kannada", "katakana", "khmer", "lao", "latin", "malayalam"),
+    *("mongolian", "myanmar", "sinhala", "tamil", "telugu", "thai", "tibetan"),
+)
+"""Scripts by their names in Unicode."""
+_SKIPPED: Final = regex.compile(
+    r"(?s)```.*?```"  # code; an open fence is text, else one would hide all that follows
+    r"|`[^`\n]+`"
+    r"|\\(?:begin|end)\{\w*\*?\}|\\[A-Za-z]+"  # LaTeX commands; what they are applied to is text
+    r"|</?[A-Za-z][\w-]*>"
+)
+_RUNS: Final = regex.compile(rf"{UNSPACED}|(?:(?!{UNSPACED})\p{{L}}\p{{M}}*)+")
+_SINGLE: Final = regex.compile(rf"(?!{UNSPACED})\p{{L}}\p{{M}}*|[\p{{Script=Common}}\p{{M}}]+")
+"""A variable such as x, or mathematical letters, which belong to no language."""
+
+
+def _scripts(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in KNOWN:
+            raise ValueError(f"'{name:.40}' is not a script. {did_you_mean(name, KNOWN)}")
+    if not names:
+        raise ValueError("script is empty. Name at least one, e.g. latin")
+    return names
+
+
+class LanguageOptions(Params):
+    """The target language, by the letters that it is written in."""
+
+    script: Annotated[
+        tuple[str, ...],
+        BeforeValidator(lambda value: (value,) if isinstance(value, str) else as_tuple(value)),
+        AfterValidator(_scripts),
+    ] = Field(description="its script, e.g. latin, cyrillic or han, or a list such as [han, hiragana, katakana]")
+
+
+@rule(LanguageOptions, shaping=True)
+def in_language(rollout: Rollout, options: LanguageOptions) -> Score:
+    """The share of words whose letters are all of the script; code, LaTeX commands, tags and numbers do not count."""
+    letters = "".join(rf"\p{{Script={name}}}" for name in options.script)
+    target = regex.compile(rf"[{letters}\p{{M}}]+")
+    runs = [one for one in _RUNS.findall(_SKIPPED.sub(" ", rollout.text)) if not _SINGLE.fullmatch(one)]
+    if not runs:
+        return Score(0.0, "unparseable", "it has no words")
+    return Score(sum(target.fullmatch(one) is not None for one in runs) / len(runs))
+
+
+REWARDS = {"language": in_language}

@@ -1,0 +1,93 @@
+"""Length: towards a target or below a limit, and DAPO's soft punishment of completions that are nearly too long."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from posttrain.params import Params
+from posttrain.rewards.reward import Context, Judge, Reward, rule
+from posttrain.rollout import Ids, Rollout, Score
+
+
+def completion_ids(rollout: Rollout) -> Ids:
+    """The tokens of the last completion, its stop token among them."""
+    ids, mask = rollout.row.rest, rollout.row.mask
+    if mask is None:
+        return ids
+    before = next((place for place in range(len(mask), 0, -1) if not mask[place - 1]), 0)
+    return ids[before:]
+
+
+def soft_overlong(length: int, longest: int, fraction: float) -> float:
+    """0 up to longest - cache, then linear down to -1 at longest, with cache = fraction longest (DAPO, Yu 2025)."""
+    return max(-1.0, min(0.0, (longest - length) / (fraction * longest) - 1))
+
+
+class LengthOptions(Params):
+    """The length to aim at, and the shape of the score around it."""
+
+    target: int | None = Field(None, ge=1, description="the length with score 1; give this or limit")
+    limit: int | None = Field(None, ge=1, description="the length from which on the score is 0; give this or target")
+    width: int | None = Field(None, ge=1, description="with target: how far from it the score is 0; null: the target")
+    shape: Literal["linear", "cosine", "step"] = Field(
+        "linear", description="how the score falls from 1 to 0; step: 1 up to the end, and 0 beyond it"
+    )
+    unit: Literal["tokens", "words"] = Field("tokens", description="what is counted, in the last completion")
+
+    @model_validator(mode="after")
+    def _one_aim(self) -> LengthOptions:
+        if (self.target is None) == (self.limit is None):
+            raise ValueError("give either target or limit")
+        if self.width is not None and self.target is None:
+            raise ValueError("width is read only with target. Remove width, or give target instead of limit")
+        return self
+
+    @property
+    def scale(self) -> tuple[int, int]:
+        """The length with score 1, and how far from it the score is 0."""
+        return (0, self.limit) if self.limit is not None else (self.target or 0, self.width or self.target or 1)
+
+
+@rule(LengthOptions, shaping=True)
+def of_length(rollout: Rollout, options: LengthOptions) -> Score:
+    """f(|length - target| / width) or f(length / limit), where f falls from f(0) = 1 to 0 (Yeo 2025, Aggarwal 2025)."""
+    length, (aim, width) = _length(rollout, options.unit), options.scale
+    if length is None:
+        return NO_TOKENS
+    share = abs(length - aim) / width
+    if share > 1:
+        return Score(0.0)
+    return Score({"linear": 1 - share, "cosine": (1 + math.cos(math.pi * share)) / 2, "step": 1.0}[options.shape])
+
+
+def _length(rollout: Rollout, unit: Literal["tokens", "words"]) -> int | None:
+    if unit == "tokens":
+        return len(completion_ids(rollout)) or None
+    from posttrain.rewards.words import words  # few runs need the package behind it
+
+    return len(words(rollout.text))
+
+
+class OverlongOptions(Params):
+    """Where the punishment begins."""
+
+    fraction: float = Field(0.2, gt=0, lt=1, description="the part of sampling.max_tokens at its end that is punished")
+
+
+def _overlong(options: OverlongOptions, context: Context) -> Judge:
+    longest = context.max_tokens
+    if longest is None:
+        raise ValueError("sampling.max_tokens is not known here; `reward test` knows it with --run")
+    return lambda rollouts: [
+        Score(soft_overlong(len(ids), longest, options.fraction)) if (ids := completion_ids(one)) else NO_TOKENS
+        for one in rollouts
+    ]
+
+
+NO_TOKENS = Score(
+    0.0, "error", "its tokens are not known; `reward test` knows them with --run, or of a table of rollouts"
+)
+REWARDS = {"length": of_length, "overlong": Reward(_overlong, OverlongOptions, shaping=True)}

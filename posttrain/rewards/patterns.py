@@ -1,0 +1,68 @@
+"""Regular expressions of the user's on text of a model, which may make a match take exponential time."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal
+
+import regex
+from pydantic import AfterValidator, Field
+
+from posttrain.params import Params
+from posttrain.rewards.reward import rule
+from posttrain.rollout import Rollout, Score
+
+SECONDS: Final = 1.0
+"""CPU time that one match may take. The package `regex` can be interrupted; `re` of the standard library cannot."""
+Match = Literal["search", "full"]
+
+
+def matches(pattern: str, text: str, match: Match) -> bool:
+    """Whether the pattern is found in the text, or matches all of it; TimeoutError if that takes too long."""
+    compiled = _compiled(pattern)
+    try:
+        found = compiled.search if match == "search" else compiled.fullmatch
+        return found(text, timeout=SECONDS) is not None
+    except TimeoutError as error:
+        what = f"matching {pattern!r:.60} takes over {SECONDS:g} s of CPU time; avoid a repetition in a repetition"
+        raise TimeoutError(what) from error
+
+
+def pattern_score(pattern: str, text: str, match: Match) -> Score:
+    """1 if the pattern matches, else 0; `timeout` if that takes too long."""
+    try:
+        return Score(float(matches(pattern, text, match)))
+    except TimeoutError as error:
+        return Score(0.0, "timeout", str(error))
+
+
+def valid_pattern(pattern: str) -> str:
+    """The pattern, if it is a regular expression."""
+    try:
+        _compiled(pattern)
+    except (regex.error, RecursionError) as error:
+        raise ValueError(f"{pattern!r:.60} is not a regular expression ({error})") from error
+    return pattern
+
+
+@lru_cache
+def _compiled(pattern: str) -> Any:
+    return regex.compile(pattern)
+
+
+class PatternOptions(Params):
+    """What is looked for."""
+
+    pattern: Annotated[str, AfterValidator(valid_pattern)] = Field(
+        description="a regular expression, e.g. '(?i)step 1'"
+    )
+    match: Match = Field("search", description="search: it is found anywhere; full: it matches the whole completion")
+
+
+@rule(PatternOptions, shaping=True)
+def has_pattern(rollout: Rollout, options: PatternOptions) -> Score:
+    """1 where the completion matches the pattern."""
+    return pattern_score(options.pattern, rollout.text, options.match)
+
+
+REWARDS = {"regex": has_pattern}

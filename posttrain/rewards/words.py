@@ -1,0 +1,25 @@
+"""Text as words, in languages with and without spaces."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import regex
+
+UNSPACED: Final = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*"
+"""A letter of a script without spaces between words: each counts as a word."""
+_WORD: Final = rf"{UNSPACED}|(?:(?!{UNSPACED})[\p{{L}}\p{{M}}\p{{N}}_])+(?:['’]\p{{L}}+)*"
+_WORDS: Final = regex.compile(_WORD)
+_PIECES: Final = regex.compile(rf"{_WORD}|\S")
+
+
+def words(text: str) -> list[str]:
+    """The words and numbers of a text, without punctuation."""
+    found: list[str] = _WORDS.findall(text)
+    return found
+
+
+def pieces(text: str) -> list[str]:
+    """The words, numbers and other signs of a text, without regard to case."""
+    found: list[str] = _PIECES.findall(text.casefold())
+    return found
