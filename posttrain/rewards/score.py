@@ -76,8 +76,7 @@ class RewardSum:
 
     def scores(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
         """The scores of one part for rollouts of one task."""
-        judge = self._judge(name, task)
-        scores = guarded(lambda: judge(rollouts), len(rollouts))
+        scores = guarded(lambda: self._judge(name, task)(rollouts), len(rollouts))
         if len(scores) != len(rollouts):
             what = f"it gave {len(scores)} scores for {len(rollouts)} rollouts"
             raise RewardError(what=what, where=f"reward '{name}'", fix="Return one score for each rollout")

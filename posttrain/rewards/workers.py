@@ -112,15 +112,15 @@ class Workers:
             "concurrency": term.concurrency,
         }
         self._async = term.reward.each is not None and inspect.iscoroutinefunction(term.reward.each)
+        # Kept: a process ends with the thread that started it (PR_SET_PDEATHSIG).
+        self._threads = ThreadPoolExecutor(term.workers)
         self._idle: SimpleQueue[Process | None] = SimpleQueue()
         for _ in range(term.workers):
             self._idle.put(None)  # a process that is not started yet
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """A score of each rollout, in their order."""
-        jobs = self._jobs(list(rollouts))
-        with ThreadPoolExecutor(min(self._term.workers, max(len(jobs), 1))) as threads:
-            return [score for scores in threads.map(self._score, jobs) for score in scores]
+        return [score for scores in self._threads.map(self._score, self._jobs(list(rollouts))) for score in scores]
 
     def _jobs(self, rollouts: list[Rollout]) -> list[list[Rollout]]:
         """What one call gets: one rollout, several for an `async` function, or all for a function of all."""
