@@ -23,6 +23,7 @@ REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
         "correct": "posttrain.rewards.numeric",
         "format": "posttrain.rewards.numeric",
         "model": "posttrain.rewards.learned",
+        "code": "posttrain.rewards.code",
     },
 )
 """Name -> the module whose own REWARDS has it."""
