@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from posttrain.errors import RewardError
 from posttrain.measure.record import note
@@ -61,7 +61,7 @@ class CasePair(Params):
 class CodeInfo(Params):
     """What the prompt's `info` has for the reward `code`; other keys are for others."""
 
-    model_config = {"extra": "ignore"}
+    model_config = ConfigDict(extra="ignore")
 
     tests: str | list[str] | list[CasePair] = Field(description="assertions as Python, or inputs with outputs")
     entry_point: str | None = Field(

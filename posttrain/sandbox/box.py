@@ -106,7 +106,7 @@ class Sandbox:
         self._control.settimeout(STARTED_IN)
         number = str(theirs.fileno())
         words = [sys.executable, "-s", "-S", "-B", "-c", START, number, "isolated" if isolated else "open"]
-        environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+        environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1"}
         environment |= {"HOME": "/tmp/scratch", "TMPDIR": "/tmp/scratch"} if isolated else {}
         with theirs:
             self._process = subprocess.Popen(

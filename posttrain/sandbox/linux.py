@@ -73,12 +73,12 @@ def system_files() -> list[str]:
 
 def readable() -> list[str]:
     """The files and folders that a program may read: the standard library without other packages, and system files."""
-    return [*(entry for folder in python_folders() for entry in _entries(folder)), *system_files()]
+    return [*existing(entry for folder in python_folders() for entry in _entries(folder)), *system_files()]
 
 
 def existing(paths: Iterable[str]) -> list[str]:
     """The paths that exist."""
-    return [path for path in paths if os.path.exists(path)]
+    return [path for path in paths if Path(path).exists()]
 
 
 def _entries(folder: str) -> list[str]:

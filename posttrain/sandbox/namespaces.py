@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from posttrain.sandbox.linux import (
-    DEVICES,
     FOREIGN,
     SYS_PIVOT_ROOT,
     libc,
