@@ -61,7 +61,8 @@ PROCESSES = (
     ),
     Attack(
         "daemon thread",
-        "import threading\ndef run():\n    while True: pass\nthreading.Thread(target=run, daemon=True).start()\nprint(1)",
+        "import threading\ndef run():\n    while True: pass\n"
+        "threading.Thread(target=run, daemon=True).start()\nprint(1)",
         prints="1",
     ),
     refused(
@@ -103,8 +104,10 @@ PROCESSES = (
     ),
     Attack(
         "own limits",
-        "import resource\nfor name in (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):\n"
-        "    try: resource.setrlimit(name, (-1, -1)); print('raised')\n    except (OSError, ValueError): pass\nprint('end')",
+        "import resource\n"
+        "for name in (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):\n"
+        "    try: resource.setrlimit(name, (-1, -1)); print('raised')\n"
+        "    except (OSError, ValueError): pass\nprint('end')",
         prints="end",
     ),
 )
@@ -136,7 +139,9 @@ RESOURCES = (
     ),
     Attack(
         "many files",
-        "n = 0\ntry:\n    while True:\n        open(str(n), 'wb').write(bytes(10**6)); n += 1\nexcept OSError: print(n < 20)",
+        "n = 0\ntry:\n    while True:\n"
+        "        open(str(n), 'wb').write(bytes(10**6)); n += 1\n"
+        "except OSError: print(n < 20)",
         prints="True",
         scratch=True,
     ),
@@ -215,18 +220,23 @@ FILES = (
     ),
     Attack(
         "scratch folder",
-        "open('a', 'w').write('x')\nimport os, tempfile\nwith tempfile.NamedTemporaryFile() as file: file.write(b'1')\nprint(open('a').read(), os.listdir())",
+        "open('a', 'w').write('x')\nimport os, tempfile\n"
+        "with tempfile.NamedTemporaryFile() as file: file.write(b'1')\n"
+        "print(open('a').read(), os.listdir())",
         prints="x ['a']",
         scratch=True,
     ),
     Attack(
         "library without packages",
-        "try: import psutil\nexcept ImportError:\n  try: import pip\n  except ImportError:\n    try: import numpy\n    except ImportError: print('none')",
+        "try: import psutil\nexcept ImportError:\n  try: import pip\n"
+        "  except ImportError:\n    try: import numpy\n"
+        "    except ImportError: print('none')",
         prints="none",
     ),
     Attack(
         "modules of the library",
-        "import sqlite3, ssl, decimal, lzma, zoneinfo, hashlib, unittest, fractions\nprint(hashlib.sha256(b'').hexdigest()[:4])",
+        "import sqlite3, ssl, decimal, lzma, zoneinfo, hashlib, unittest, fractions\n"
+        "print(hashlib.sha256(b'').hexdigest()[:4])",
         prints="e3b0",
     ),
     Attack("environment", "import os\nprint(sorted(os.environ))", prints=None),

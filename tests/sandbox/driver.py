@@ -1,7 +1,7 @@
 """Runs programs in a sandbox on a machine without some of the kernel's mechanisms, or as another user.
 
-Started as a file: it reads {denied, programs, seconds} from stdin and prints {mechanisms, results} or {error}. It imports
-nothing but the standard library, so that another user's Python can run it.
+Started as a file: it reads {denied, programs, seconds} from stdin and prints {mechanisms, results} or {error}. It
+imports nothing but the standard library, so that another user's Python can run it.
 """
 
 from __future__ import annotations

@@ -102,7 +102,10 @@ def test_programs_see_nothing_of_each_other(box: Sandbox) -> None:
 
 
 def test_the_end_of_the_parent_ends_all() -> None:
-    code = "import os, sys, threading, time\nfrom posttrain.sandbox.box import *\nfrom posttrain.sandbox.verdicts import *\n"
+    code = (
+        "import os, sys, threading, time\nfrom posttrain.sandbox.box import *\n"
+        "from posttrain.sandbox.verdicts import *\n"
+    )
     code += "box = Sandbox()\nprint(box._process.pid, flush=True)\n"
     code += "run_program(box, 'while True: pass', '', Limits(seconds=100))"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:

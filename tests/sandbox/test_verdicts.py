@@ -29,14 +29,47 @@ FORGERIES = {
     "hard exit": "import os\nos._exit(0)",
     "hard exit in the call": "import os\ndef f(x): os._exit(0)",
     "exit in a hook": "import atexit, os\natexit.register(os._exit, 0)\ndef f(x): raise SystemExit(0)",
-    "printed verdicts": 'print("PASS", "OK")\ndef f(x): print(\'{"passed": 2, "failed": 0, "count": 2, "reason": "", "fault": ""}\')',
-    "equal to all": "class All:\n    def __eq__(self, other): return True\n    __ne__ = __lt__ = __hash__ = None\ndef f(x): return All()",
-    "text equal to all": "class All(str):\n    def __eq__(self, other): return True\n    __hash__ = str.__hash__\ndef f(x): return All('x')",
-    "number equal to all": "class All(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\ndef f(x): return All(1)",
+    "printed verdicts": """
+        print("PASS", "OK")
+        def f(x): print('{"passed": 2, "failed": 0, "count": 2, "reason": "", "fault": ""}')
+    """,
+    "equal to all": """
+        class All:
+            def __eq__(self, other): return True
+            __ne__ = __lt__ = __hash__ = None
+        def f(x): return All()
+    """,
+    "text equal to all": """
+        class All(str):
+            def __eq__(self, other): return True
+            __hash__ = str.__hash__
+        def f(x): return All('x')
+    """,
+    "number equal to all": """
+        class All(int):
+            def __eq__(self, other): return True
+            __hash__ = int.__hash__
+        def f(x): return All(1)
+    """,
     "list of those equal to all": "class All(list):\n    def __eq__(self, other): return True\ndef f(x): return All()",
-    "a class that claims to be another": "class C:\n    __class__ = str\n    def __eq__(self, other): return True\ndef f(x): return C()",
-    "assertions off": "import builtins, unittest\nbuiltins.AssertionError = type('E', (BaseException,), {})\nunittest.TestCase.assertEqual = lambda *a: None\ndef f(x): return 1",
-    "built-ins replaced": "import builtins\nfor name in ('compile', 'exec', 'isinstance', 'any', 'all', 'len'):\n    setattr(builtins, name, lambda *a, **k: True)\ndef f(x): return 1",
+    "a class that claims to be another": """
+        class C:
+            __class__ = str
+            def __eq__(self, other): return True
+        def f(x): return C()
+    """,
+    "assertions off": """
+        import builtins, unittest
+        builtins.AssertionError = type('E', (BaseException,), {})
+        unittest.TestCase.assertEqual = lambda *a: None
+        def f(x): return 1
+    """,
+    "built-ins replaced": """
+        import builtins
+        for name in ('compile', 'exec', 'isinstance', 'any', 'all', 'len'):
+            setattr(builtins, name, lambda *a, **k: True)
+        def f(x): return 1
+    """,
     "trace function": "import sys\nsys.settrace(lambda *a: None)\nsys.setprofile(lambda *a: None)\ndef f(x): return 1",
     "harness replaced": """
         import sys
@@ -82,12 +115,13 @@ FORGERIES = {
                 except OSError: pass
     """,
     "tests in the memory": f"""
-        import ctypes, re
+        import ctypes, os, re
         def f(x):
-            place = id(object())
-            for at in range(place - 2**18, place + 2**18, 4096):
-                if found := re.search({PATTERN!r}, ctypes.string_at(at, 4096 + 32).decode("latin")):
-                    return found[0]
+            place, (read, write) = id(object()) >> 12 << 12, os.pipe()
+            for at in range(place - 2**24, place + 2**24, 4096):
+                if ctypes.CDLL(None).write(write, ctypes.c_void_p(at), 4096) == 4096:  # else it cannot be read
+                    if found := re.search({PATTERN!r}, os.read(read, 4096).decode("latin")):
+                        return found[0]
     """,
     "tests in files": f"""
         import os, re
@@ -99,14 +133,27 @@ FORGERIES = {
     "tests by /proc": "import os\ndef f(x):\n    return open(f'/proc/{os.getppid()}/mem', 'rb').read(1)",
     "messages of its own": """
         import json, os, struct
-        for text in ('["list", ["returned", true]]', '{"passed": 2, "failed": 0, "count": 2, "reason": "", "fault": ""}', "ready\\n"):
+        verdict = '{"passed": 2, "failed": 0, "count": 2, "reason": "", "fault": ""}'
+        for text in ('["list", ["returned", true]]', verdict, "ready\\n"):
             for number in range(3, 64):
                 try: os.write(number, struct.pack("<I", len(text)) + text.encode())
                 except OSError: pass
         def f(x): return 1
     """,
-    "nonsense as a message": "import os\nfor number in range(3, 64):\n    try: os.write(number, bytes(100))\n    except OSError: pass\ndef f(x): return 1",
-    "a message without end": "import os\nfor number in range(3, 64):\n    try: os.write(number, b'\\xff' * 8)\n    except OSError: pass\ndef f(x): return 1",
+    "nonsense as a message": """
+        import os
+        for number in range(3, 64):
+            try: os.write(number, bytes(100))
+            except OSError: pass
+        def f(x): return 1
+    """,
+    "a message without end": """
+        import os
+        for number in range(3, 64):
+            try: os.write(number, b'\\xff' * 8)
+            except OSError: pass
+        def f(x): return 1
+    """,
     "a nested value": "x = []\nfor _ in range(10**5): x = [x]\ndef f(y): return x",
     "a value that contains itself": "x = []\nx.append(x)\ndef f(y): return x",
     "a large value": "def f(x): return 'x' * 10**7",
@@ -157,7 +204,11 @@ def test_tests_cannot_be_ended_early(tests: str, code: str, box: Sandbox) -> Non
     assert found.passed == 0 and found.reason
 
 
-CODE = "def f(x): return x + 1\ndef g(): yield from (1, 2)\nclass Solution:\n    def h(self, x): return {x: (1, 2.5), 'b': {3}}\ndef bad(x): raise ValueError('no ' + x)"
+CODE = (
+    "def f(x): return x + 1\ndef g(): yield from (1, 2)\nclass Solution:\n"
+    "    def h(self, x): return {x: (1, 2.5), 'b': {3}}\n"
+    "def bad(x): raise ValueError('no ' + x)"
+)
 PASSED = {
     "assert f(1) == 2\nassert f(2) == 3 and f(10**5000) == 10**5000 + 1": 2,
     "def check(candidate):\n    for n in range(5):\n        assert candidate(n) == n + 1\n": 5,
@@ -187,7 +238,6 @@ def test_an_entry_point_may_be_an_expression(box: Sandbox) -> None:
 
 
 FAULTS = {
-    "assert 1 + ": "failed",
     "x = f(1)": "the tests assert nothing",
     "assert f(lambda: 1) == 2": "the tests call f with what cannot be sent: a function is not plain data",
     "assert other(1) == 2": "the tests fail by themselves: NameError: name 'other' is not defined",
@@ -197,11 +247,12 @@ FAULTS = {
 
 @pytest.mark.parametrize("tests", FAULTS)
 def test_faults_of_the_tests_are_no_verdict(tests: str, box: Sandbox) -> None:
-    if FAULTS[tests] == "failed":
-        with pytest.raises(SandboxFailed, match="SyntaxError"):
-            run_tests(box, CODE, tests, LIMITS, entry_point="f")
-        return
     assert FAULTS[tests] in run_tests(box, CODE, tests, LIMITS, entry_point="f").fault
+
+
+def test_tests_that_are_no_python_are_no_verdict(box: Sandbox) -> None:
+    with pytest.raises(SandboxFailed, match="SyntaxError"):
+        run_tests(box, CODE, "assert 1 + ", LIMITS)
 
 
 def test_a_program_that_raises_a_name_error_is_wrong(box: Sandbox) -> None:
@@ -211,11 +262,10 @@ def test_a_program_that_raises_a_name_error_is_wrong(box: Sandbox) -> None:
 
 def test_the_share_of_assertions(box: Sandbox) -> None:
     tests = "assert f(1) == 2\nassert f(2) == 0\nassert f('a') == 1\nassert f(3) == 4"
-    assert (lambda v: (v.passed, v.count))(run_tests(box, CODE, tests, LIMITS, share=True)) == (2, 4)
-    assert (lambda v: (v.passed, v.count))(
-        run_tests(box, CODE, "assert f(1) == 2\nf('a')\nassert 1", LIMITS, share=True)
-    ) == (1, 2)
-    assert (lambda v: (v.passed, v.count))(run_tests(box, "no Python", tests, LIMITS, share=True)) == (0, 4)
+    shares = {(CODE, tests): (2, 4), (CODE, "assert f(1) == 2\nf('a')\nassert 1"): (1, 2), ("no Python", tests): (0, 4)}
+    for (code, some), expected in shares.items():
+        found = run_tests(box, code, some, LIMITS, share=True)
+        assert (found.passed, found.count) == expected
     assert run_tests(box, CODE, tests, LIMITS).passed == 0
 
 
