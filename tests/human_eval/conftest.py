@@ -4,4 +4,6 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "human_eval: needs the tasks of HumanEval; `make test-human-eval` downloads them")
+    config.addinivalue_line(
+        "markers", "human_eval: needs the tasks of HumanEval; `make test-human-eval` downloads them"
+    )

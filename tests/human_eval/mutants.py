@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 from collections.abc import Iterator
 
 OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
@@ -32,11 +33,11 @@ COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
 def mutants(code: str) -> Iterator[tuple[str, str]]:
     """(what was changed, the program) for each place of a program that can be changed."""
     tree = ast.parse(code)
-    places = [node for node in ast.walk(tree) if not _is_docstring(node)]
-    for number, node in enumerate(places):
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for number, node in enumerate(ast.walk(tree)):
         changed = copy.deepcopy(tree)
-        twin = [one for one in ast.walk(changed) if not _is_docstring(one)][number]
-        if (what := _change(twin)) is not None:
+        twin = next(itertools.islice(ast.walk(changed), number, None))
+        if id(node) not in texts and (what := _change(twin)) is not None:
             yield f"line {getattr(node, 'lineno', 0)}: {what}", ast.unparse(ast.fix_missing_locations(changed))
 
 
@@ -65,7 +66,3 @@ def _change(node: ast.AST) -> str | None:
             node.value = ast.Constant(None)
             return "it returns None"
     return None
-
-
-def _is_docstring(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
