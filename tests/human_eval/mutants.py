@@ -38,7 +38,8 @@ def mutants(code: str) -> Iterator[tuple[str, str]]:
         changed = copy.deepcopy(tree)
         twin = next(itertools.islice(ast.walk(changed), number, None))
         if id(node) not in texts and (what := _change(twin)) is not None:
-            yield f"line {getattr(node, 'lineno', 0)}: {what}", ast.unparse(ast.fix_missing_locations(changed))
+            assert isinstance(node, ast.expr | ast.stmt)
+            yield f"line {node.lineno}, {node.col_offset}: {what}", ast.unparse(ast.fix_missing_locations(changed))
 
 
 def _change(node: ast.AST) -> str | None:

@@ -1,4 +1,4 @@
-"""HumanEval's 164 tasks: canonical solutions pass, changed ones fail, as they do where tests and program share a process."""
+"""HumanEval's 164 tasks: canonical solutions pass, changed ones fail, as they do in one process."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from posttrain.tasks.task import Generator, Task
 
 HELDOUT_SHARE, TEST_SHARE = 0.1, 0.2
 """Shares of all problems; a problem's split is a hash of its own, whatever the seed."""
-TRIES: Final = 100
+TRIES: Final = 2_000
 """Draws in a row that may give a problem again or one of another split before there are no more."""
 
 
