@@ -32,6 +32,7 @@ REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
         "overlong": "posttrain.rewards.length",
         "regex": "posttrain.rewards.patterns",
         "repetition": "posttrain.rewards.repetition",
+        "code": "posttrain.rewards.code",
     },
 )
 """Name -> the module whose own REWARDS has it."""

@@ -63,6 +63,7 @@ TASKS: Final[LazyTable[Task]] = LazyTable(
         "stories": "posttrain.tasks.arithmetic.task",
         "products": "posttrain.tasks.arithmetic.task",
         "sequences": "posttrain.tasks.arithmetic.task",
+        "programs": "posttrain.tasks.programs.task",
         "mixture": "posttrain.tasks.mixture",
     },
 )

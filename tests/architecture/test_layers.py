@@ -31,7 +31,7 @@ LAYERS = (
     {"posttrain.digests", "posttrain.dvc_repair", "posttrain.user_code"},
     {"posttrain.params"},
     {"posttrain.formats", "posttrain.renames", "posttrain.seeds"},
-    {"posttrain.hub_errors", "posttrain.progress", "posttrain.workspace"},
+    {"posttrain.hub_errors", "posttrain.progress", "posttrain.sandbox", "posttrain.workspace"},
     {"posttrain.errors", "posttrain.rollout", "posttrain.lazy_table"},
     {"posttrain"},
 )
@@ -41,6 +41,7 @@ THIRD_PARTY = {
     "posttrain.errors": set(),
     "posttrain.params": {"pydantic", "ruamel"},
     "posttrain.progress": set(),
+    "posttrain.sandbox": set(),
     "posttrain.slots": {"pydantic"},
     "posttrain.stage_table": set(),
     "posttrain.measure": {"psutil", "torch"},

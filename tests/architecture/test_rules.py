@@ -12,6 +12,8 @@ from tests.architecture.sources import PACKAGES, ROOT, imports, modules, tree
 
 FORBIDDEN_MODULES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 FORBIDDEN_CALLS = {"torch.save", "torch.load", "exec", "eval"}
+RUNS_PROGRAMS = "posttrain/sandbox/inside.py"
+"""The only file that runs text as Python, in a process that is isolated before it starts."""
 FORBIDDEN_WORDS = {"utils", "util", "helpers", "helper", "manager", "misc", "common"}
 SLOW_IMPORTS = {"datasets", "trl"}
 
@@ -45,7 +47,9 @@ def test_there_is_something_to_check() -> None:
 def test_no_pickle() -> None:
     wrong = [f"{m} imports {name}" for m in modules() for name in imports(m) if name.split(".")[0] in FORBIDDEN_MODULES]
     wrong += [
-        f"{where}: {ast.unparse(c.func)}" for where, c in every(ast.Call) if ast.unparse(c.func) in FORBIDDEN_CALLS
+        f"{where}: {ast.unparse(c.func)}"
+        for where, c in every(ast.Call)
+        if ast.unparse(c.func) in FORBIDDEN_CALLS and not where.startswith(RUNS_PROGRAMS)
     ]
     assert not wrong, "\n".join(["weights are safetensors, data is parquet or JSON:", *wrong])
 

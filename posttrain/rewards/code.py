@@ -1,0 +1,206 @@
+"""The reward `code`: a completion's program is run with the prompt's tests, isolated (docs/sandbox.md)."""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import os
+import re
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from posttrain.errors import RewardError
+from posttrain.measure.record import note
+from posttrain.params import Params
+from posttrain.rewards.reward import Context, Examples, Judge, Reward
+from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.sandbox.box import Limits, Sandbox, SandboxError, SandboxFailed
+from posttrain.sandbox.verdicts import Case, Verdict, run_cases, run_tests
+
+_BLOCK: Final = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
+_PYTHON: Final = frozenset({"", "python", "python3", "py"})
+MIB: Final = 2**20
+
+
+class CodeOptions(Params):
+    """How programs are found, run and scored."""
+
+    take: Literal["block", "text"] = Field(
+        "block", description="block: the program is the last ```python block; text: the whole completion"
+    )
+    score: Literal["all", "share"] = Field(
+        "all", description="all: 1 if every test passes, else 0; share: the share of tests that pass"
+    )
+    seconds: float = Field(
+        5.0, gt=0, le=600, description="processor time of a program; the clock may run four times as long"
+    )
+    memory_mib: int = Field(512, ge=64, le=65_536, description="address space of a program")
+    output_kib: int = Field(1024, ge=1, le=65_536, description="what a program may print")
+    scratch_mib: int = Field(16, ge=1, le=65_536, description="size of the folder that a program may write to")
+    sandbox: Literal["kernel", "none"] = Field(
+        "kernel",
+        description="kernel: isolated by Linux, or refused; none: not isolated, only for programs that you trust",
+    )
+
+    def limits(self) -> Limits:
+        """What a program may use."""
+        return Limits(self.seconds, self.memory_mib * MIB, self.scratch_mib * MIB, output=self.output_kib * 1024)
+
+
+class CasePair(Params):
+    """An input and the output that a program must print."""
+
+    stdin: str = ""
+    stdout: str
+
+
+class CodeInfo(Params):
+    """What the prompt's `info` has for the reward `code`; other keys are for others."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    tests: str | list[str] | list[CasePair] = Field(description="assertions as Python, or inputs with outputs")
+    entry_point: str | None = Field(
+        None, description="the function that the tests call; none: every name that they do not define"
+    )
+    setup: str = Field("", description="Python that runs before the program and before the tests, e.g. imports")
+    solution: str | None = Field(None, description="a program that passes, for the check before the first step")
+
+
+_INFO: Final = TypeAdapter(CodeInfo)
+
+
+def code_info(info: Mapping[str, Any]) -> CodeInfo:
+    """The tests of a prompt; ValueError says what is wrong with them."""
+    if "tests" not in info and "stdout" in info:
+        info = {**info, "tests": [{"stdin": info.get("stdin", ""), "stdout": info["stdout"]}]}
+    if "tests" not in info:
+        raise ValueError("its info has no `tests`")
+    try:
+        found = _INFO.validate_python(info)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"info.{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if not found.tests:
+        raise ValueError("info.tests is empty")
+    for name, text in (("tests", assertions(found)), ("setup", found.setup)):
+        _check_python(name, text)
+    if assertions(found) and "assert" not in assertions(found):
+        raise ValueError("info.tests has no assert statement")
+    return found
+
+
+def _check_python(name: str, text: str) -> None:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"info.{name} is not valid Python ({error})") from error
+
+
+def assertions(info: CodeInfo) -> str:
+    """The tests as one text of Python; empty: they are inputs with outputs."""
+    if isinstance(info.tests, str):
+        return info.tests
+    return "\n".join(one for one in info.tests if isinstance(one, str))
+
+
+def program_of(text: str, take: str) -> str | None:
+    """The program of a completion; None: it has none."""
+    if take == "text":
+        return text if text.strip() else None
+    blocks = [code for language, code in _BLOCK.findall(text) if language.lower() in _PYTHON]
+    return blocks[-1] if blocks else None
+
+
+def judge_program(box: Sandbox, code: str, info: CodeInfo, options: CodeOptions) -> Verdict:
+    """Run the prompt's tests on a program."""
+    share, limits = options.score == "share", options.limits()
+    if tests := assertions(info):
+        return run_tests(box, code, tests, limits, info.setup, info.entry_point, share)
+    cases = [Case(one.stdin, one.stdout) for one in info.tests if isinstance(one, CasePair)]
+    return run_cases(box, f"{info.setup}\n{code}" if info.setup else code, cases, limits, share)
+
+
+def _score(rollout: Rollout, options: CodeOptions) -> Score:
+    code = program_of(rollout.text, options.take)
+    if code is None:
+        return Score(0.0, "unparseable", "no ```python block" if options.take == "block" else "no program")
+    try:
+        info = code_info(rollout.prompt.info)
+    except ValueError as error:
+        return Score(0.0, "error", str(error))
+    try:
+        found = judge_program(sandbox(options.sandbox), code, info, options)
+    except (SandboxFailed, OSError) as error:
+        return Score(0.0, "infrastructure", str(error))
+    if found.fault:
+        return Score(0.0, "error", found.fault)
+    if options.score == "share":
+        return Score(found.passed / found.count, reason=found.reason)
+    return Score(float(found.passed == found.count), reason=found.reason)
+
+
+_BOXES: dict[tuple[str, int], Sandbox] = {}
+_LOCK = threading.Lock()
+
+
+def sandbox(kind: str) -> Sandbox:
+    """The sandbox of this process, started when it is first used and again where it has ended."""
+    with _LOCK:
+        key = (kind, os.getpid())  # a forked process must not share the parent's
+        if key not in _BOXES or not _BOXES[key].alive:
+            if key in _BOXES:
+                _BOXES.pop(key).close()
+            _BOXES[key] = Sandbox(isolated=kind == "kernel")
+        return _BOXES[key]
+
+
+@atexit.register
+def close_sandboxes() -> None:
+    """End the sandboxes of this process."""
+    for key in [key for key in _BOXES if key[1] == os.getpid()]:
+        _BOXES.pop(key).close()
+
+
+def _judge(options: CodeOptions, context: Context) -> Judge:
+    """Start the sandbox, or refuse; how programs are isolated is printed and noted in the stage's record."""
+    try:
+        mechanisms = sandbox(options.sandbox).mechanisms
+    except SandboxError as error:
+        raise RewardError(what=error.what, where=f"{context.where}: reward 'code'", fix=error.fix) from error
+    except SandboxFailed as error:
+        fix = "Run `python -m posttrain.sandbox`, which says what this machine gives"
+        raise RewardError(what=str(error), where=f"{context.where}: reward 'code'", fix=fix) from error
+    held = ", ".join(mechanisms) if options.sandbox == "kernel" else "none"
+    note(sandbox=held)
+    warning = " Programs of the policy run with all your rights (sandbox: none)." if held == "none" else ""
+    print(f"{context.where}: reward 'code': isolation: {held}.{warning}", file=sys.stderr)
+    return lambda rollouts: [_score(one, options) for one in rollouts]
+
+
+def _unjudged(prompt: Prompt, options: CodeOptions) -> str | None:  # noqa: ARG001
+    try:
+        code_info(prompt.info)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _examples(prompt: Prompt, options: CodeOptions) -> Examples:
+    """The prompt's solution, if it has one; and programs that pass no tests."""
+    info = code_info(prompt.info)
+    wrong = ["pass", "raise SystemExit(0)", "import os; os._exit(0)"]
+    if assertions(info) and info.entry_point and info.entry_point.isidentifier():
+        wrong.append(f"def {info.entry_point}(*args, **kwargs):\n    raise StopIteration")
+    return Examples(_written([info.solution] if info.solution else [], options), _written(wrong, options))
+
+
+def _written(programs: Sequence[str], options: CodeOptions) -> list[str]:
+    return [f"```python\n{one}\n```" if options.take == "block" else one for one in programs]
+
+
+REWARDS = {"code": Reward(_judge, CodeOptions, _unjudged, examples=_examples, isolated=True)}

@@ -1,0 +1,278 @@
+"""Starts isolated processes, holds them to their limits, and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from posttrain.errors import PosttrainError
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+START: Final = """
+import sys, types
+package = types.ModuleType("posttrain")  # without its __init__, which needs packages that programs must not see
+package.__path__ = [sys.argv[3]]
+sys.modules["posttrain"] = package
+from posttrain.sandbox.zygote import main
+main()
+"""
+SEALS: Final = 0x0F
+"""No more seals, no shrinking, no growing, no writing."""
+TICK: Final = 0.02
+"""Seconds between two looks at a process's time and threads."""
+STARTED_IN: Final = 30.0
+"""Seconds in which the sandbox must have started."""
+CLOCK: Final = 100
+"""The kernel's ticks per second in /proc, on every architecture that Linux has."""
+ISOLATED: Final = ("namespaces", "landlock", "seccomp")
+
+
+class SandboxError(PosttrainError, RuntimeError):
+    """Programs cannot be isolated on this machine."""
+
+
+class SandboxFailed(Exception):  # noqa: N818  it says what happened to a program's run
+    """The sandbox broke, by no fault of the program."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a program may use."""
+
+    seconds: float = 5.0
+    """Processor time; the clock may run four times as long, for a machine with other work."""
+    memory: int = 512 * 2**20
+    scratch: int = 16 * 2**20
+    files: int = 256
+    """In the scratch folder."""
+    output: int = 2**20
+    threads: int = 32
+    open_files: int = 64
+
+    @property
+    def wall(self) -> float:
+        """Seconds by the clock."""
+        return 4 * self.seconds
+
+
+@dataclass
+class Process:
+    """An isolated process."""
+
+    pid: int
+    handle: int
+    """A file descriptor that can be read when the process has ended."""
+    report: bytes = b""
+    """What it said before it ran the program, and the verdict of tests."""
+    used: dict[str, Any] = field(default_factory=dict)
+    """How it ended, its processor seconds and its memory."""
+
+    @property
+    def verdict(self) -> bytes:
+        """What it reported after it was ready; SandboxFailed where it never was."""
+        ready, line, rest = self.report.partition(b"\n")
+        if ready != b"ready":
+            raise SandboxFailed(f"a process did not start: {self.report[:300].decode(errors='replace')}")
+        return rest if line else b""
+
+
+class Sandbox:
+    """Forks programs from one process that is isolated from this one; restarts by itself where that has ended.
+
+    `found` has for each mechanism of the kernel why it is missing, or an empty text.
+    """
+
+    def __init__(self, isolated: bool = True) -> None:  # noqa: FBT001, FBT002
+        if sys.platform != "linux":
+            raise _refusal(f"{sys.platform} has none of {', '.join(ISOLATED)}")
+        self._isolated, self._lock = isolated, threading.Lock()
+        self._base = tempfile.mkdtemp(prefix="posttrain-sandbox-")
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.settimeout(STARTED_IN)
+        number = str(theirs.fileno())
+        words = [sys.executable, "-s", "-S", "-B", "-c", START, number, "isolated" if isolated else "open"]
+        environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1"}
+        environment |= {"HOME": "/tmp/scratch", "TMPDIR": "/tmp/scratch"} if isolated else {}
+        with theirs:
+            self._process = subprocess.Popen(
+                [*words, str(ROOT / "posttrain")],
+                cwd=self._base,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+        self.found: dict[str, str] = self._started()
+        self._kills = _kernel_kills()
+        if isolated and not self.holds:
+            self.close()
+            why = "; ".join(f"{name}: {why}" for name, why in self.found.items() if why)
+            raise _refusal(why)
+
+    def _started(self) -> dict[str, str]:
+        """The first message of the process."""
+        try:
+            message = self._control.recv(2**16)
+        except OSError:
+            message = b""
+        if not message:
+            self._process.kill()
+            said = self._process.stderr.read().decode(errors="replace").strip() if self._process.stderr else ""
+            self.close()
+            raise SandboxFailed(f"the sandbox did not start: {said[-300:]}")
+        found: dict[str, str] = json.loads(message)
+        return found
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """The kernel's mechanisms that hold programs here."""
+        return [name for name, why in self.found.items() if not why]
+
+    @property
+    def holds(self) -> bool:
+        """Whether programs are isolated: their files by either mechanism, all else by seccomp."""
+        return "seccomp" in self.mechanisms and bool({"namespaces", "landlock"} & {*self.mechanisms})
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can start programs."""
+        return self._process.poll() is None
+
+    @contextlib.contextmanager
+    def process(self, kind: str, source: str, files: Mapping[str, int], limits: Limits) -> Iterator[Process]:
+        """An isolated process with these files; at the end it is killed, and has `report` and `used`."""
+        read, write = os.pipe()
+        found = None
+        try:
+            with sealed(source) as text:
+                given = {**files, "source": text, "report": write}
+                request = {"kind": kind, "fds": list(given), **asdict(limits)}
+                answer = self._ask(request, list(given.values()))
+            os.close(write)
+            write = -1
+            if "failed" in answer:
+                raise SandboxFailed(answer["failed"])
+            found = Process(answer["pid"], os.pidfd_open(answer["pid"]))
+            yield found
+        finally:
+            if found is not None:
+                os.close(found.handle)
+                found.used = self._ask({"end": found.pid}, [])
+                with os.fdopen(read, "rb", closefd=False) as pipe:
+                    found.report = pipe.read()
+            for one in (read, write):
+                if one >= 0:
+                    os.close(one)
+
+    def _ask(self, request: Mapping[str, Any], files: Sequence[int]) -> dict[str, Any]:
+        with self._lock:
+            try:
+                socket.send_fds(self._control, [json.dumps(request).encode()], files)
+                message = self._control.recv(2**16)
+            except OSError as error:
+                raise SandboxFailed(f"the sandbox does not answer: {error}") from error
+        if not message:
+            raise SandboxFailed("the sandbox has ended")
+        answer: dict[str, Any] = json.loads(message)
+        return answer
+
+    def watch(self, process: Process, others: Sequence[Process], pipes: Mapping[int, bytearray], limits: Limits) -> str:
+        """Read the pipes until the process ends; why it was stopped, or an empty text."""
+        deadline = time.monotonic() + limits.wall
+        poll = select.poll()
+        for one in (process.handle, *pipes):
+            poll.register(one, select.POLLIN)
+        while True:
+            ready = {number for number, _ in poll.poll(TICK * 1000)}
+            for pipe in ready & pipes.keys():
+                pipes[pipe].extend(os.read(pipe, 2**16))
+            if any(len(one) > limits.output for one in pipes.values()):
+                return f"more than {limits.output:,} bytes of output"
+            if process.handle in ready and not ready & pipes.keys():
+                return ""
+            if time.monotonic() > deadline:
+                return f"longer than {limits.wall:g} seconds"
+            for running in (process, *others):
+                if why := _over(running, limits):
+                    return why
+
+    def starved(self) -> bool:
+        """Whether the kernel has killed processes for memory since the last time that this was asked."""
+        before, self._kills = self._kills, _kernel_kills()
+        return self._kills > before
+
+    def close(self) -> None:
+        """End the sandbox with all that runs in it."""
+        self._control.close()
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        if self._process.stderr:
+            self._process.stderr.close()
+        shutil.rmtree(self._base, ignore_errors=True)
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def sealed(text: str) -> Iterator[int]:
+    """A file in memory that nobody can change."""
+    number = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        rest = memoryview(text.encode("utf-8", "surrogatepass"))
+        while rest:
+            rest = rest[os.write(number, rest) :]
+        os.lseek(number, 0, os.SEEK_SET)
+        fcntl.fcntl(number, fcntl.F_ADD_SEALS, SEALS)
+        yield number
+    finally:
+        os.close(number)
+
+
+def _over(process: Process, limits: Limits) -> str:
+    """Which limit a process has passed."""
+    try:
+        fields = (
+            Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        )
+    except FileNotFoundError:  # it has ended
+        return ""
+    if (int(fields[11]) + int(fields[12])) / CLOCK > limits.seconds:
+        return f"more than {limits.seconds:g} seconds of processor time"
+    if int(fields[17]) > limits.threads:
+        return f"more than {limits.threads} threads"
+    return ""
+
+
+def _kernel_kills() -> int:
+    words = Path("/proc/vmstat").read_text(encoding="ascii").split()
+    return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
+
+
+def _refusal(why: str) -> SandboxError:
+    return SandboxError(
+        what=f"this machine cannot isolate programs ({why})",
+        where="sandbox",
+        fix="Use Linux 6.2 or newer, or allow user namespaces; or set `sandbox: none` if you trust the programs "
+        "(docs/sandbox.md)",
+    )

@@ -1,0 +1,85 @@
+"""The calls to the Linux kernel that Python's standard library lacks, and the files that a program may read."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_SECCOMP: Final = 22
+PR_SET_NO_NEW_PRIVS: Final = 38
+SYS_CAPSET: Final = {"x86_64": 126, "aarch64": 91}
+SYS_PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41}
+CAPABILITY_VERSION: Final = 0x20080522
+SYSTEM: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom")
+FOREIGN: Final = ("site-packages", "dist-packages")
+"""Folders of Python's library with other packages, which may hold the tests of a benchmark."""
+
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def machine() -> str:
+    """The processor architecture, as the tables of system calls name it."""
+    return platform.machine()
+
+
+def libc(name: str, *args: Any) -> int:
+    """Call a function of the C library; a failure is an OSError that names it."""
+    found: int = getattr(_LIBC, name)(*args)
+    if found == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return found
+
+
+def syscall(number: int, *args: Any) -> int:
+    """Call the kernel by number; integers are passed as 64 bits."""
+    return libc(
+        "syscall", ctypes.c_long(number), *(ctypes.c_long(one) if isinstance(one, int) else one for one in args)
+    )
+
+
+def prctl(option: int, *args: int) -> None:
+    """Set a property of this process."""
+    libc("prctl", ctypes.c_int(option), *(ctypes.c_ulong(one) for one in (*args, 0, 0, 0, 0)[:4]))
+
+
+def drop_privileges() -> None:
+    """Give up every capability, and the right to gain any."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
+    syscall(SYS_CAPSET[machine()], ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
+
+
+def python_folders() -> list[str]:
+    """The folders of Python's standard library."""
+    paths = sysconfig.get_paths()
+    return sorted({paths["stdlib"], paths["platstdlib"]})
+
+
+def system_files() -> list[str]:
+    """Shared libraries and devices that Python needs."""
+    shared = [str(one) for one in sorted(Path(sys.base_prefix, "lib").glob("lib*.so*"))]
+    return existing([*SYSTEM, *shared, *DEVICES])
+
+
+def readable() -> list[str]:
+    """The files and folders that a program may read: the standard library without other packages, and system files."""
+    return [*existing(entry for folder in python_folders() for entry in _entries(folder)), *system_files()]
+
+
+def existing(paths: Iterable[str]) -> list[str]:
+    """The paths that exist."""
+    return [path for path in paths if Path(path).exists()]
+
+
+def _entries(folder: str) -> list[str]:
+    return [str(one) for one in sorted(Path(folder).iterdir()) if one.name not in FOREIGN]

@@ -1,0 +1,134 @@
+"""What a program's tests say of it. The expected results are never in the program's process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from posttrain.sandbox.box import Limits, Process, Sandbox, SandboxFailed, sealed
+
+SHOWN = 300
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How many tests a program passed, and why not all."""
+
+    passed: int
+    count: int
+    reason: str = ""
+    fault: str = ""
+    """Why the tests cannot judge any program."""
+    seconds: float = 0.0
+    """Processor time of the program."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An input of a program, and the output that it must give."""
+
+    stdin: str
+    stdout: str
+
+
+def run_cases(box: Sandbox, code: str, cases: Sequence[Case], limits: Limits, share: bool = False) -> Verdict:  # noqa: FBT001, FBT002
+    """Run a program on each input in a process of its own; without `share` up to the first that it fails."""
+    passed, reason, seconds = 0, "", 0.0
+    for number, case in enumerate(cases, start=1):
+        printed, why, used = run_program(box, code, case.stdin, limits)
+        seconds += used
+        if not why and _lines(printed) != _lines(case.stdout):
+            why = f"it printed {printed[:SHOWN]!r}"
+        passed += not why
+        reason = reason or (f"case {number}: {why}" if why else "")
+        if why and not share:
+            break
+    return Verdict(passed, len(cases), reason, seconds=seconds)
+
+
+def run_program(box: Sandbox, code: str, stdin: str, limits: Limits) -> tuple[str, str, float]:
+    """What a program printed, why it failed (empty: it did not), and its processor time."""
+    with contextlib.ExitStack() as stack:
+        out, out_end = _pipe(stack)
+        error, error_end = _pipe(stack)
+        given = stack.enter_context(sealed(stdin))
+        files = {"stdin": given, "stdout": out_end, "stderr": error_end}
+        pipes = {out: bytearray(), error: bytearray()}
+        with box.process("program", code, files, limits) as process:
+            why = box.watch(process, [], pipes, limits)
+    _check_started(box, [process], why)
+    if not why and process.used["status"]:
+        said = pipes[error].decode(errors="replace").strip().splitlines()
+        why = said[-1][:SHOWN] if said and os.WIFEXITED(process.used["status"]) else _ended(process.used["status"])
+    return pipes[out].decode(errors="replace"), why, process.used["seconds"]
+
+
+def run_tests(
+    box: Sandbox,
+    code: str,
+    tests: str,
+    limits: Limits,
+    setup: str = "",
+    entry_point: str | None = None,
+    share: bool = False,  # noqa: FBT001, FBT002
+) -> Verdict:
+    """Run tests in a process of their own, which calls the program's functions in another."""
+    shared = {"setup": setup, "entry_point": entry_point}
+    program = json.dumps({**shared, "code": code})
+    judge = json.dumps({**shared, "tests": tests, "share": share})
+    with contextlib.ExitStack() as stack:
+        ends = socket.socketpair()
+        with ends[0], ends[1]:
+            one = stack.enter_context(box.process("functions", program, {"connection": ends[0].fileno()}, limits))
+            other = stack.enter_context(box.process("tests", judge, {"connection": ends[1].fileno()}, limits))
+        why = box.watch(other, [one], {}, limits)
+    seconds = one.used["seconds"]
+    _check_started(box, [one, other], why)
+    if why:
+        return Verdict(0, 1, why, seconds=seconds)
+    try:
+        found = json.loads(other.verdict)
+    except ValueError as error:
+        raise SandboxFailed(f"the tests' process gave no verdict ({_ended(other.used['status'])})") from error
+    if "fault" not in found:
+        raise SandboxFailed(f"the tests' process failed: {found.get('failed')}")
+    if found["failed"]:
+        _check_memory(box)
+    passed = found["passed"] if share or not found["failed"] else 0
+    return Verdict(passed, found["count"], found["reason"], found["fault"], seconds)
+
+
+def _check_started(box: Sandbox, processes: Sequence[Process], why: str) -> None:
+    """SandboxFailed where a process never ran, or the machine has no memory left."""
+    for process in processes:
+        process.verdict  # noqa: B018
+    if why or any(process.used["status"] for process in processes):
+        _check_memory(box)
+
+
+def _check_memory(box: Sandbox) -> None:
+    if box.starved():
+        raise SandboxFailed("the machine has run out of memory, and the kernel has killed a process")
+
+
+def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
+    ends = os.pipe()
+    for one in ends:
+        stack.callback(os.close, one)
+    return ends
+
+
+def _ended(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return f"it was ended by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"it ended with status {os.waitstatus_to_exitcode(status)}"
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of an output, without space at their ends and empty lines at the end."""
+    return [line.rstrip() for line in text.rstrip().split("\n")]

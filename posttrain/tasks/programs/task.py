@@ -1,0 +1,131 @@
+"""The task `programs`: tiny functions to write in Python, judged by the reward `code`."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+import polars as pl
+from pydantic import Field, model_validator
+
+from posttrain.errors import ParamsError
+from posttrain.measure.record import note
+from posttrain.params import PARAMS_FILE
+from posttrain.tables.columns import Kind, Split, from_rows
+from posttrain.tables.splits import split_of
+from posttrain.tasks.counts import Counts
+from posttrain.tasks.programs.problems import Problem, draw_problem, flawed
+from posttrain.tasks.task import Generator, Task
+
+HELDOUT_SHARE, TEST_SHARE = 0.1, 0.2
+"""Shares of all problems; a problem's split is a hash of its own, whatever the seed."""
+TRIES: Final = 2_000
+"""Draws in a row that may give a problem again or one of another split before there are no more."""
+
+
+class ProgramsParams(Counts):
+    """How difficult the functions are, and how many there are."""
+
+    seed: int = Field(0, ge=0, description="draws the problems")
+    fewest: int = Field(1, ge=1, le=9, description="the fewest steps of a function")
+    most: int = Field(2, ge=1, le=9, description="the most steps of a function")
+    largest: int = Field(9, ge=2, le=999, description="the largest number in a step")
+    flawed_share: float = Field(0.5, ge=0, le=1, description="share of the demonstrations with one wrong step")
+    documents: int = Field(8_000, ge=20, le=10_000_000, description="training rows of `corpus`")
+    heldout_documents: int = Field(200, ge=1, le=100_000, description="held-out rows of `corpus`")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> ProgramsParams:
+        if self.fewest > self.most:
+            raise ValueError(f"fewest = {self.fewest} is more than most = {self.most}")
+        return self
+
+
+def _tables(params: ProgramsParams) -> dict[Kind, pl.DataFrame]:
+    """The tables `corpus`, `chat` and `prompts`; each part has a random stream of its own."""
+    note(seed=params.seed)
+    sizes = params.sizes()
+    documents: dict[Split, int] = {"train": params.documents, "heldout": params.heldout_documents}
+    corpus = [
+        {"split": split, "text": text} for split, size in documents.items() for text in _documents(params, split, size)
+    ]
+    chat = [
+        {**_row(split, one), "messages": [*_prompt(one), {"role": "assistant", "content": answer}]}
+        for split, size in sizes["chat"].items()
+        for one, answer in _demonstrations(params, split, size)
+    ]
+    prompts = [
+        {**_row(split, one), "prompt": _prompt(one), "answer": "", "info": json.dumps(_info(one)), "task": ""}
+        for split, size in sizes["prompts"].items()
+        for one in _problems(params, "prompts", split, size)
+    ]
+    return {
+        "corpus": from_rows(corpus, "corpus"),
+        "chat": from_rows(chat, "chat"),
+        "prompts": from_rows(prompts, "prompts"),
+    }
+
+
+def _row(split: Split, problem: Problem) -> dict[str, Any]:
+    return {"split": split, "problem": problem.key}
+
+
+def _prompt(problem: Problem) -> list[dict[str, str]]:
+    return [{"role": "user", "content": problem.question}]
+
+
+def _info(problem: Problem) -> dict[str, str]:
+    return {"tests": problem.tests(), "entry_point": "f", "solution": problem.program}
+
+
+def _documents(params: ProgramsParams, split: Split, size: int) -> Iterator[str]:
+    """Different exercises with right programs; all are problems of the train split."""
+    rng = random.Random(f"{params.seed}:corpus:{split}")
+    pages = range(split == "heldout", 2 * size, 2)  # its number makes a document different from all others
+    for page in pages:
+        problem = _draw(rng, params)
+        while _split(problem) != "train":
+            problem = _draw(rng, params)
+        yield f"Exercise {page}\n{problem.question}\n{problem.program}"
+
+
+def _demonstrations(params: ProgramsParams, split: Split, size: int) -> Iterator[tuple[Problem, str]]:
+    """Problems with programs, a share of them wrong."""
+    rng = random.Random(f"{params.seed}:flawed:{split}")
+    for one in _problems(params, "chat", split, size):
+        wrong = rng.random() < params.flawed_share
+        yield one, (flawed(rng, one, params.largest) if wrong else one).program
+
+
+def _problems(params: ProgramsParams, kind: Kind, split: Split, size: int) -> list[Problem]:
+    """Different problems of a split."""
+    rng = random.Random(f"{params.seed}:{kind}:{split}")
+    found: dict[str, Problem] = {}
+    tries = 0
+    while len(found) < size:
+        one = _draw(rng, params)
+        new = _split(one) == split and one.key not in found
+        tries = 0 if new else tries + 1
+        if new:
+            found[one.key] = one
+        if tries > TRIES:
+            what = f"only about {len(found)} different {split} problems exist for `{kind}`, and {size} are asked for"
+            raise ParamsError(what=what, where=PARAMS_FILE, fix="Raise largest or most, or ask for fewer")
+    return list(found.values())
+
+
+def _draw(rng: random.Random, params: ProgramsParams) -> Problem:
+    return draw_problem(rng, params.fewest, params.most, params.largest)
+
+
+def _split(problem: Problem) -> Split:
+    return split_of(problem.key, heldout_share=HELDOUT_SHARE, test_share=TEST_SHARE)
+
+
+TASKS = {
+    "programs": Task(
+        Generator(ProgramsParams, ("corpus", "chat", "prompts"), _tables), reward_options={"code": {"take": "text"}}
+    )
+}

@@ -1,0 +1,208 @@
+"""The reward `code`: which program of a completion is judged, its score, and its status."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from textwrap import dedent
+from typing import Any
+
+import psutil
+import pytest
+
+from posttrain.measure.record import _NOTED
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.params import PARAMS_FILE, check
+from posttrain.rewards import code
+from posttrain.rewards.catalog import REWARDS
+from posttrain.rewards.code import CodeOptions, program_of
+from posttrain.rewards.reward import Context
+from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.tasks.task import generated, load_task
+
+CONTEXT = Context(Runtime(DeviceParams()), "online.runs.grpo.reward")
+ASSERTS = {"tests": ["assert f(1) == 2", "assert f(2) == 3"], "entry_point": "f"}
+PAIRS = {"tests": [{"stdin": "1\n", "stdout": "2\n"}, {"stdin": "5\n", "stdout": "6\n"}]}
+RIGHT = {"asserts": "def f(x): return x + 1", "pairs": "print(int(input()) + 1)"}
+WRONG = {"asserts": "def f(x): return 2", "pairs": "print(2)"}
+INFO: dict[str, dict[str, Any]] = {"asserts": ASSERTS, "pairs": PAIRS}
+
+
+def prompt_of(info: dict[str, Any]) -> Prompt:
+    return Prompt("p1", [{"role": "user", "content": "Write it."}], [], info=info)
+
+
+def score(text: str, info: dict[str, Any], **options: Any) -> Score:
+    rollout = Rollout(prompt_of(info), 0, TokenRow([], []), [], text, "stop")
+    (found,) = REWARDS["code"].judge(CodeOptions(**options), CONTEXT)([rollout])
+    assert isinstance(found, Score)
+    return found
+
+
+def fenced(program: str) -> str:
+    return f"Here it is:\n```python\n{program}\n```\nDone."
+
+
+@pytest.mark.parametrize("form", INFO)
+def test_right_programs_score_1_and_others_0_or_their_share(form: str) -> None:
+    assert score(fenced(RIGHT[form]), INFO[form]) == Score(1.0)
+    wrong = score(fenced(WRONG[form]), INFO[form])
+    assert (wrong.value, wrong.status) == (0.0, "ok") and wrong.reason
+    assert score(fenced(WRONG[form]), INFO[form], score="share").value == 0.5
+    assert score(fenced("1 / 0"), INFO[form]).status == "ok"
+    assert score(fenced("not Python"), INFO[form], score="share").value == 0.0
+
+
+def test_one_pair_may_stand_alone() -> None:
+    assert score(fenced(RIGHT["pairs"]), {"stdin": "1", "stdout": "2"}).value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("```python\na\n```", "a\n"),
+        ("```python\na\n```\nor\n```py\nb\n```", "b\n"),
+        ("```\na\n```", "a\n"),
+        ("  ```Python\n  a\n  ```", "  a\n"),
+        ("```python\na\n```\n```text\noutput\n```", "a\n"),
+        ("```python\na\n```\n```python\nb", "a\n"),
+        ("```python\n```", ""),
+        ("```python\na", None),
+        ("def f(x): return x + 1", None),
+        ("`a`", None),
+        ("", None),
+    ],
+)
+def test_the_last_closed_python_block_is_the_program(text: str, program: str | None) -> None:
+    assert program_of(text, "block") == program
+
+
+def test_a_completion_without_a_program_is_not_parsed() -> None:
+    assert score("I cannot.", ASSERTS) == Score(0.0, "unparseable", "no ```python block")
+    assert score(RIGHT["asserts"], ASSERTS, take="text").value == 1.0
+    assert score(" \n", ASSERTS, take="text").status == "unparseable"
+
+
+def test_what_is_too_slow_too_large_or_too_loud_is_wrong() -> None:
+    for program, reason in {
+        "while True: pass": "more than 0.2 seconds of processor time",
+        "import time; time.sleep(60)": "longer than 0.8 seconds",
+        "print('x' * 10**5)": "more than 1,024 bytes of output",
+        "x = bytes(10**9)": "MemoryError",
+    }.items():
+        found = score(fenced(program), PAIRS, seconds=0.2, output_kib=1, memory_mib=128)
+        assert (found.value, found.status) == (0.0, "ok") and reason in found.reason
+
+
+def test_tests_that_cannot_judge_are_an_error() -> None:
+    found = score(fenced(RIGHT["asserts"]), {"tests": "assert f(unknown) == 2", "entry_point": "f"})
+    assert found.status == "error" and "NameError" in found.reason
+    assert score(fenced("x = 1"), {}).status == "error"
+
+
+def test_a_sandbox_that_dies_is_infrastructure_and_starts_again() -> None:
+    assert score(fenced(RIGHT["asserts"]), ASSERTS).value == 1.0
+    judge = REWARDS["code"].judge(CodeOptions(), CONTEXT)
+    rollout = Rollout(prompt_of(ASSERTS), 0, TokenRow([], []), [], fenced(RIGHT["asserts"]), "stop")
+    zygote = psutil.Process(code.sandbox("kernel")._process.pid)
+    zygote.suspend()
+    zygote.kill()  # it dies while it is asked
+    (first,) = judge([rollout])
+    assert isinstance(first, Score) and (first.status == "infrastructure" or first.value == 1.0)
+    (second,) = judge([rollout])
+    assert second == Score(1.0)
+    assert code.sandbox("kernel")._process.pid != zygote.pid
+
+
+@pytest.mark.parametrize(
+    ("info", "why"),
+    [
+        ({}, "its info has no `tests`"),
+        ({"tests": ""}, "info.tests is empty"),
+        ({"tests": []}, "info.tests is empty"),
+        ({"tests": "assert f("}, "info.tests is not valid Python"),
+        ({"tests": "f(1)"}, "info.tests has no assert statement"),
+        ({"tests": 3}, "info.tests"),
+        ({"tests": [{"stdin": "1"}]}, "info.tests"),
+        ({"tests": "assert f(1)", "setup": "def"}, "info.setup is not valid Python"),
+        ({"tests": "assert f(1)", "entry_point": 3}, "info.entry_point"),
+    ],
+)
+def test_prompts_without_usable_tests_are_left_out(info: dict[str, Any], why: str) -> None:
+    found = REWARDS["code"].unjudged(prompt_of(info), CodeOptions())
+    assert found is not None and why in found and "\n" not in found
+
+
+@pytest.mark.parametrize("form", INFO)
+@pytest.mark.parametrize("take", ["block", "text"])
+def test_the_examples_score_as_they_must(form: str, take: str) -> None:
+    info = {**INFO[form], "solution": RIGHT[form]}
+    options = CodeOptions(take=take)  # type: ignore[arg-type]
+    found = REWARDS["code"].examples(prompt_of(info), options)
+    assert len(found.right) == 1 and len(found.wrong) >= 3
+    assert [score(text, info, take=take).value for text in found.right] == [1.0]
+    assert {score(text, info, take=take).value for text in found.wrong} == {0.0}
+
+
+def test_isolation_is_printed_and_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    _NOTED.pop("sandbox", None)
+    assert score(fenced(RIGHT["asserts"]), ASSERTS).value == 1.0
+    assert "seccomp" in str(_NOTED["sandbox"]) and "seccomp" in capsys.readouterr().err
+    assert score(fenced(RIGHT["asserts"]), ASSERTS, sandbox="none").value == 1.0
+    assert score(fenced(WRONG["asserts"]), ASSERTS, sandbox="none").value == 0.0
+    assert _NOTED["sandbox"] == "none"
+    assert (
+        "online.runs.grpo.reward: reward 'code': isolation: none. Programs of the policy run with all your rights"
+        in (capsys.readouterr().err)
+    )
+    _NOTED.pop("sandbox")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of system calls are those of x86-64")
+def test_a_machine_that_cannot_isolate_refuses() -> None:
+    source = """
+        from tests.sandbox.driver import deny
+        from posttrain.errors import RewardError
+        from posttrain.rewards.code import REWARDS, CodeOptions
+        from posttrain.rewards.reward import Context
+        deny([272, 444])  # unshare, landlock_create_ruleset
+        REWARDS["code"].judge(CodeOptions(sandbox="none"), Context(None, "reward"))
+        try: REWARDS["code"].judge(CodeOptions(), Context(None, "reward"))
+        except RewardError as error: print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(source)], capture_output=True, text=True, check=True)
+    assert "reward: reward 'code': this machine cannot isolate programs (namespaces: [Errno 1] unshare" in done.stdout
+    assert "sandbox: none" in done.stdout and done.stdout.count("\n") == 1
+
+
+def test_a_program_without_isolation_still_has_limits() -> None:
+    for program, reason in {"while True: pass": "processor time", "x = bytes(10**9)": "MemoryError"}.items():
+        found = score(fenced(program), PAIRS, seconds=0.2, memory_mib=128, sandbox="none")
+        assert found.value == 0.0 and reason in found.reason
+    forks = "import os, time\nif os.fork() == 0: time.sleep(60)\nprint(2)"
+    score(fenced(forks), PAIRS, sandbox="none")
+    assert psutil.Process(code.sandbox("none")._process.pid).children(recursive=True) == []
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(Exception, match="memory_mib"):
+        check(CodeOptions, {"memory": 3}, where="code", file=PARAMS_FILE)
+
+
+def test_the_task_programs_has_tests_that_its_solutions_pass() -> None:
+    generator = load_task("programs").generator
+    assert generator is not None
+    sizes = {"demonstrations": 40, "heldout_demonstrations": 5, "prompts": 30, "test_prompts": 5, "documents": 50}
+    tables = generated("programs", generator, generator.params(**sizes, most=3))
+    assert tables["prompts"].equals(generated("programs", generator, generator.params(**sizes, most=3))["prompts"])
+    problems = {kind: set(tables[kind]["problem"]) for kind in ("chat", "prompts")}
+    test = set(tables["prompts"].filter(split="test")["problem"])
+    assert not test & problems["chat"] and len(test) == 5
+    for row in tables["prompts"].to_dicts():
+        info = json.loads(row["info"])
+        assert score(info["solution"], info, take="text") == Score(1.0)
+    assert load_task("programs").reward_options == {"code": {"take": "text"}}
+    right = generated("programs", generator, generator.params(**{**sizes, "flawed_share": 0.0}))["chat"]
+    assert all(row["messages"][1]["content"].startswith("def f(x):\n x = ") for row in right.to_dicts())
