@@ -203,4 +203,4 @@ def _written(programs: Sequence[str], options: CodeOptions) -> list[str]:
     return [f"```python\n{one}\n```" if options.take == "block" else one for one in programs]
 
 
-REWARDS = {"code": Reward(_judge, CodeOptions, _unjudged, examples=_examples, isolated=True)}
+REWARDS = {"code": Reward(_judge, CodeOptions, _unjudged, examples=_examples)}
