@@ -22,6 +22,7 @@ REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
     {
         "correct": "posttrain.rewards.numeric",
         "format": "posttrain.rewards.numeric",
+        "judge": "posttrain.rewards.judge",
         "model": "posttrain.rewards.learned",
     },
 )
