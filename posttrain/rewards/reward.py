@@ -119,7 +119,7 @@ class RewardSum:
 
     def __init__(self, terms: Mapping[str, Term], context: Context) -> None:
         self.terms, self._context = dict(terms), context
-        self._judges: dict[tuple[str, Params], Judge] = {}
+        self._judges: dict[tuple[str, str], Judge] = {}
 
     @phase("score")
     def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -163,9 +163,10 @@ class RewardSum:
 
     def _judge(self, name: str, task: str) -> Judge:
         options = self.terms[name].options_for(load_task(task).reward_options.get(name, {}))
-        if (name, options) not in self._judges:
-            self._judges[name, options] = self.terms[name].reward.judge(options, self._context)
-        return self._judges[name, options]
+        key = name, options.model_dump_json()  # options may hold lists, which cannot be hashed
+        if key not in self._judges:
+            self._judges[key] = self.terms[name].reward.judge(options, self._context)
+        return self._judges[key]
 
 
 def _by_task(rollouts: Sequence[Rollout]) -> dict[str, list[int]]:

@@ -37,7 +37,7 @@ def rule(asked: str) -> str:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *arguments: Any) -> None:
+    def log_message(self, *arguments: Any) -> None:
         """Print nothing."""
 
     def do_GET(self) -> None:

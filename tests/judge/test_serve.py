@@ -17,6 +17,9 @@ from typing import Any
 import pytest
 
 import posttrain
+from posttrain.errors import ParamsError, PipelineError
+from posttrain.serve.policy import Policy
+from posttrain.serve.server import _listener, _secret
 from tests.judge.conftest import Served
 from tests.library.models import tiny_folder
 from tests.workspace import ROOT, environment
@@ -148,33 +151,21 @@ def test_the_secret_is_in_a_file_for_its_owner_and_goes_with_the_server(model: P
     started = Served(model, tmp_path / "cache")
     file = Path(started.place)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    host, port = "127.0.0.1", int(started.url.rpartition(":")[2].partition("/")[0])
-    outside = {one[4][0] for one in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)} - {host}
+    port = int(started.url.removesuffix("/v1").rpartition(":")[2])
+    outside = {one[4][0] for one in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)} - {"127.0.0.1"}
     for address in sorted(outside):
-        with pytest.raises(OSError):
+        with pytest.raises(ConnectionRefusedError):
             socket.create_connection((address, port), timeout=2)
-    command = [sys.executable, "-m", "posttrain", "serve", str(model), "--port", str(port)]
-    second = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
-    assert second.returncode == 1 and f"--port {port}: the port cannot be used" in second.stderr
+    with pytest.raises(PipelineError, match=f"--port {port}: the port cannot be used"):
+        _listener(port)
     assert started.end(signal.SIGTERM) == 0
     assert not file.exists() and started.key not in started.output and "has ended" in started.output
 
 
-def test_the_secret_may_come_from_the_environment(model: Path, tmp_path: Path) -> None:
+def test_ctrl_c_finishes_what_was_asked_and_the_secret_may_be_chosen(model: Path, tmp_path: Path) -> None:
     started = Served(model, tmp_path, POSTTRAIN_SERVE_KEY="abcdefgh-01234567")
-    try:
-        assert started.place == "$POSTTRAIN_SERVE_KEY" and not list(tmp_path.rglob("*.key"))
-        assert started.ask("/models")[0] == 200 and started.ask("/models", key="wrong")[0] == 401
-    finally:
-        assert started.end() == 0
-    command = [sys.executable, "-m", "posttrain", "serve", str(model), "--port", "0"]
-    weak = {**environment(), "POSTTRAIN_SERVE_KEY": "too-short"}
-    refused = subprocess.run(command, cwd=ROOT, env=weak, capture_output=True, text=True, timeout=60)
-    assert refused.returncode == 1 and "too-short" not in refused.stderr and "16 or more" in refused.stderr
-
-
-def test_ctrl_c_finishes_what_was_asked(model: Path, tmp_path: Path) -> None:
-    started = Served(model, tmp_path)
+    assert started.place == "$POSTTRAIN_SERVE_KEY" and not list(tmp_path.rglob("*.key"))
+    assert started.ask("/models")[0] == 200 and started.ask("/models", key="wrong")[0] == 401
     body = {"model": str(model), "messages": TALK, "n": 128, "max_tokens": 200, "seed": 1}
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(started.ask, "/chat/completions", body)
@@ -183,6 +174,16 @@ def test_ctrl_c_finishes_what_was_asked(model: Path, tmp_path: Path) -> None:
         status, found = waiting.result()
     assert status == 200 and len(found["choices"]) == 128
     assert "Traceback" not in started.output
+
+
+@pytest.mark.parametrize(
+    "weak", ["", "too-short", "with spaces in the key", "with-a-line-break\n", "wéird-key-0123456789"]
+)
+def test_a_weak_secret_is_refused_and_not_shown(weak: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTTRAIN_SERVE_KEY", weak)
+    with pytest.raises(ParamsError, match="16 or more") as caught, _secret(tmp_path / "key"):
+        pass
+    assert not weak or weak not in str(caught.value)
 
 
 def test_a_chat_in_the_terminal(model: Path) -> None:
@@ -197,6 +198,5 @@ def test_a_chat_in_the_terminal(model: Path) -> None:
 
 
 def test_a_model_that_is_not_there() -> None:
-    command = [sys.executable, "-m", "posttrain", "serve", "online/nothing", "--port", "0"]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and done.stderr.startswith("error: online/nothing: this is no model.")
+    with pytest.raises(ParamsError, match=r"^online/nothing: this is no model\."):
+        Policy("online/nothing", 1)
