@@ -112,7 +112,7 @@ endef
 real: env ## improve a real model, SmolLM2-135M-Instruct, by SFT and RL (docs/real.md)
 	$(real)
 
-real-quick: env ## the same in small, in about 16 minutes
+real-quick: env ## the same in small, in about 12 minutes
 	$(real)
 
 test-real: env ## two steps of every kind of training with the real model (about 10 minutes)

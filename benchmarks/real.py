@@ -47,7 +47,7 @@ class Known:
 
 KNOWN = {
     "real": Known(minutes=51, gflops=100, memory_gb=5.5, disk_gb=7),
-    "real-quick": Known(minutes=16, gflops=100, memory_gb=5.5, disk_gb=5),
+    "real-quick": Known(minutes=12, gflops=100, memory_gb=5.5, disk_gb=5),
 }
 
 

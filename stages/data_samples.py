@@ -12,7 +12,10 @@ from posttrain.models.store import load_policy
 from posttrain.models.text import load_text
 from posttrain.params import load
 from posttrain.progress import Progress
-from posttrain.rewards.reward import Context, RewardSum, check_readable, judged_prompts
+from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.readable import check_readable, judged_prompts
+from posttrain.rewards.reward import Context
+from posttrain.rewards.score import RewardSum
 from posttrain.sampling.annotator import SamplesRun, sampled_tables
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
@@ -50,9 +53,9 @@ def main(run: str) -> None:
         sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance
     )
     progress.close()
-    rollouts = reward.score(drawn)
+    rows, rollouts = FailureLimit(reward, params.max_failed, where).complete(rows, reward.score(drawn))
     check_readable(params.reward, rollouts, where)
-    tables, summary = sampled_tables(params, where, rows, rollouts, [reward.total(one) for one in rollouts])
+    tables, summary = sampled_tables(params, where, rows, rollouts, reward.totals(rollouts))
 
     folder = Path("data") / run
     for kind, frame in tables.items():

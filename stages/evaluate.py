@@ -17,7 +17,10 @@ from posttrain.models.store import load_policy, load_tokenizer
 from posttrain.models.text import load_text
 from posttrain.params import PARAMS_FILE, did_you_mean, load
 from posttrain.progress import Progress
-from posttrain.rewards.reward import Context, RewardSum, judged_prompts
+from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.readable import judged_prompts
+from posttrain.rewards.reward import Context
+from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
@@ -67,6 +70,7 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     context = Context(runtime, "evaluate.settings", reward_model, text, params.sampling.max_tokens)
     reward = RewardSum(params.reward, context)
     sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
+    FailureLimit(reward, params.max_failed, "evaluate.settings").check([*sampled, *greedy])
     metrics = evaluation_metrics(reward, sampled, greedy, params.seed)
     if reference == model_folder:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}

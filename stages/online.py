@@ -5,7 +5,7 @@ from __future__ import annotations
 from posttrain.models.device import Runtime
 from posttrain.models.text import load_text
 from posttrain.online.runs import ONLINE, OnlineParams, train_on_samples
-from posttrain.rewards.reward import judged_prompts
+from posttrain.rewards.readable import judged_prompts
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.slots import needed_model
 from posttrain.stage import run_named_stage

@@ -26,7 +26,8 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import register
 from posttrain.online.rollouts import RolloutParams, RolloutSource
-from posttrain.rewards.reward import Context, Reward, RewardSum, Term
+from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams

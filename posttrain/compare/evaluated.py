@@ -64,7 +64,7 @@ def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Se
     if tasks:
         rollouts = rollouts.filter(pl.col("task").is_in(tasks))
     chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
-    scores = chosen.group_by("prompt_id", maintain_order=True).agg(pl.col("reward").mean())
+    scores = chosen.drop_nulls("reward").group_by("prompt_id", maintain_order=True).agg(pl.col("reward").mean())
     settings = read_yaml(folder / PARAMS_FILE)
     model = policies(settings).get(policy)
     if model is None:

@@ -17,7 +17,8 @@ from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.forward import score_tokens
 from posttrain.models.store import load_policy
-from posttrain.rewards.reward import RewardSum, weights
+from posttrain.rewards.reward import weights
+from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
 from posttrain.tables.columns import SCORE
 from posttrain.tasks.task import load_task
@@ -30,16 +31,25 @@ NOT_MEASURED = "the score is not measured, as no completion has an answer that c
 def evaluation_metrics(
     reward: RewardSum, sampled: Sequence[Rollout], greedy: Sequence[Rollout], seed: int
 ) -> dict[str, float]:
-    """The score with its interval over prompts, the parts of the reward, and what the task measures."""
-    scores = [reward.total(one) for one in sampled]
-    each = np.array(scores).reshape(len(greedy), -1)
-    samples = each.shape[1]
-    per_prompt: Floats = each.mean(axis=1)
+    """The score with its interval over prompts, the parts of the reward, and what the task measures.
+
+    Completions that could not be scored count nowhere; `failed` is their share.
+    """
+    samples, count = len(sampled) // len(greedy), len(sampled)
+    by_prompt = [sampled[start : start + samples] for start in range(0, count, samples)]
+    known = [[reward.total(one) for one in mine if not reward.failure(one)] for mine in by_prompt]
+    sampled = [one for one in sampled if not reward.failure(one)]
+    greedy = [one for one in greedy if not reward.failure(one)]
+    scores = [score for mine in known for score in mine]
+    per_prompt: Floats = np.array([np.mean(mine) for mine in known if mine])
     low, high = interval(per_prompt, seed=seed)
     metrics = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
     if set(scores) <= {0.0, 1.0}:
         for k in sorted({1, samples}):
-            metrics[f"pass_at_{k}"] = float(pass_at_k(samples, each.sum(axis=1), k).mean())
+            rates = [pass_at_k(len(mine), np.array([sum(mine)]), k) for mine in known if len(mine) >= k]
+            metrics[f"pass_at_{k}"] = float(np.concatenate(rates).mean()) if rates else math.nan
+    if len(sampled) < count:
+        metrics["failed"] = 1 - len(sampled) / count
     metrics["greedy"] = float(np.mean([reward.total(one) for one in greedy]))
     counted = weights(reward.terms)
     parts = {name: value for name, value in reward.means(sampled).items() if [*counted] != [name]}
@@ -124,7 +134,7 @@ def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], 
             "mask": [[True] * len(one.row.rest) if one.row.mask is None else list(one.row.mask) for one in rollouts],
             "logps": pl.Series([list(one.logps) for one in rollouts], dtype=pl.List(pl.Float32)),
             "truncated": [one.truncated for one in rollouts],
-            "reward": [float(reward.total(one)) for one in rollouts],
+            "reward": [None if reward.failure(one) else float(reward.total(one)) for one in rollouts],
             "status": [status(reward, one) for one in rollouts],
             "scores": pl.Series(scores, dtype=pl.List(SCORE)),
         }

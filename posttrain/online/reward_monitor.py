@@ -1,4 +1,4 @@
-"""Warns when a run cannot learn: no completion can be parsed, or the rewards of every group are equal."""
+"""Warns when a run cannot learn, and ends it after some patience: no signal in the rewards, or collapsed samples."""
 
 from __future__ import annotations
 
@@ -8,17 +8,30 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from posttrain.rewards.reward import Term, check_readable, weights
+from posttrain.errors import TrainingError
+from posttrain.rewards.readable import check_readable
+from posttrain.rewards.reward import Term, weights
 from posttrain.rollout import Rollout
+from posttrain.train.step import Batch
 
 FIRST_COMPLETIONS = 64
 """At least one of so many first completions must have an answer that can be parsed."""
 PARSED = -1
 """The count of unparsed completions once one was parsed."""
 ROUNDS = 5
-"""Rounds in a row without any reward variance that print a warning."""
+"""Rounds in a row with the same problem that print a warning."""
+PATIENCE = 10
+"""Rounds in a row with the same problem that end a run, where params.yaml says nothing."""
 MAX_ZERO_VARIANCE = 0.9
 """Fraction of a run's groups without reward variance that prints a warning at its end."""
+LEAST_ENTROPY = 1e-3
+"""Nats per token below which the samples of a policy hardly differ."""
+FIXES = {
+    "agree": "Change the reward, raise rollout.sampling.temperature or rollout.group_size, or use other prompts",
+    "truncated": "Raise rollout.sampling.max_tokens, or train on shorter demonstrations first",
+    "entropy": "Lower optimizer.lr, raise kl.beta, entropy or rollout.sampling.temperature",
+}
+"""Problem -> the settings that can solve it."""
 
 
 def has_zero_variance(reward_G: Tensor) -> bool:
@@ -29,11 +42,13 @@ def has_zero_variance(reward_G: Tensor) -> bool:
 class RewardMonitor:
     """Counts over the rounds of one run, saved in its checkpoints."""
 
-    def __init__(self, name: str, terms: Mapping[str, Term], *, compares: bool) -> None:
-        """`compares`: whether a group of equal rewards has no gradient."""
-        self._name, self._terms, self._compares = name, terms, compares
+    def __init__(
+        self, name: str, terms: Mapping[str, Term], *, compares: bool, patience: int | None = PATIENCE
+    ) -> None:
+        """`compares`: whether a group of equal rewards has no gradient; `patience`: None never ends the run."""
+        self._name, self._terms, self._compares, self._patience = name, terms, compares, patience
         self._unparsed = 0
-        self._in_a_row = 0
+        self._in_a_row = dict.fromkeys(FIXES, 0)
         self._groups = 0
         self._zero_variance = 0
         self._reward = 0.0
@@ -50,35 +65,58 @@ class RewardMonitor:
         if self._unparsed >= FIRST_COMPLETIONS:
             check_readable(self._terms, rollouts, self._name, self._unparsed)
 
-    def round(self, rewards: Sequence[Tensor]) -> None:
-        """Count the groups whose rewards are all equal."""
+    def round(self, groups: Sequence[Batch]) -> None:
+        """Look at the groups of a round; raises when the same problem has lasted for the run's patience."""
+        rewards = [group.columns.rows["reward"] for group in groups]
         zero_variance = [has_zero_variance(reward_G) for reward_G in rewards]
-        self._groups += len(zero_variance)
+        self._groups += len(groups)
         self._zero_variance += sum(zero_variance)
         self._reward += sum(float(reward_G.mean()) for reward_G in rewards)
-        self._in_a_row = self._in_a_row + 1 if all(zero_variance) else 0
-        if self._compares and self._in_a_row == ROUNDS:
-            self._warn(f"in the last {ROUNDS} rounds the rewards of every group are equal")
+        solved = all(bool((group.columns.rows["outcome"] >= 1).all()) for group in groups)
+        logp = torch.cat([group.columns.tokens["old_logp"] for group in groups])
+        problems = {
+            "agree": self._compares and all(zero_variance),
+            "truncated": all(bool(group.columns.rows["truncated"].all()) for group in groups),
+            "entropy": -float(logp.mean()) < LEAST_ENTROPY,
+        }
+        for problem, found in problems.items():
+            self._in_a_row[problem] = self._in_a_row[problem] + 1 if found and not solved else 0
+            count = self._in_a_row[problem]
+            if self._patience is not None and count >= self._patience:
+                what = f"{self._said(problem, count)}. The run ends, as patience = {self._patience}"
+                raise TrainingError(what=what, where=self._name, fix=FIXES[problem])
+            if count == ROUNDS:
+                self._warn(self._said(problem, count), FIXES[problem])
 
     def close(self) -> None:
         """Warn at the end of the run if hardly any group had a gradient."""
         fraction = self._zero_variance / max(self._groups, 1)
         if self._compares and fraction >= MAX_ZERO_VARIANCE:
-            self._warn(f"in {fraction:.0%} of all {self._groups} groups (groups_agreeing) the rewards were equal")
+            what = f"in {fraction:.0%} of all {self._groups} groups (groups_agreeing) the rewards were equal, so they "
+            self._warn(f"{what}give no gradient (mean reward {self._mean():.3g})", FIXES["agree"])
 
     def tensor(self) -> Tensor:
         """The counts as a tensor, for a checkpoint."""
-        counts = [self._unparsed, self._in_a_row, self._groups, self._zero_variance, self._reward]
+        counts = [self._unparsed, self._groups, self._zero_variance, self._reward, *self._in_a_row.values()]
         return torch.tensor(counts, dtype=torch.float64)
 
     def load(self, saved: Tensor) -> None:
         """Restore the counts from `tensor`."""
-        *counts, self._reward = saved.tolist()
-        self._unparsed, self._in_a_row, self._groups, self._zero_variance = map(int, counts)
+        unparsed, groups, zero_variance, self._reward, *in_a_row = saved.tolist()
+        self._unparsed, self._groups, self._zero_variance = int(unparsed), int(groups), int(zero_variance)
+        self._in_a_row = dict(zip(FIXES, map(int, in_a_row), strict=True))
 
-    def _warn(self, what: str) -> None:
-        print(
-            f"{self._name}: {what}, so they give no gradient (mean reward {self._reward / self._groups:.3g}). Change "
-            "the reward, raise rollout.sampling.temperature or rollout.group_size, or use easier or harder prompts",
-            file=sys.stderr,
-        )
+    def _said(self, problem: str, rounds: int) -> str:
+        """A problem in words."""
+        rest = {
+            "agree": f"the rewards of every group are equal, so they give no gradient (mean reward {self._mean():.3g})",
+            "truncated": "every completion is truncated",
+            "entropy": f"the samples of the policy hardly differ (entropy below {LEAST_ENTROPY:g} nats per token)",
+        }
+        return f"in the last {rounds} rounds {rest[problem]}"
+
+    def _mean(self) -> float:
+        return self._reward / max(self._groups, 1)
+
+    def _warn(self, what: str, fix: str) -> None:
+        print(f"{self._name}: {what}. {fix}", file=sys.stderr)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from posttrain.errors import RewardError
 from posttrain.formulas.ragged import row_keys
 from posttrain.online.reward_monitor import RewardMonitor, has_zero_variance
 from posttrain.params import Params
-from posttrain.rewards.reward import RewardSum, soft_overlong
+from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.overlong import soft_overlong
+from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
@@ -75,10 +78,12 @@ class RolloutSource:
         seed: int,
         plan: SamplingPlan = SamplingPlan(),
         monitor: RewardMonitor | None = None,
+        failures: FailureLimit | None = None,
     ) -> None:
         self._prompts, self._sampler, self._reward, self._models = prompts, sampler, reward, models
         self._needs, self._params, self._text, self._seed, self._plan = needs, params, text, seed, plan
         self._monitor = monitor or RewardMonitor("rollouts", {}, compares=False)
+        self._failures = failures or FailureLimit(reward, 0.0, "rollouts")
         self._cursor = 0
         self._rounds: dict[int, Batch] = {}
         self._metrics: dict[str, float] = {}
@@ -116,6 +121,7 @@ class RolloutSource:
         return {
             "cursor": torch.tensor(self._cursor),
             "reward_monitor": self._monitor.tensor(),
+            "reward_failures": self._failures.tensor(),
             **rounds,
             **metrics,
             **old,
@@ -125,6 +131,7 @@ class RolloutSource:
         """Restore what `state_dict` returned."""
         self._cursor = int(tensors["cursor"])
         self._monitor.load(tensors["reward_monitor"])
+        self._failures.load(tensors["reward_failures"])
         rounds: dict[int, dict[str, Tensor]] = {}
         for name, part in tensors.items():
             head, _, tail = name.partition(".")
@@ -143,12 +150,14 @@ class RolloutSource:
         return torch.Generator().manual_seed((self._seed * 1_000_003 + number) * 1009 + epoch)
 
     def _groups(self, number: int) -> int:
-        return len(self._rounds[number]) // self._params.group_size
+        return int(self._rounds[number].columns.rows["group"][-1]) + 1
 
     def _minibatch_part(self, number: int, groups: list[int], step: int) -> Batch:
         """Some groups of a round, with the optimizer steps since that round was sampled."""
-        size = self._params.group_size
-        batch = self._rounds[number].select([group * size + i for group in groups for i in range(size)])
+        rows_of: dict[int, list[int]] = {}
+        for row, group in enumerate(self._rounds[number].columns.rows["group"].tolist()):
+            rows_of.setdefault(group, []).append(row)
+        batch = self._rounds[number].select([row for group in groups for row in rows_of[group]])
         age = torch.full((len(batch),), step - number * self._per_round)
         group = batch.columns.rows["group"] + number * self._params.prompts
         return batch.with_columns(batch.columns.with_rows(age=age, group=group))
@@ -178,12 +187,15 @@ class RolloutSource:
                 self._next_prompts(self._params.prompts - len(accepted)), f"{number}:{tries}", parts
             )
             for group in groups:
-                zero_variance = resample > 0 and has_zero_variance(group.columns.rows["reward"])
+                zero_variance = resample > 0 and has_zero_variance(group.columns.rows["outcome"])
                 (spare if zero_variance else accepted).append(group)
             tries += 1
         short = max(self._params.minibatches - len(accepted), 0)
         accepted += spare[:short]
-        self._monitor.round([group.columns.rows["reward"] for group in accepted])
+        if len(accepted) < self._params.minibatches:
+            what = f"{len(accepted)} groups of a round could be scored, fewer than its {self._params.minibatches} steps"
+            raise RewardError(what=what, where="rollout.minibatches", fix="Fix the reward, or sample more prompts")
+        self._monitor.round(accepted)
         self._metrics = {f"reward_{name}": sum(values) / len(values) for name, values in parts.items()}
         if resample:
             self._metrics |= {"sampling_rounds": float(tries), "groups_kept": len(accepted) / self._params.prompts}
@@ -201,11 +213,12 @@ class RolloutSource:
         return chosen
 
     def _sample_groups(self, prompts: list[Prompt], name: str, parts: dict[str, list[float]]) -> list[Batch]:
-        """A group of each prompt as a batch: its rows, their log-probs and their rewards."""
-        size = self._params.group_size
-        rollouts = self._reward.score(self._group_rollouts(prompts, name))
+        """A group of each prompt as a batch, without the rollouts that could not be scored."""
+        sampled = self._reward.score(self._group_rollouts(prompts, name))
+        places = self._failures.check(sampled)
+        rollouts = [sampled[place] for place in places]
         self._monitor.completions(rollouts)
-        rewards = [self._reward.total(one) for one in rollouts]
+        rewards = self._reward.totals(rollouts)
         reward_parts = [[one.scores[key].value for one in rollouts] for key in self._reward.terms]
         for key, values in zip(self._reward.terms, reward_parts, strict=True):
             parts.setdefault(key, []).extend(values)
@@ -214,23 +227,35 @@ class RolloutSource:
             penalties = soft_overlong(lengths, self._params.sampling.max_tokens, self._plan.overlong)
             rewards = [reward + penalty for reward, penalty in zip(rewards, penalties, strict=True)]
             reward_parts.append(penalties)
-        batches = []
-        for start in range(0, len(rollouts), size):
-            group = rollouts[start : start + size]
-            columns = {
-                "reward": torch.tensor(rewards[start : start + size]),
-                "truncated": torch.tensor([one.truncated for one in group]),
-            }
-            if "reward_parts" in self._needs:
-                columns["reward_parts"] = torch.tensor([part[start : start + size] for part in reward_parts]).T
-            if "sample_key" in self._needs:
-                names = [f"{group[0].prompt.id}:{name}:{i}" for i in range(size)]
-                columns["sample_key"] = row_keys(self._seed, names)
-            if self._plan.opponents:
-                columns["opponent"] = torch.arange(size) >= size - size // 2
-            old = {"old_logp": torch.tensor([x for one in group for x in one.logps])}
-            batches.append(make_batch([one.row for one in group], columns, old))
-        return batches
+        return [
+            self._batch([rollouts[i] for i in group], [rewards[i] for i in group], _at(reward_parts, group), name)
+            for group in self._whole_groups(places)
+        ]
+
+    def _whole_groups(self, places: Sequence[int]) -> Iterator[list[int]]:
+        """The indices in `places` of each group of which enough is left to compare."""
+        size = self._params.group_size
+        groups: dict[int, list[int]] = {}
+        for index, place in enumerate(places):
+            groups.setdefault(place // size, []).append(index)
+        return (group for group in groups.values() if len(group) >= min(size, 2))
+
+    def _batch(self, group: list[Rollout], rewards: list[float], parts: list[list[float]], name: str) -> Batch:
+        """The rows of a group, their log-probs and their rewards."""
+        size = self._params.group_size
+        columns = {
+            "reward": torch.tensor(rewards),
+            "outcome": torch.tensor([self._reward.outcome(one) for one in group]),
+            "truncated": torch.tensor([one.truncated for one in group]),
+        }
+        if "reward_parts" in self._needs:
+            columns["reward_parts"] = torch.tensor(parts).T
+        if "sample_key" in self._needs:
+            columns["sample_key"] = row_keys(self._seed, [f"{one.prompt.id}:{name}:{one.sample}" for one in group])
+        if self._plan.opponents:
+            columns["opponent"] = torch.tensor([one.sample >= size - size // 2 for one in group])
+        old = {"old_logp": torch.tensor([x for one in group for x in one.logps])}
+        return make_batch([one.row for one in group], columns, old)
 
     def _group_rollouts(self, prompts: list[Prompt], name: str) -> list[Rollout]:
         """A group of each prompt: from the policy, from its mixture with the reference, or half of each."""
@@ -240,7 +265,10 @@ class RolloutSource:
             return self._generate(prompts, name, size, mixture)
         opponents = size // 2
         own = self._generate(prompts, name, size - opponents, None)
-        others = self._generate(prompts, f"{name}:opponent", opponents, mixture)
+        others = [
+            replace(one, sample=one.sample + size - opponents)
+            for one in self._generate(prompts, f"{name}:opponent", opponents, mixture)
+        ]
         both: list[Rollout] = []
         for g in range(len(prompts)):
             for side, count in ((own, size - opponents), (others, opponents)):
@@ -261,3 +289,8 @@ def _with_group_numbers(groups: list[Batch]) -> Batch:
             for number, group in enumerate(groups)
         ]
     )
+
+
+def _at(columns: list[list[float]], places: list[int]) -> list[list[float]]:
+    """Some values of each column."""
+    return [[column[place] for place in places] for column in columns]

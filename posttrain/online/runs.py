@@ -24,13 +24,16 @@ from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, DistillRunKnobs, LikelihoodObjective
 from posttrain.models.store import save_model
-from posttrain.online.reward_monitor import RewardMonitor
+from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
 from posttrain.online.sources import FilteredSource, MixedSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params import Params
+from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
-from posttrain.rewards.reward import Context, RewardSum
+from posttrain.rewards.failures import MAX_FAILED, FailureLimit
+from posttrain.rewards.reward import Context
+from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import check_capacity
@@ -63,6 +66,15 @@ class OnlineParams(TrainingParams):
         USUAL, description="weight of each reward by name, or {weight, its options}"
     )
     rollout: RolloutParams = Field(default_factory=RolloutParams)
+    max_failed: float = Field(
+        MAX_FAILED, ge=0, le=1, description="largest fraction of recent completions that a reward may fail to score"
+    )
+    patience: int | None = Field(
+        PATIENCE, ge=1, description="rounds in a row without anything to learn that end the run; null: never"
+    )
+    canaries: int = Field(
+        16, ge=0, description="prompts whose right and wrong answers must score so before the first step; 0: none"
+    )
 
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> OnlineParams:
@@ -92,7 +104,7 @@ class OnlineParams(TrainingParams):
 
     def monitor(self, section: str) -> RewardMonitor:
         """Warns when the run cannot learn."""
-        return RewardMonitor(section, self.reward, compares=self.compares_groups)
+        return RewardMonitor(section, self.reward, compares=self.compares_groups, patience=self.patience)
 
     def update_rule(self, models: ModelSet, steps: int) -> Update:
         """The rule that turns gradients into new weights."""
@@ -149,7 +161,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         """The row's surrogate; the longest completion is the constant of the fixed-length aggregation."""
         overlong = () if self.overlong is None else (1.0,)  # the overlong penalty is one more part of the reward
         return PolicyObjective(
-            self, self.rollout.sampling.max_tokens, (*(term.weight for term in self.reward.values()), *overlong)
+            self, self.rollout.sampling.max_tokens, (*(term.counted for term in self.reward.values()), *overlong)
         )
 
     def sampling_plan(self) -> SamplingPlan:
@@ -278,7 +290,7 @@ class DistillRun(OnlineParams, RowLimit, DistillRunKnobs):
 
     def monitor(self, section: str) -> RewardMonitor:
         """A monitor without rewards: they are not learned from."""
-        return RewardMonitor(section, {}, compares=False)
+        return RewardMonitor(section, {}, compares=False, patience=None)
 
     def longest_row(self, longest_prompt: int) -> int:
         """An own sample or a demonstration."""
@@ -305,10 +317,12 @@ def train_on_samples(
         f"{section}.rollout",
     )
     reward_model, monitor = model_of(params.reward_model, f"{section}.reward_model"), params.monitor(section)
+    reward = RewardSum(params.reward, Context(models.runtime, section, reward_model, text, rollout.sampling.max_tokens))
+    check_canaries(reward, prompts[: params.canaries], section)
     samples = RolloutSource(
         prompts,
         LocalSampler(models.policy, text.stops, models.runtime),
-        RewardSum(params.reward, Context(models.runtime, section, reward_model, text, rollout.sampling.max_tokens)),
+        reward,
         models,
         objective.needs,
         rollout,
@@ -316,6 +330,7 @@ def train_on_samples(
         seed=params.seed,
         plan=params.sampling_plan(),
         monitor=monitor,
+        failures=FailureLimit(reward, params.max_failed, section),
     )
     source = params.source(samples, text)
     inputs = [*inputs, *params.tables(), *([reward_model] if reward_model else [])]

@@ -61,19 +61,23 @@ def pair_rule(select: Options, seed: int) -> Select:
 
 
 def best_rule(select: Options, steps_a_round: int) -> Select:
-    """The rule that selects samples, from its options; where none reaches the threshold, the best of all."""
+    """The rule that selects samples, from its options; where none reaches the threshold, the best of all.
+
+    Thresholds are on the outcome, without rewards of form and length.
+    """
 
     def select_rows(batch: Batch, step: int) -> Batch:
         reward_B, group_B = _rewards_and_groups(batch)
+        outcome_B = batch.columns.rows["outcome"]
         match select:
             case Rising():
                 iteration = step // (select.rounds * steps_a_round)
-                threshold = rising_threshold(reward_B, iteration, tuple(select.quantiles))
+                threshold = rising_threshold(outcome_B, iteration, tuple(select.quantiles))
             case Reaching():
                 threshold = select.threshold
             case _:
                 return _select_rows(batch, best_of_group(reward_B, group_B))
-        return _select_rows(batch, above(reward_B, min(threshold, float(reward_B.max()))))
+        return _select_rows(batch, above(outcome_B, min(threshold, float(outcome_B.max()))))
 
     return select_rows
 

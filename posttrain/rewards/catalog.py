@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from inspect import isroutine
 from typing import Annotated, Any, Final
 
@@ -11,7 +12,7 @@ from pydantic import BeforeValidator
 from posttrain.errors import ParamsError
 from posttrain.lazy_table import LazyTable
 from posttrain.params import PARAMS_FILE, check, did_you_mean
-from posttrain.rewards.reward import Reward, Term
+from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Reward, Term, weights
 from posttrain.slots import NONE
 from posttrain.user_code import is_import_path, load_object
 
@@ -24,6 +25,8 @@ REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
         "format": "posttrain.rewards.numeric",
         "judge": "posttrain.rewards.judge",
         "model": "posttrain.rewards.learned",
+        "cascade": "posttrain.rewards.composition",
+        "milestones": "posttrain.rewards.composition",
     },
 )
 """Name -> the module whose own REWARDS has it."""
@@ -41,10 +44,10 @@ def reward_named(name: str, where: str) -> Reward[Any]:
         )
     found = load_object(name, where)
     if isinstance(found, Reward):
-        return found
+        return found if found.each is None else replace(found, isolated=True)
     if not isroutine(found):
         raise ValueError(f"'{name}' is neither a Reward nor a function of rollouts (docs/rewards.md)")
-    return Reward(lambda options, context: found)  # noqa: ARG005
+    return Reward(lambda options, context: found, isolated=True)  # noqa: ARG005
 
 
 def _terms(given: Any) -> Any:
@@ -62,13 +65,13 @@ def _term(name: Any, value: Any) -> Term:
         value = {"weight": value}
     if not isinstance(value, Mapping):
         raise ValueError(f"'{name}' is {value!r:.80}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
-    own = {key: value[key] for key in value if key != "weight"}
+    shared = TERM_KEYS | (WORKER_KEYS if reward.isolated else frozenset())
+    own = {key: value[key] for key in value if key not in shared}
     try:
         options = check(reward.options, own, where=str(name), file=PARAMS_FILE)
     except ParamsError as error:
         raise ValueError(error.what) from error  # the error around it names the file and the fix
-    weight = {"weight": value["weight"]} if "weight" in value else {}
-    return Term.model_validate({"reward": reward, "options": options, **weight})
+    return Term.model_validate({"reward": reward, "options": options, **{k: value[k] for k in value if k in shared}})
 
 
 Rewards = Annotated[dict[str, Term], BeforeValidator(_terms)]
@@ -76,11 +79,6 @@ Rewards = Annotated[dict[str, Term], BeforeValidator(_terms)]
 
 USUAL: Any = {"correct": 1.0, "format": 0.2}
 """What runs learn from where params.yaml says nothing."""
-
-
-def weights(terms: Mapping[str, Term]) -> dict[str, float]:
-    """The terms that count, and by how much."""
-    return {name: term.weight for name, term in terms.items() if term.weight}
 
 
 def need_a_weight(terms: Mapping[str, Term]) -> Mapping[str, Term]:
@@ -92,8 +90,15 @@ def need_a_weight(terms: Mapping[str, Term]) -> Mapping[str, Term]:
 
 def need_reward_model(terms: Mapping[str, Term], reward_model: str) -> None:
     """Refuse a reward model without the reward that reads it, and the other way round."""
-    if (LEARNED in terms) != (reward_model != NONE):
+    if (LEARNED in _all_names(terms)) != (reward_model != NONE):
         raise ValueError(
             f"reward_model = {reward_model}, reward = {', '.join(terms)}: a reward model is named where the reward "
             f"`{LEARNED}` is, and only there. Add it to reward, or set reward_model: {NONE}"
         )
+
+
+def _all_names(terms: Mapping[str, Term]) -> Iterator[str]:
+    """The names of rewards, and of those that they are made of."""
+    for name, term in terms.items():
+        yield name
+        yield from _all_names(getattr(term.options, "of", {}))

@@ -87,7 +87,7 @@ class RewardModel:
 
 
 def _judge(_: NoOptions, context: Context) -> Judge:
-    if context.reward_model is None or context.text is None:
+    if context.reward_model is None or context.text is None or context.device is None:
         raise ValueError("the reward `model` has no reward model")
     return RewardModel(context.reward_model, context.device, context.text)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from posttrain.rollout import FAILED
 from posttrain.tables.columns import (
     COLUMNS,
     CONTENT,
@@ -32,7 +33,7 @@ _LOGP_TOLERANCE: Final = 1e-4
 def schema_of(kind: Kind) -> pa.DataFrameSchema:
     """The schema of a table: its columns in their order, optional ones last, with the rules of each."""
     optional = OPTIONAL.get(kind, {})
-    nullable = ROLLOUT_TEXT if kind == "rollouts" else TOOL_USE
+    nullable = (*ROLLOUT_TEXT, "reward") if kind == "rollouts" else TOOL_USE
     columns = {
         name: pa.Column(dtype, checks=_rules(kind, name), required=name not in optional, nullable=name in nullable)
         for name, dtype in (COLUMNS[kind] | optional).items()
@@ -84,10 +85,6 @@ def _one_of(name: str, known: tuple[str, ...]) -> pa.Check:
 
 def _nonblank(name: str) -> pa.Check:
     return _rule("must not be blank", "fill it in or drop the row", pl.col(name).str.strip_chars() != "")
-
-
-def _finite(name: str) -> pa.Check:
-    return _rule("must be finite", "fix the reward that returned it", pl.col(name).is_finite())
 
 
 def _text_rules(name: str) -> list[pa.Check]:
@@ -238,7 +235,13 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("rollouts", "completion_ids"): _completion_id_rules(),
     ("rollouts", "mask"): _mask_rules(),
     ("rollouts", "logps"): _logp_rules(),
-    ("rollouts", "reward"): [_finite("reward")],
+    ("rollouts", "reward"): [
+        _rule(
+            "must be finite, or missing where the status is a failure",
+            "fix the reward that returned it",
+            pl.col("reward").is_finite().fill_null(pl.col("status").is_in(sorted(FAILED))),
+        )
+    ],
     ("rollouts", "length"): [_rule("must be at least 1", "evaluate it again", pl.col("length") > 0)],
     ("rollouts", "logp"): [_rule("must be finite", "evaluate it again", pl.col("logp").is_finite())],
 }

@@ -16,7 +16,7 @@ from posttrain.algorithms.advantages import (
     return_to_go,
     whiten,
 )
-from posttrain.rewards.reward import soft_overlong
+from posttrain.rewards.overlong import soft_overlong
 
 
 def t(*numbers: float) -> Tensor:

@@ -13,7 +13,8 @@ import torch
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.logp import Head
 from posttrain.models.store import load_tokenizer, new_model, save_model
-from posttrain.rewards.reward import Context, Judge, Reward, RewardSum, Term
+from posttrain.rewards.reward import Context, Judge, Reward, Term
+from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import torch
 from ruamel.yaml import YAML
 
 from posttrain.errors import DataError, ParamsError, RewardError
@@ -19,7 +18,9 @@ from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.params import Params, check
 from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number
-from posttrain.rewards.reward import Context, Reward, RewardSum, Term, check_readable, judged_prompts
+from posttrain.rewards.readable import check_readable, judged_prompts
+from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score, Status
 from posttrain.sampling.annotator import _prefers
 from tests.library.models import function_reward, rollout_of
@@ -177,19 +178,21 @@ def test_wrong_settings_of_a_reward_are_refused(setting: dict[str, Any], said: s
     assert said in str(caught.value)
 
 
-def test_a_failed_score_is_never_zero() -> None:
-    def reward(score: Any) -> RewardSum:
-        return function_reward(lambda rollouts: [score(one) for one in rollouts])
+def test_a_failed_score_has_a_status_and_a_reason() -> None:
+    def score(value: Any) -> Score:
+        return (
+            function_reward(lambda rollouts: [value(one) for one in rollouts]).score([rollout_of("7")])[0].scores["few"]
+        )
 
-    for score, said in (
-        (lambda one: 1 / 0, "it raised ZeroDivisionError"),
-        (lambda one: float("nan"), "not finite"),
-        (lambda one: Score(0.0, "timeout", "10 s"), "timeout: 10 s"),
-        (lambda one: Score(1.0, "infrastructure", "no server"), "infrastructure: no server"),
-        (lambda one: Score(1.0, "infrastucture"), "status 'infrastucture' is unknown"),
+    for value, status, reason in (
+        (lambda one: 1 / 0, "error", "it raised ZeroDivisionError"),
+        (lambda one: float("nan"), "error", "not finite"),
+        (lambda one: Score(0.0, "timeout", "10 s"), "timeout", "10 s"),
+        (lambda one: Score(1.0, "infrastructure", "no server"), "infrastructure", "no server"),
+        (lambda one: Score(1.0, "infrastucture"), "error", "status 'infrastucture' is unknown"),
     ):
-        with pytest.raises(RewardError, match=said):
-            reward(score).score([rollout_of("7")])
+        found = score(value)
+        assert found.status == status and reason in found.reason
     with pytest.raises(RewardError, match="0 scores for 1 rollouts"):
         function_reward(lambda rollouts: []).score([rollout_of("7")])
 
@@ -236,25 +239,6 @@ def test_a_reward_of_the_users_own_by_import_path(tmp_path: Path, monkeypatch: p
     sys.modules.pop("own_rewards")
 
 
-def test_a_run_that_cannot_learn_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = RewardMonitor("online.runs.grpo", terms(correct=1.0), compares=True)
-    for number in range(6):
-        watch.round([torch.zeros(4), torch.zeros(4)])
-        assert ("in the last 5 rounds" in capsys.readouterr().err) == (number == 4), "once for each time it happens"
-    resumed = RewardMonitor("online.runs.grpo", terms(correct=1.0), compares=True)
-    resumed.load(watch.tensor())
-    resumed.close()
-    told = capsys.readouterr().err
-    assert "online.runs.grpo: in 100% of all 12 groups" in told and "mean reward 0" in told
-    for knob in ("reward", "temperature", "group_size", "prompts"):
-        assert knob in told
-    for _ in range(12):
-        resumed.round([torch.tensor([0.0, 1.0]), torch.ones(2)])
-    resumed.close()
-    RewardMonitor("online.runs.reinforce", terms(correct=1.0), compares=False).close()
-    assert capsys.readouterr().err == "", "groups that differ have a gradient"
-
-
 def test_the_first_completions_of_a_run_must_be_readable() -> None:
     def watch() -> RewardMonitor:
         return RewardMonitor("online.runs.grpo", terms(correct=1.0, format=0.2), compares=True)
@@ -295,7 +279,8 @@ def test_the_rewards_of_the_documentation_judge(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "custom").mkdir()
     (tmp_path / "custom/my_rewards.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
-    setting = YAML(typ="safe").load(re.findall(r"```yaml\n(reward:.*?)```", PAGE, re.DOTALL)[0])
+    blocks = re.findall(r"```yaml\n(reward:.*?)```", PAGE, re.DOTALL)
+    (setting,) = [YAML(typ="safe").load(one) for one in blocks if "unlike_the_others" in one]
     judged = RewardSum(check(Settings, setting, where="x").reward, Context(Runtime(DeviceParams()), "test"))
     prompt = Prompt("p", [], [], info={"keys": ["name", "age"]})
     texts = ['{"name": "Ann", "age": 7}', '{"name": "Ann"}', "Ann is 7", "Ann is 7"]

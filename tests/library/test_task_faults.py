@@ -13,7 +13,8 @@ from posttrain.errors import DataError
 from posttrain.evaluate.metrics import evaluation_metrics
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params import read_yaml
-from posttrain.rewards.reward import Context, Reward, RewardSum, Term
+from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rewards.score import RewardSum
 from posttrain.tasks.task import load_task, task_tables
 from tests.library.models import rollout_of
 

@@ -14,7 +14,8 @@ from pydantic import TypeAdapter
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.rewards.catalog import Rewards
-from posttrain.rewards.reward import Context, RewardSum
+from posttrain.rewards.reward import Context
+from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tables.store import check_disjoint, check_table
 from posttrain.tasks.arithmetic.problems import Range, draw_product, draw_sequence, draw_story, draw_sum

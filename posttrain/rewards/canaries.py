@@ -1,0 +1,50 @@
+"""Canaries: before a run starts, completions that are known to be right or wrong go through its rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from posttrain.errors import RewardError
+from posttrain.rewards.score import RewardSum
+from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.tasks.task import load_task
+
+SHOWN = 3
+"""Examples in the error."""
+
+
+def check_canaries(reward: RewardSum, prompts: Sequence[Prompt], where: str) -> None:
+    """Refuse a reward that scores a right completion below 1, or a wrong one above 0."""
+    for name in reward.terms:
+        faults = [
+            f"{'a right' if right else 'a wrong'} completion of prompt {rollout.prompt.id} scores {score.value:g}"
+            f"{_status(score)}: {rollout.text!r:.100}"
+            for rollout, right, score in _scored(reward, name, prompts)
+            if score.status not in ("ok", "unparseable") or (score.value < 1 if right else score.value > 0)
+        ]
+        if faults:
+            what = f"{len(faults)} completions whose score is known are scored wrong. {'; '.join(faults[:SHOWN])}"
+            fix = "Correct the answers of these prompts, or the options of the reward (docs/rewards.md#canaries)"
+            raise RewardError(what=what, where=f"{where}.reward.{name}", fix=fix)
+
+
+def _scored(reward: RewardSum, name: str, prompts: Sequence[Prompt]) -> Iterator[tuple[Rollout, bool, Score]]:
+    """Known completions, whether they are right, and their scores through the path of the run."""
+    for prompt in prompts:
+        term = reward.terms[name]
+        examples = term.reward.examples(prompt, term.options_for(load_task(prompt.task).reward_options.get(name, {})))
+        rollouts = [_rollout(prompt, text) for text in (*examples.right, *examples.wrong)]
+        rights = [True] * len(examples.right) + [False] * len(examples.wrong)
+        if rollouts:
+            yield from zip(rollouts, rights, reward.scores(name, prompt.task, rollouts), strict=True)
+
+
+def _rollout(prompt: Prompt, text: str) -> Rollout:
+    """A completion that no model wrote."""
+    return Rollout(
+        prompt, 0, TokenRow(prompt.ids, []), [], text, "stop", ({"role": "assistant", "content": text},), "canary"
+    )
+
+
+def _status(score: Score) -> str:
+    return "" if score.status == "ok" else f" ({score.status}: {score.reason})"

@@ -1,0 +1,115 @@
+"""Rewards made of other rewards: a cascade, and milestones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field, model_validator
+
+from posttrain.params import Params
+from posttrain.rewards.catalog import Rewards
+from posttrain.rewards.readable import why_unjudged
+from posttrain.rewards.reward import Context, Examples, Judge, Reward
+from posttrain.rewards.score import RewardSum
+from posttrain.rollout import FAILED, Prompt, Rollout, Score
+
+
+class CascadeOptions(Params):
+    """Rewards of which the next one scores what the one before it could not."""
+
+    of: Rewards = Field(min_length=2, description="rewards in their order, as in `reward`")
+    unsure: dict[str, list[float]] = Field(
+        default_factory=dict, description="reward -> [low, high]: a score between them goes on to the next reward"
+    )
+
+    @model_validator(mode="after")
+    def _bands(self) -> CascadeOptions:
+        for name, band in self.unsure.items():
+            if name not in list(self.of)[:-1]:
+                raise ValueError(f"unsure has '{name}', which is not in `of` or is the last there")
+            if len(band) != 2 or band[0] > band[1]:
+                raise ValueError(f"unsure.{name} = {band}: write two numbers in order, e.g. [-0.5, 0.5]")
+        return self
+
+
+class MilestoneOptions(Params):
+    """Rewards that a completion reaches one after the other."""
+
+    of: Rewards = Field(min_length=2, description="rewards in their order, as in `reward`; one is reached at score 1")
+    credits: list[float] | None = Field(
+        None, min_length=2, description="what each is worth; null: all the same, 1 in sum"
+    )
+    in_order: bool = Field(True, description="whether one counts only if all before it are reached")
+
+    @model_validator(mode="after")
+    def _a_credit_each(self) -> MilestoneOptions:
+        if self.credits is not None and len(self.credits) != len(self.of):
+            raise ValueError(f"credits has {len(self.credits)} numbers for {len(self.of)} rewards. Give one for each")
+        return self
+
+
+def _parts(options: CascadeOptions | MilestoneOptions, context: Context) -> dict[str, RewardSum]:
+    """Each reward by itself."""
+    return {name: RewardSum({name: term}, context) for name, term in options.of.items()}
+
+
+def _cascade(options: CascadeOptions, context: Context) -> Judge:
+    parts = _parts(options, context)
+
+    def judge(rollouts: Sequence[Rollout]) -> list[Score]:
+        scores: list[Score] = [Score(0.0)] * len(rollouts)
+        left = list(range(len(rollouts)))
+        for name, part in parts.items():
+            low, high = options.unsure.get(name, (1.0, 0.0))
+            for place, one in zip(left, part.score([rollouts[place] for place in left]), strict=True):
+                scores[place] = one.scores[name]
+            left = [i for i in left if scores[i].status == "unparseable" or low <= scores[i].value <= high]
+        return scores
+
+    return judge
+
+
+def _milestones(options: MilestoneOptions, context: Context) -> Judge:
+    parts = _parts(options, context)
+    worth = options.credits or [1 / len(parts)] * len(parts)
+
+    def judge(rollouts: Sequence[Rollout]) -> list[Score]:
+        columns = [[one.scores[name] for one in part.score(rollouts)] for name, part in parts.items()]
+        return [_credit(row, worth, in_order=options.in_order) for row in zip(*columns, strict=True)]
+
+    return judge
+
+
+def _credit(scores: Sequence[Score], worth: Sequence[float], *, in_order: bool) -> Score:
+    """The credit of the milestones that are reached; a failed score before the end leaves it unknown."""
+    value = 0.0
+    for score, credit in zip(scores, worth, strict=True):
+        if score.status in FAILED:
+            return score
+        if score.value >= 1:
+            value += credit
+        elif in_order:
+            break
+    unread = all(score.status == "unparseable" for score in scores)
+    return Score(value, "unparseable", scores[0].reason) if unread else Score(value)
+
+
+def _unjudged_by_all(prompt: Prompt, options: CascadeOptions) -> str | None:
+    reasons = [why_unjudged(name, term, prompt) for name, term in options.of.items()]
+    return reasons[0] if all(reasons) else None
+
+
+def _unjudged_by_one(prompt: Prompt, options: MilestoneOptions) -> str | None:
+    return next((why for name, term in options.of.items() if (why := why_unjudged(name, term, prompt))), None)
+
+
+def _first_examples(prompt: Prompt, options: CascadeOptions) -> Examples:
+    """Those of the first reward, which comes first for every completion."""
+    term = next(iter(options.of.values()))
+    return term.reward.examples(prompt, term.options)
+
+
+REWARDS = {
+    "cascade": Reward(_cascade, CascadeOptions, _unjudged_by_all, examples=_first_examples),
+    "milestones": Reward(_milestones, MilestoneOptions, _unjudged_by_one),
+}

@@ -1,0 +1,66 @@
+"""Rollouts that a reward could not score leave the batch; a run with too many of them ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from posttrain.errors import RewardError
+from posttrain.rewards.score import RewardSum
+from posttrain.rollout import Rollout
+
+MAX_FAILED = 0.1
+"""Largest fraction of rollouts that a reward may fail to score, where params.yaml says nothing."""
+MEMORY = 256
+"""About so many of the last rollouts count."""
+LEAST = 32
+"""With fewer rollouts a run ends only if all of them failed."""
+
+
+T = TypeVar("T")
+
+
+class FailureLimit:
+    """Takes out the rollouts that could not be scored, and ends a run where their fraction passes the limit."""
+
+    def __init__(self, reward: RewardSum, most: float, where: str) -> None:
+        self._reward, self._most, self._where = reward, most, where
+        self.failed, self.total = 0.0, 0.0
+
+    def check(self, rollouts: Sequence[Rollout]) -> list[int]:
+        """The places of the rollouts that every part could score."""
+        failures = [self._reward.failure(one) for one in rollouts]
+        kept = [place for place, failed in enumerate(failures) if not failed]
+        lost, count = len(rollouts) - len(kept), len(rollouts)
+        fade = min(1.0, max(MEMORY - count, 0) / self.total) if self.total else 1.0
+        self.failed, self.total = self.failed * fade + lost, self.total * fade + count
+        first = next(((one, *failed) for one, failed in zip(rollouts, failures, strict=True) if failed), None)
+        if first is None:
+            return kept
+        rollout, name, score = first
+        what = f"{lost} of {count} completions could not be scored, the first by reward '{name}' ({score.status}: "
+        what += f"{score.reason}; prompt {rollout.prompt.id}, completion {rollout.text[:80]!r})"
+        if not kept or (self.total >= LEAST and self.failed > self._most * self.total):
+            what += f". {self.failed / self.total:.0%} of the last {self.total:.0f} are more than max_failed = "
+            fix = "Fix the reward, or raise max_failed. A failed score never counts as 0 (docs/rewards.md)"
+            raise RewardError(what=f"{what}{self._most:g}", where=self._where, fix=fix)
+        print(f"{self._where}: {what}. They are left out", file=sys.stderr)
+        return kept
+
+    def complete(self, prompts: Sequence[T], rollouts: Sequence[Rollout]) -> tuple[list[T], list[Rollout]]:
+        """The prompts all of whose rollouts were scored, and those rollouts."""
+        size, kept = len(rollouts) // len(prompts), set(self.check(rollouts))
+        whole = [i for i in range(len(prompts)) if kept.issuperset(range(i * size, (i + 1) * size))]
+        return [prompts[i] for i in whole], [one for i in whole for one in rollouts[i * size : (i + 1) * size]]
+
+    def tensor(self) -> Tensor:
+        """The counts as a tensor, for a checkpoint."""
+        return torch.tensor([self.failed, self.total], dtype=torch.float64)
+
+    def load(self, saved: Tensor) -> None:
+        """Restore the counts from `tensor`."""
+        self.failed, self.total = saved.tolist()

@@ -1,0 +1,65 @@
+"""Checks that the rewards of a run can judge its prompts, and its first completions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from posttrain.errors import DataError
+from posttrain.rewards.reward import Term, weights
+from posttrain.rollout import Prompt, Rollout
+from posttrain.tasks.task import load_task
+
+
+def judged_prompts(terms: Mapping[str, Term], prompts: Sequence[Prompt], where: str) -> list[Prompt]:
+    """The prompts that a reward can judge by more than their form; a line says how many are left out."""
+    counted = {name: terms[name] for name in weights(terms)} or dict(terms)
+    judging = [name for name, term in counted.items() if term.outcome] or list(counted)
+    unjudged: dict[str, list[tuple[Prompt, str]]] = {}
+    for name in judging:
+        unreadable = [(one, why) for one in prompts if (why := why_unjudged(name, counted[name], one)) is not None]
+        if unreadable:
+            unjudged[name] = unreadable
+    if not unjudged:
+        return list(prompts)
+    lost = set.intersection(*({one.id for one, _ in unjudged.get(name, [])} for name in judging))
+    name, unreadable = next(iter(unjudged.items()))
+    if len(lost) == len(prompts) and not any(one.answer.strip() for one in prompts):
+        what = f"reward '{name}' compares with the prompt's answer, and no prompt has one"
+        raise DataError(what=what, where=where, fix="Add answers, or use rewards without them, e.g. {model: 1.0}")
+    first, why = next(((one, why) for one, why in unreadable if one.answer.strip()), unreadable[0])
+    what = f"reward '{name}' cannot read {len(unreadable)} of {len(prompts)} answers, "
+    what += f"the first is {first.answer!r:.60} ({why}; prompt {first.id})"
+    if len(lost) == len(prompts):
+        fix = "Write answers that it can read, or remove the column and use another reward (docs/rewards.md)"
+        raise DataError(what=what, where=where, fix=fix)
+    rule = f"{len(lost)} prompts are left out" if lost else "only the other rewards judge them"
+    print(f"{where}: {what}: {rule}", file=sys.stderr)
+    return [one for one in prompts if one.id not in lost]
+
+
+def why_unjudged(name: str, term: Term, prompt: Prompt) -> str | None:
+    """Why a reward cannot judge the answers to a prompt; None: it can."""
+    options = term.options_for(load_task(prompt.task).reward_options.get(name, {}))
+    return term.reward.unjudged(prompt, options)
+
+
+def check_readable(
+    terms: Mapping[str, Term], rollouts: Sequence[Rollout], where: str, count: int | None = None
+) -> None:
+    """Refuse completions (`count` in all) that no reward can read; if only some rewards cannot, print which."""
+    counted = weights(terms)
+    unread = [name for name in counted if all(one.scores[name].status == "unparseable" for one in rollouts)]
+    if not rollouts or not unread:
+        return
+    named = " and ".join(f"'{name}'" for name in sorted(unread))
+    reason = rollouts[0].scores[unread[0]].reason
+    what = f"none of {count or len(rollouts)} completions can be read by {named}: {reason}; the first is "
+    what += f"{rollouts[0].text!r:.100}"
+    fix = "Train on demonstrations in this form (sft), or ask for it in the prompts (docs/rewards.md)"
+    cut = sum(one.truncated for one in rollouts)
+    if cut > len(rollouts) / 2:
+        fix = f"{cut} of {len(rollouts)} are truncated: raise sampling.max_tokens. {fix}"
+    if len(unread) == len(counted):
+        raise DataError(what=what, where=where, fix=fix)
+    print(f"{where}: {what}. {fix}", file=sys.stderr)

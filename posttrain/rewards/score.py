@@ -1,0 +1,116 @@
+"""The scores of rollouts under several rewards, and their sum."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from posttrain.errors import RewardError
+from posttrain.measure.phases import phase
+from posttrain.params import Params
+from posttrain.rewards.reward import Context, Judge, Term, guarded
+from posttrain.rewards.workers import Workers
+from posttrain.rollout import FAILED, Rollout, Score
+from posttrain.tasks.task import load_task
+
+
+class RewardSum:
+    """sum_k weight_k reward_k; each part scores every rollout, with the options of the rollout's task."""
+
+    def __init__(self, terms: Mapping[str, Term], context: Context) -> None:
+        self.terms, self._context = dict(terms), context
+        self._judges: dict[tuple[str, str], Judge] = {}
+
+    @phase("score")
+    def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """The rollouts with a score of each part."""
+        scores_of: list[dict[str, Score]] = [{} for _ in rollouts]
+        for name in self.terms:
+            for task, places in _by_task(rollouts).items():
+                mine = [rollouts[place] for place in places]
+                for place, score in zip(places, self.scores(name, task, mine), strict=True):
+                    scores_of[place][name] = score
+        return [replace(one, scores=scores) for one, scores in zip(rollouts, scores_of, strict=True)]
+
+    def failure(self, rollout: Rollout) -> tuple[str, Score] | None:
+        """The first part that is needed and could not score the rollout, with its score."""
+        needed = (name for name, term in self.terms.items() if term.counted or term.gate)
+        return next(((name, rollout.scores[name]) for name in needed if rollout.scores[name].status in FAILED), None)
+
+    def total(self, rollout: Rollout) -> float:
+        """The weighted sum of a rollout's scores, at most 0 where a gate is closed; never of a failed score."""
+        if failed := self.failure(rollout):
+            raise ValueError(f"prompt {rollout.prompt.id}: reward '{failed[0]}' has status {failed[1].status}")
+        value = sum(term.counted * rollout.scores[name].value for name, term in self.terms.items() if term.counted)
+        return min(value, 0.0) if self._closed(rollout) else value
+
+    def totals(self, rollouts: Sequence[Rollout]) -> list[float]:
+        """The sums of the rollouts of a round, in which parts may be normalised."""
+        wanted = [name for name, term in self.terms.items() if term.normalise]
+        if not wanted:
+            return [self.total(one) for one in rollouts]
+        columns = {name: z_scores([one.scores[name].value for one in rollouts]) for name in wanted}
+        return [
+            self.total(replace(one, scores={**one.scores, **{name: Score(columns[name][place]) for name in wanted}}))
+            for place, one in enumerate(rollouts)
+        ]
+
+    def outcome(self, rollout: Rollout) -> float:
+        """The sum of the parts that judge the outcome; of all parts if none does."""
+        outcome = {name: term.counted for name, term in self.terms.items() if term.outcome}
+        if not outcome:
+            return self.total(rollout)
+        value = sum(weight * rollout.scores[name].value for name, weight in outcome.items())
+        return min(value, 0.0) if self._closed(rollout) else value
+
+    def means(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """The mean of each part over the rollouts that it could score."""
+        found: dict[str, float] = {}
+        for name in self.terms:
+            values = [one.scores[name].value for one in rollouts if one.scores[name].status not in FAILED]
+            found[name] = sum(values) / len(values) if values else math.nan
+        return found
+
+    def scores(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
+        """The scores of one part for rollouts of one task."""
+        judge = self._judge(name, task)
+        scores = guarded(lambda: judge(rollouts), len(rollouts))
+        if len(scores) != len(rollouts):
+            what = f"it gave {len(scores)} scores for {len(rollouts)} rollouts"
+            raise RewardError(what=what, where=f"reward '{name}'", fix="Return one score for each rollout")
+        return scores
+
+    def _closed(self, rollout: Rollout) -> bool:
+        """Whether a gate is closed."""
+        return any(term.gate and rollout.scores[name].value <= 0 for name, term in self.terms.items())
+
+    def _judge(self, name: str, task: str) -> Judge:
+        term = self.terms[name]
+        options = term.options_for(load_task(task).reward_options.get(name, {}))
+        key = name, options.model_dump_json()
+        if key not in self._judges:
+            self._judges[key] = make_judge(name, term, options, self._context)
+        return self._judges[key]
+
+
+def make_judge(name: str, term: Term, options: Params, context: Context) -> Judge:
+    """What scores rollouts with these options, in worker processes if the reward asks for them."""
+    if term.reward.isolated:
+        return Workers(name, term, options, context.where)
+    return term.reward.judge(options, context)
+
+
+def z_scores(values: Sequence[float]) -> list[float]:
+    """(x - mean) / standard deviation; 0 where all are equal."""
+    mean, deviation = statistics.fmean(values), statistics.pstdev(values)
+    return [(value - mean) / deviation if deviation > 0 else 0.0 for value in values]
+
+
+def _by_task(rollouts: Sequence[Rollout]) -> dict[str, list[int]]:
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, one in enumerate(rollouts):
+        places[one.prompt.task].append(place)
+    return places

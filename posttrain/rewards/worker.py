@@ -1,0 +1,134 @@
+"""A process that scores rollouts with one reward: `python -m posttrain.rewards.worker`.
+
+It reads lines of JSON: first the reward with its options, then rollouts. Each line gets a line of scores. What the
+reward prints goes to stderr. It ends with its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import inspect
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from posttrain.errors import PosttrainError
+from posttrain.params import PARAMS_FILE, check
+from posttrain.rewards.reward import Each, as_score, guarded, raised, score_one
+from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    requests, answers = _private_pipes()
+    setup = json.loads(requests.readline())
+    try:
+        score = _scorer(setup)
+    except PosttrainError as error:
+        _write(answers, {"error": [type(error).__name__, error.what, error.where, error.fix]})
+        return
+    _write(answers, {"ready": True})
+    for line in requests:
+        scores = score([rollout_from(one) for one in json.loads(line)])
+        _write(answers, {"scores": [[one.value, one.status, one.reason] for one in scores]})
+
+
+def _scorer(setup: Mapping[str, Any]) -> Any:
+    """What scores rollouts with the reward that the parent names."""
+    from posttrain.rewards.catalog import reward_named
+    from posttrain.rewards.reward import Context
+
+    name, where = setup["name"], setup["where"]
+    reward = reward_named(name, where)
+    options = check(reward.options, setup["options"], where=name, file=PARAMS_FILE)
+    each = reward.each
+    if each is not None and inspect.iscoroutinefunction(each):
+        seconds, most = setup["timeout"], setup["concurrency"]
+        return lambda rollouts: asyncio.run(_concurrently(each, rollouts, options, seconds, most))
+    if each is not None:
+        return lambda rollouts: [score_one(each, one, options) for one in rollouts]
+    judge = reward.judge(options, Context(None, where))
+
+    def score(rollouts: Sequence[Rollout]) -> list[Score]:
+        return guarded(lambda: _finished(judge(rollouts)), len(rollouts))
+
+    return score
+
+
+def _finished(returned: Any) -> Any:
+    """What an `async` function of all rollouts returns in the end."""
+    return asyncio.run(returned) if inspect.iscoroutine(returned) else returned
+
+
+async def _concurrently(
+    each: Each, rollouts: Sequence[Rollout], options: Any, seconds: float, most: int
+) -> list[Score]:
+    """The scores of an `async` function, so many at a time, each with its own time limit."""
+    free = asyncio.Semaphore(most)
+
+    async def one(rollout: Rollout) -> Score:
+        async with free:
+            try:
+                returned: Any = each(rollout, options)
+                return as_score(await asyncio.wait_for(returned, seconds))
+            except TimeoutError:
+                return Score(0.0, "timeout", f"it took longer than {seconds:g} s")
+            except Exception as error:  # noqa: BLE001  whatever the function raises: it is no score
+                return raised(error)
+
+    return list(await asyncio.gather(*map(one, rollouts)))
+
+
+def rollout_to(rollout: Rollout) -> dict[str, Any]:
+    """A rollout as plain data, without its scores."""
+    prompt, row = rollout.prompt, rollout.row
+    return {
+        "prompt": {
+            "id": prompt.id,
+            "messages": [dict(turn) for turn in prompt.messages],
+            "ids": list(prompt.ids),
+            "answer": prompt.answer,
+            "info": dict(prompt.info),
+            "task": prompt.task,
+            "problem": prompt.problem,
+        },
+        "sample": rollout.sample,
+        "row": [list(row.prompt), list(row.rest), None if row.mask is None else list(row.mask)],
+        "logps": list(rollout.logps),
+        "text": rollout.text,
+        "finish": rollout.finish,
+        "turns": [dict(turn) for turn in rollout.turns],
+        "version": rollout.version,
+    }
+
+
+def rollout_from(plain: Mapping[str, Any]) -> Rollout:
+    """The rollout of `rollout_to`."""
+    return Rollout(**{**plain, "prompt": Prompt(**plain["prompt"]), "row": TokenRow(*plain["row"])})
+
+
+def _private_pipes() -> tuple[TextIO, TextIO]:
+    """stdin and stdout under other numbers; the reward gets an empty stdin, and its output goes to stderr."""
+    requests, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.dup2(2, 1)
+    return requests, answers
+
+
+def _write(answers: TextIO, answer: Mapping[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""A score that failed leaves the batch and the metrics, never counts as 0, and too many end the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from posttrain.errors import RewardError
+from posttrain.evaluate.metrics import evaluation_metrics, rollouts_table
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rewards.score import RewardSum
+from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.tables.columns import with_ids
+from posttrain.tables.store import check_table
+from tests.library.models import rollout_of
+
+FAILED = Score(1.0, "infrastructure", "no server")
+
+
+def reward_of(score: Callable[[Rollout], Score | float], **terms: Any) -> RewardSum:
+    """A reward `one` with these scores."""
+    reward: Reward[Any] = Reward(lambda options, context: lambda rollouts: [score(one) for one in rollouts])
+    return RewardSum({"one": Term(reward=reward, **terms)}, Context(Runtime(DeviceParams()), "test"))
+
+
+def by_text(rollout: Rollout) -> Score | float:
+    return FAILED if rollout.text == "down" else float(rollout.text)
+
+
+def limit(reward: RewardSum, most: float = 0.1) -> FailureLimit:
+    return FailureLimit(reward, most, "online.runs.a")
+
+
+def test_a_failed_score_has_no_sum() -> None:
+    reward = reward_of(by_text)
+    fine, down = reward.score([rollout_of("1"), rollout_of("down")])
+    assert reward.failure(fine) is None and reward.failure(down) == ("one", FAILED)
+    assert reward.total(fine) == 1.0 and reward.means([fine, down]) == {"one": 1.0}
+    with pytest.raises(ValueError, match="status infrastructure"):
+        reward.total(down)
+
+
+def test_a_reward_that_only_measures_may_fail() -> None:
+    reward = reward_of(by_text, weight=0.0)
+    (down,) = reward.score([rollout_of("down")])
+    assert reward.failure(down) is None and reward.total(down) == 0.0
+
+
+def test_a_few_failures_are_left_out_aloud(capsys: pytest.CaptureFixture[str]) -> None:
+    reward = reward_of(by_text)
+    texts = ["1"] * 19 + ["down"] + ["0"] * 20
+    assert limit(reward).check(reward.score([rollout_of(text) for text in texts])) == [*range(19), *range(20, 40)]
+    printed = capsys.readouterr().err
+    for part in ("online.runs.a: 1 of 40 completions", "'one' (infrastructure: no server; prompt p0", "left out"):
+        assert part in printed
+
+
+@pytest.mark.parametrize(("texts", "ends"), [(["down"] * 4 + ["1"] * 36, False), (["down"] * 5 + ["1"] * 35, True)])
+def test_a_run_ends_where_failures_pass_the_limit(texts: Sequence[str], ends: bool) -> None:
+    reward = reward_of(by_text)
+    rollouts = reward.score([rollout_of(text) for text in texts])
+    if ends:
+        with pytest.raises(RewardError, match=r"12% of the last 40 are more than max_failed = 0\.1\. Fix the reward"):
+            limit(reward).check(rollouts)
+    else:
+        assert len(limit(reward).check(rollouts)) == 36
+
+
+def test_small_rounds_are_counted_together() -> None:
+    reward = reward_of(by_text)
+    counted = limit(reward, 0.095)
+    fine, half = (reward.score([rollout_of(text) for text in texts]) for texts in ("1111", ("1", "down", "1", "1")))
+    for _ in range(12):
+        counted.check(fine)
+    for _ in range(5):
+        counted.check(half)  # 5 of 68
+    resumed = limit(reward, 0.095)
+    resumed.load(counted.tensor())
+    resumed.check(half)  # 6 of 72
+    resumed.check(half)  # 7 of 76
+    with pytest.raises(RewardError, match="10% of the last 80 are more than max_failed"):
+        resumed.check(half)
+    with pytest.raises(RewardError, match="4 of 4 completions"):
+        limit(reward, 1.0).check(reward.score([rollout_of("down")] * 4))
+
+
+def test_old_failures_are_forgotten() -> None:
+    reward = reward_of(by_text)
+    counted = limit(reward)
+    mixed, fine = (
+        reward.score([rollout_of(text) for text in texts]) for texts in (["down"] * 4 + ["1"] * 60, "1" * 64)
+    )
+    counted.check(mixed)
+    for _ in range(20):
+        counted.check(fine)
+    assert counted.failed < 0.1 and counted.total == pytest.approx(256)
+
+
+def sampled(*texts: str, greedy: str = "1") -> tuple[list[Rollout], list[Rollout]]:
+    """Four samples of each of two prompts, and a greedy one of each."""
+    prompts = [Prompt(f"p{i}", [{"role": "user", "content": "?"}], [1], "1", problem=f"p{i}") for i in range(2)]
+    rollouts = [replace(rollout_of(text), prompt=prompts[i // 4], sample=i % 4) for i, text in enumerate(texts)]
+    return rollouts, [replace(rollout_of(greedy), prompt=one) for one in prompts]
+
+
+def test_an_evaluation_leaves_failures_out_of_every_mean() -> None:
+    reward = reward_of(by_text)
+    drawn, greedy = (reward.score(part) for part in sampled("1", "1", "0", "0", "1", "down", "down", "down"))
+    metrics = evaluation_metrics(reward, drawn, greedy, 0)
+    assert metrics["score"] == metrics["pass_at_1"] == pytest.approx((0.5 + 1.0) / 2)
+    assert metrics["failed"] == pytest.approx(3 / 8) and metrics["parsed"] == 1.0
+    table = with_ids(rollouts_table("a", reward, drawn, greedy=False), "rollouts")
+    assert table["reward"].to_list() == [1, 1, 0, 0, 1, None, None, None]
+    assert table["status"].to_list()[-1] == "infrastructure"
+    check_table(table, "rollouts", "results/a/rollouts.parquet")
+    clean, greedy = (reward.score(part) for part in sampled("1", "1", "0", "0", "1", "1", "1", "1"))
+    assert "failed" not in evaluation_metrics(reward, clean, greedy, 0)
+
+
+def test_samples_of_a_prompt_with_a_failure_make_no_table() -> None:
+    reward = reward_of(by_text)
+    drawn = reward.score([rollout_of(text) for text in ("1", "0", "1", "down", "0", "1")])
+    rows, rollouts = limit(reward, 0.5).complete(["a", "b", "c"], drawn)
+    assert rows == ["a", "c"] and [one.text for one in rollouts] == ["1", "0", "0", "1"]
+
+
+def test_a_group_without_its_failures_has_the_advantage_of_a_smaller_group() -> None:
+    from posttrain.algorithms.advantages import group_centred, group_zscore, leave_one_out
+
+    rewards, group = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0]), torch.tensor([0, 0, 0, 1, 1])
+    for advantage in (group_centred, group_zscore, leave_one_out):
+        alone = torch.cat([advantage(rewards[:3], group[:3]), advantage(rewards[3:], group[3:])])
+        assert torch.equal(advantage(rewards, group), alone)

@@ -1,0 +1,209 @@
+"""Rewards in worker processes: a call that hangs, crashes or raises fails alone, and no process outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posttrain.errors import ParamsError
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.params import Params, check
+from posttrain.rewards.catalog import Rewards
+from posttrain.rewards.reward import Context
+from posttrain.rewards.score import RewardSum
+from posttrain.rewards.worker import rollout_from, rollout_to
+from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from tests.library.models import rollout_of
+
+OWN = '''
+import asyncio, os, signal, sys, time
+from pydantic import Field
+from posttrain.params import Params
+from posttrain.rewards.reward import rule
+from posttrain.rollout import Score
+
+@rule()
+def faulty(rollout, options):
+    """Does what the completion says."""
+    print("printed", rollout.text)
+    if rollout.text == "hang":
+        while True: pass
+    if rollout.text == "sleep":
+        time.sleep(60)
+    if rollout.text == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if rollout.text == "exit":
+        os._exit(0)
+    if rollout.text == "raise":
+        raise KeyError("no such key")
+    if rollout.text == "nan":
+        return float("nan")
+    if rollout.text == "none":
+        return None
+    if rollout.text == "abstain":
+        return Score(0.0, "unparseable", "it says so")
+    return len(rollout.text) + sys.stdin.readable() * 0
+
+@rule()
+async def slow(rollout, options):
+    await asyncio.sleep(0.2 if rollout.text == "ok" else 60)
+    return 1.0
+
+async def all_at_once(rollouts):
+    await asyncio.sleep(0)
+    return [float(len(rollouts))] * len(rollouts)
+
+def few(rollouts):
+    return [1.0]
+
+class Weight(Params):
+    most: int = Field(2, description="most")
+
+@rule(Weight)
+def with_options(rollout, options):
+    return float(options.most)
+
+started = os.getpid()
+
+@rule()
+def child(rollout, options):
+    """Starts a process that outlives the call, and hangs."""
+    import subprocess
+    subprocess.Popen(["sleep", "321"])
+    time.sleep(60)
+'''
+
+
+class Settings(Params):
+    """A section with rewards."""
+
+    reward: Rewards
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "custom").mkdir()
+    (tmp_path / "custom/faulty_rewards.py").write_text(OWN)
+    yield tmp_path
+    sys.modules.pop("faulty_rewards", None)
+
+
+def scores(name: str, *texts: str, **settings: Any) -> list[Score]:
+    """The scores of one of the rewards above."""
+    name = f"faulty_rewards:{name}"
+    terms = check(Settings, {"reward": {name: {"weight": 1.0, **settings}}}, where="online.runs.a").reward
+    judged = RewardSum(terms, Context(Runtime(DeviceParams()), "online.runs.a"))
+    return [one.scores[name] for one in judged.score([rollout_of(text) for text in texts])]
+
+
+def test_each_call_fails_alone(workspace: Path) -> None:
+    texts = "four", "raise", "hang", "abc", "crash", "nan", "none", "exit", "abstain", "sleep", "x"
+    found = scores("faulty", *texts, timeout=1.0)
+    ok, error, slow, dead = "ok", "error", "timeout", "infrastructure"
+    assert [one.status for one in found] == [ok, error, slow, ok, dead, error, error, dead, "unparseable", slow, ok]
+    assert [found[i].value for i in (0, 3, 10)] == [4.0, 3.0, 1.0]
+    assert "KeyError: 'no such key' (faulty_rewards.py line" in found[1].reason
+    assert found[2].reason == "it took longer than 1 s"
+    assert "killed by signal 11" in found[4].reason and "exit status 0" in found[7].reason
+
+
+def test_an_async_function_runs_several_calls_at_a_time(workspace: Path) -> None:
+    scores("slow", "ok")  # starts the processes of this reward, which is not what is timed
+    begun = time.monotonic()
+    found = scores("slow", *["ok"] * 40, "late", *["ok"] * 7, workers=1, concurrency=48, timeout=2.0)
+    assert [one.status for one in found] == ["ok"] * 40 + ["timeout"] + ["ok"] * 7
+    assert time.monotonic() - begun < 0.2 * 47, "one after the other they take longer than this"
+
+
+def test_a_function_of_all_rollouts_gets_them_all(workspace: Path) -> None:
+    assert [one.value for one in scores("all_at_once", "a", "b", "c")] == [3.0] * 3
+    assert {one.status for one in scores("few", "a")} == {"ok"}
+
+
+def test_options_reach_the_worker(workspace: Path) -> None:
+    assert scores("with_options", "a", most=7)[0].value == 7.0
+    with pytest.raises(ParamsError, match="timeout"):
+        scores("with_options", "a", timeout=0.0)
+
+
+def test_a_rollout_survives_the_way_to_a_worker() -> None:
+    prompt = Prompt("p", [{"role": "user", "content": "ü?"}], [1, 2], "7", {"keys": ["a", 1.5]}, "sums", "x")
+    turns = ({"role": "assistant", "content": "7"},)
+    one = Rollout(prompt, 3, TokenRow([1, 2], [3, 4], [True, False]), [-0.5], "7", "length", turns, "step 2")
+    back = rollout_from(rollout_to(one))
+    assert rollout_to(back) == rollout_to(one)
+    assert replace(back, turns=turns) == replace(one, prompt=back.prompt) and back.prompt == prompt
+
+
+def test_what_a_hanging_call_has_started_is_killed_too(workspace: Path) -> None:
+    assert scores("child", "a", timeout=1.0)[0].status == "timeout"
+    wait_for(lambda: not running("sleep 321"), 5.0)
+
+
+def test_no_worker_outlives_a_parent_that_is_killed(workspace: Path) -> None:
+    script = """
+from tests.rewards.test_workers import scores
+print("ready", flush=True)
+scores("faulty", "hang", timeout=60.0)
+"""
+    root = str(Path(__file__).parents[2])
+    env = {**os.environ, "PYTHONPATH": root}
+    parent = subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE)
+    assert parent.stdout is not None and parent.stdout.readline() == b"ready\n"
+    wait_for(lambda: len(children(parent.pid)) >= 1)
+    workers = children(parent.pid)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    wait_for(lambda: not any(alive(pid) for pid in workers))
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and (stat := read(folder / "stat")) and int(stat.rpartition(")")[2].split()[1]) == pid:
+            found.append(int(folder.name))
+    return found
+
+
+def running(command: str) -> bool:
+    """Whether a process has this command line."""
+    return any(
+        command in read(folder / "cmdline").replace("\0", " ")
+        for folder in Path("/proc").iterdir()
+        if folder.name.isdigit()
+    )
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1]
+
+
+def read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:  # the process has ended
+        return ""
+
+
+def wait_for(condition: Any, seconds: float = 30.0) -> None:
+    """Wait until it holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it does not hold in time"
+        time.sleep(0.05)
