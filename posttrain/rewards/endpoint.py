@@ -133,7 +133,7 @@ class Endpoint:
                     raise NoReply("infrastructure", f"{failed}; given up after {silent:.0f} s without any reply")
                 if number < self._params.retries:
                     await asyncio.sleep(wait)
-            raise NoReply("infrastructure", f"{failed}, {self._params.retries + 1} times")
+            raise NoReply("infrastructure", f"{failed} (tries: {self._params.retries + 1})")
 
     async def _turn(self) -> None:
         """Wait for the rate limit, and for as long as the endpoint has asked all to wait."""

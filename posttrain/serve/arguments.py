@@ -27,3 +27,7 @@ def add_serving(commands: Any, add: Callable[[Any, str, str, str], argparse.Argu
     judged.add_argument("judge", metavar="SETTINGS", help="the judge's place in params.yaml")
     label = "the reward of the rollouts that is the label; default: correct"
     judged.add_argument("--reward", default="correct", metavar="NAME", help=label)
+    most = "rows, drawn at random: each costs a request; default: 200"
+    judged.add_argument("--rows", type=int, default=200, metavar="N", help=most)
+    least = "verdicts of at least this count as right; default: 0.5"
+    judged.add_argument("--threshold", type=float, default=0.5, metavar="X", help=least)

@@ -14,9 +14,12 @@ from posttrain.errors import ParamsError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params import Params, check
 from posttrain.rewards.catalog import Rewards
+from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.judge import JudgeOptions, LanguageJudge
 from posttrain.rewards.judge_prompts import WHICH, YES_NO, number_form, read_verdict
-from posttrain.rewards.reward import Context, RewardSum, judged_prompts
+from posttrain.rewards.readable import judged_prompts
+from posttrain.rewards.reward import Context
+from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
 from tests.judge.conftest import Endpoint
 from tests.library.models import rollout_of
@@ -236,7 +239,7 @@ def test_a_fault_is_survived_once_and_is_infrastructure_when_it_stays(
     assert len(endpoint.log) == 2
     endpoint.does(then=fault)
     (failed,) = judge(said("x"))
-    assert failed.status == "infrastructure" and reason in failed.reason and "2 times" in failed.reason
+    assert failed.status == "infrastructure" and reason in failed.reason and "(tries: 2)" in failed.reason
     assert len(endpoint.log) == 2
 
 
@@ -244,7 +247,7 @@ def test_an_endpoint_that_is_not_there(endpoint: Endpoint) -> None:
     judge = LanguageJudge(JudgeOptions(url="http://127.0.0.1:9/v1", model="m", retries=1), "online.runs.a")
     scores = judge(said(*map(str, range(5))))
     assert {one.status for one in scores} == {"infrastructure"}
-    assert "the connection failed (ConnectError), 2 times" in scores[0].reason
+    assert "the connection failed (ConnectError) (tries: 2)" in scores[0].reason
 
 
 def test_a_dead_endpoint_is_given_up_after_its_patience(endpoint: Endpoint) -> None:
@@ -294,8 +297,12 @@ def test_a_failed_judge_never_counts_as_zero(endpoint: Endpoint) -> None:
     endpoint.does(then="say Verdict: 10")
     assert reward.total(reward.score(said("x"))[0]) == 1.0
     endpoint.does("say Verdict: 10", then="500")
-    with pytest.raises(RewardError, match=r"1 of 2 scores failed.*infrastructure: HTTP 500"):
-        reward.score(said("y", "z"))
+    scored = reward.score(said("y", "z"))
+    failed = [reward.failure(one) for one in scored]
+    assert sorted(one[1].status for one in failed if one) == ["infrastructure"] and None in failed
+    assert FailureLimit(reward, 0.5, "online.runs.a").check(scored) == [failed.index(None)]
+    with pytest.raises(RewardError, match=r"3 of 3 completions.*'judge' \(infrastructure: HTTP 500 .tries: 1"):
+        FailureLimit(reward, 0.5, "online.runs.a").check(reward.score(said("a", "b", "c")))
 
 
 def test_equal_questions_are_asked_once_and_verdicts_are_remembered(endpoint: Endpoint) -> None:
