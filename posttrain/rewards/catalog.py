@@ -23,10 +23,10 @@ REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
     {
         "correct": "posttrain.rewards.numeric",
         "format": "posttrain.rewards.numeric",
-        "judge": "posttrain.rewards.judge",
         "model": "posttrain.rewards.learned",
         "cascade": "posttrain.rewards.composition",
         "milestones": "posttrain.rewards.composition",
+        "judge": "posttrain.rewards.judge",
     },
 )
 """Name -> the module whose own REWARDS has it."""
