@@ -63,11 +63,11 @@ def endpoint(_endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 class Served:
     """`python -m posttrain serve` as a process."""
 
-    def __init__(self, model: Path | str, cache: Path, *, folder: Path = ROOT, **variables: str) -> None:
+    def __init__(self, model: Path, cache: Path, **variables: str) -> None:
         command = [sys.executable, "-m", "posttrain", "serve", str(model), "--port", "0"]
         self.process = subprocess.Popen(
             command,
-            cwd=folder,
+            cwd=ROOT,
             env={**environment(), "XDG_CACHE_HOME": str(cache), **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
