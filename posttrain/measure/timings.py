@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
+from posttrain.measure.counts import count, counts
 from posttrain.measure.phases import CLOCK, NAMES, OTHER
 from posttrain.workspace import write_json
 
@@ -39,27 +40,32 @@ def report_timings(stage: str) -> None:
         "cpu": round(time.process_time(), 1),  # of this process only, not of one that was killed before
         "processes": CLOCK.processes,
         "peak_mb": round(peak_mb(), 1),
+        **({"counts": counts()} if counts() else {}),
     }
     with contextlib.suppress(OSError):  # the stage is done; a full disk must not make it fail here
         write_json(timings_path(stage), timings)
     parts = (f"{name} {spent[name]:.1f} s" for name in (*NAMES, OTHER) if spent[name] >= SHOWN * total)
     processes = f" in {CLOCK.processes} processes" if CLOCK.processes > 1 else ""
-    print(f"{stage}: {total:.1f} s{processes}: {', '.join(parts)}; {timings['peak_mb']:.0f} MB", file=sys.stderr)
+    counted = "".join(f"; {name} {value:,.6g}" for name, value in counts().items())
+    line = f"{stage}: {total:.1f} s{processes}: {', '.join(parts)}; {timings['peak_mb']:.0f} MB{counted}"
+    print(line, file=sys.stderr)
 
 
 def restore_timings(state: object) -> None:
-    """Count the seconds in a checkpoint too: a run that resumes from it includes them."""
+    """Add the seconds and counts in a checkpoint: a run that resumes from it includes them."""
     if (
         isinstance(state, Mapping)
         and isinstance(state.get("seconds"), dict)
         and isinstance(state.get("processes"), int)
     ):
         CLOCK.add(state["seconds"], state["processes"])
+        if isinstance(state.get("counts"), dict):
+            count(state["counts"])
 
 
 def timings_state() -> dict[str, Any]:
-    """The seconds up to now, for a checkpoint."""
-    return {"seconds": CLOCK.seconds(), "processes": CLOCK.processes}
+    """The seconds and counts up to now, for a checkpoint."""
+    return {"seconds": CLOCK.seconds(), "processes": CLOCK.processes, "counts": counts()}
 
 
 def peak_mb() -> float:

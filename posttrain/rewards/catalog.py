@@ -33,6 +33,7 @@ REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
         "regex": "posttrain.rewards.patterns",
         "repetition": "posttrain.rewards.repetition",
         "code": "posttrain.rewards.code",
+        "judge": "posttrain.rewards.judge",
     },
 )
 """Name -> the module whose own REWARDS has it."""

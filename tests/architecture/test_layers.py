@@ -9,7 +9,14 @@ from tests.architecture.sources import home, imports, modules, own, own_imports
 LAYERS = (
     {"flows"},
     {"posttrain.__main__"},
-    {"posttrain.checkpoints", "posttrain.preview", "posttrain.reward_test", "posttrain.upgrade", "posttrain.where"},
+    {
+        "posttrain.checkpoints",
+        "posttrain.judge_agreement",
+        "posttrain.preview",
+        "posttrain.reward_test",
+        "posttrain.upgrade",
+        "posttrain.where",
+    },
     {"posttrain.project", "posttrain.upgrade_params"},
     {"posttrain.template"},
     {"posttrain.sections"},  # types the runs of all stages
@@ -17,7 +24,7 @@ LAYERS = (
     {"posttrain.accept"},
     {"posttrain.stage", "posttrain.compare", "posttrain.verify", "posttrain.run_graph", "posttrain.status"},
     {"posttrain.online", "posttrain.laws", "posttrain.api"},
-    {"posttrain.train", "posttrain.evaluate", "posttrain.report", "posttrain.losses"},
+    {"posttrain.train", "posttrain.evaluate", "posttrain.report", "posttrain.losses", "posttrain.serve"},
     {"posttrain.sampling"},
     {"posttrain.rewards"},
     {"posttrain.tasks"},
@@ -31,7 +38,7 @@ LAYERS = (
     {"posttrain.digests", "posttrain.dvc_repair", "posttrain.user_code"},
     {"posttrain.params"},
     {"posttrain.formats", "posttrain.renames", "posttrain.seeds"},
-    {"posttrain.hub_errors", "posttrain.progress", "posttrain.sandbox", "posttrain.workspace"},
+    {"posttrain.hub_errors", "posttrain.progress", "posttrain.sandbox", "posttrain.user_cache", "posttrain.workspace"},
     {"posttrain.errors", "posttrain.rollout", "posttrain.lazy_table"},
     {"posttrain"},
 )

@@ -1,0 +1,21 @@
+"""What a stage has counted next to its time, e.g. the requests and the cost of a judge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+COUNTS: Final[Counter[str]] = Counter()
+"""The counts of this process, and of earlier processes of the same run."""
+
+
+def count(more: Mapping[str, float]) -> None:
+    """Add to the counts by name."""
+    for name, value in more.items():
+        COUNTS[name] += value  # type: ignore[assignment]
+
+
+def counts() -> dict[str, float]:
+    """The counts up to now, rounded for a file."""
+    return {name: round(value, 6) for name, value in COUNTS.items()}

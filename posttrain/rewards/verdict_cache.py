@@ -1,0 +1,38 @@
+"""Verdicts on the disk by what was asked: one small file each, without any text, safe with several processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class VerdictCache:
+    """Numbers by content; a file that cannot be read counts as missing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, asked: Mapping[str, Any]) -> float | None:
+        """The verdict on what was asked, if it is known."""
+        try:
+            value = json.loads(self._file(asked).read_bytes())["verdict"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+    def write(self, asked: Mapping[str, Any], verdict: float) -> None:
+        """Remember a verdict; a reader finds all of it or nothing."""
+        file = self._file(asked)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")  # another process may write the same verdict
+        temporary.write_text(json.dumps({"verdict": verdict}), encoding="utf-8")
+        os.replace(temporary, file)
+
+    def _file(self, asked: Mapping[str, Any]) -> Path:
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        return self._folder / digest[:2] / f"{digest}.json"

@@ -1,0 +1,126 @@
+"""A model that answers conversations: what `serve` and `chat` have in common."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.errors import DataError, ParamsError, PosttrainError
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.store import load_policy
+from posttrain.models.text import load_text
+from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import Finish, Request, SamplingParams
+from posttrain.workspace import model_path
+
+ANSWER_TOKENS = 512
+"""The longest answer where the request does not say, or what is left of the context."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A conversation to answer `n` times; the seed decides the answers, whatever is sampled next to them."""
+
+    messages: Sequence[Mapping[str, str]]
+    sampling: SamplingParams
+    n: int = 1
+    seed: int = 0
+    greedy: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One completion."""
+
+    text: str
+    """Without the end token or the stop string."""
+    finish: Finish
+    ids: Sequence[int]
+    logps: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The completions of a job."""
+
+    prompt_tokens: int
+    answers: Sequence[Answer]
+
+
+class Policy:
+    """A model in memory."""
+
+    def __init__(self, model: str, threads: int) -> None:
+        """`model`: a folder, or a name under models/ such as online/grpo."""
+        folder, runtime = _folder(model), Runtime(DeviceParams(threads=threads))
+        self.text = load_text(folder)
+        self._sampler = LocalSampler(load_policy(folder).to(runtime.device), self.text.stops, runtime, model)
+
+    def answer(self, jobs: Sequence[Job]) -> list[Answers | PosttrainError]:
+        """The answers to each job; a conversation that the model cannot read gets an error of its own."""
+        found: dict[int, Answers | PosttrainError] = {}
+        together: dict[tuple[str, bool], list[tuple[int, list[int]]]] = defaultdict(list)
+        sampling: dict[str, SamplingParams] = {}
+        for place, job in enumerate(jobs):
+            try:
+                ids = self.text.prompt(job.messages)
+                params = self._fitting(job.sampling, len(ids))
+            except PosttrainError as error:
+                found[place] = error
+                continue
+            key = params.model_dump_json()
+            sampling[key] = params
+            together[key, job.greedy].append((place, ids))
+        for (key, greedy), members in together.items():
+            found |= self._sampled([(place, jobs[place], ids) for place, ids in members], sampling[key], greedy=greedy)
+        return [found[place] for place in range(len(jobs))]
+
+    def token(self, token: int) -> str:
+        """The text of one token."""
+        text: str = self.text.tokenizer.decode([token])
+        return text
+
+    def _fitting(self, params: SamplingParams, prompt: int) -> SamplingParams:
+        """The sampling parameters with the length that is left, if none was given."""
+        context = self._sampler.context
+        if "max_tokens" not in params.model_fields_set:
+            length = ANSWER_TOKENS if context is None else max(min(ANSWER_TOKENS, context - prompt), 1)
+            params = params.model_copy(update={"max_tokens": length})
+        if context is not None and prompt + params.max_tokens > context:
+            what = (
+                f"the conversation has {prompt} tokens and max_tokens is {params.max_tokens}, together more than the "
+            )
+            what += f"model's context of {context}"
+            raise DataError(what=what, where=self._sampler.version, fix="Shorten it, or lower max_tokens")
+        return params
+
+    def _sampled(
+        self, jobs: Sequence[tuple[int, Job, list[int]]], params: SamplingParams, *, greedy: bool
+    ) -> dict[int, Answers]:
+        requests = [Request(ids, f"{job.seed}:{nth}") for _, job, ids in jobs for nth in range(job.n)]
+        completions = iter(self._sampler.generate(requests, params, 0, greedy=greedy))
+        return {
+            place: Answers(
+                len(ids),
+                [
+                    Answer(self._read(one.ids, params.stop), one.finish, one.ids, one.logps)
+                    for one in (next(completions) for _ in range(job.n))
+                ],
+            )
+            for place, job, ids in jobs
+        }
+
+    def _read(self, ids: Sequence[int], stop: Sequence[str]) -> str:
+        text = self.text.decode(ids)
+        ends = [place for one in stop if (place := text.find(one)) >= 0]
+        return text[: min(ends)] if ends else text
+
+
+def _folder(model: str) -> Path:
+    for folder in (Path(model), model_path(model)):
+        if (folder / "config.json").is_file():
+            return folder
+    fix = "Give a folder with config.json, or a model under models/ such as online/grpo; `dvc repro` makes the models"
+    raise ParamsError(what="this is no model", where=model, fix=fix)

@@ -1,0 +1,144 @@
+"""Requests and replies in the format of OpenAI's chat completions; a key that would have no effect is refused."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from posttrain.errors import ParamsError
+from posttrain.params import Params, check
+from posttrain.sampling.sampler import SamplingParams
+from posttrain.serve.policy import Answer, Answers, Job, Policy
+
+ROWS = 64
+"""Completions decoded at a time."""
+
+
+class TextPart(Params):
+    """A piece of a turn."""
+
+    type: Literal["text"] = Field(description="only text can be read")
+    text: str = Field(description="the piece")
+
+
+class Turn(Params):
+    """A turn of the conversation."""
+
+    role: Literal["system", "user", "assistant", "tool"] = Field(description="who speaks")
+    content: str | list[TextPart] = Field(description="what is said")
+
+
+class StreamOptions(Params):
+    """What a stream has in addition to the text."""
+
+    include_usage: bool = Field(False, description="end with a chunk that counts the tokens")
+
+
+class ChatRequest(Params):
+    """The body of POST /v1/chat/completions."""
+
+    model: str = Field(description="the served model, as /v1/models names it")
+    messages: list[Turn] = Field(min_length=1, description="the conversation")
+    n: int = Field(1, ge=1, le=128, description="completions")
+    temperature: float = Field(1.0, ge=0, le=10, description="0: the likeliest token at each step")
+    top_p: float = Field(1.0, gt=0, le=1, description="sample from the likeliest tokens with this probability")
+    top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens")
+    max_tokens: int | None = Field(None, ge=1, le=100_000, description="longest completion")
+    max_completion_tokens: int | None = Field(None, ge=1, le=100_000, description="another name of max_tokens")
+    stop: str | list[str] | None = Field(None, description="strings that end a completion and are left out of it")
+    seed: int | None = Field(None, description="the same seed gives the same completions; null: a random one")
+    logprobs: bool | None = Field(None, description="add the log-prob of each token at the sampling temperature")
+    stream: bool | None = Field(None, description="send events; each completion is one event")
+    stream_options: StreamOptions | None = Field(None, description="what a stream has in addition")
+    frequency_penalty: Literal[0] | None = Field(None, description="only 0")
+    presence_penalty: Literal[0] | None = Field(None, description="only 0")
+    user: str | None = Field(None, description="has no effect, also at OpenAI")
+
+    def job(self) -> Job:
+        """What the policy is asked for."""
+        given = {"max_tokens": self.max_tokens or self.max_completion_tokens, "top_k": self.top_k}
+        sampling = {
+            **{name: value for name, value in given.items() if value is not None},
+            "temperature": max(self.temperature, 1e-4) if self.temperature else 1.0,
+            "top_p": self.top_p,
+            "stop": [self.stop] if isinstance(self.stop, str) else self.stop or [],
+            "rows": ROWS,
+        }
+        turns = [{"role": turn.role, "content": _text(turn.content)} for turn in self.messages]
+        seed = secrets.randbits(63) if self.seed is None else self.seed
+        params = check(SamplingParams, sampling, where="request", file="the request")
+        return Job(turns, params, self.n, seed, greedy=self.temperature == 0)
+
+
+def parsed(body: bytes) -> ChatRequest:
+    """The request, or a ParamsError that names every mistake."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ParamsError(what="the body is not valid JSON", where="request", fix="Send a JSON object") from error
+    return check(ChatRequest, data, where="request", file="the request")
+
+
+def reply(policy: Policy, request: ChatRequest, found: Answers) -> dict[str, Any]:
+    """A `chat.completion` object."""
+    choices = [
+        {
+            "index": nth,
+            "message": {"role": "assistant", "content": one.text},
+            "finish_reason": one.finish,
+            "logprobs": _logprobs(policy, one) if request.logprobs else None,
+        }
+        for nth, one in enumerate(found.answers)
+    ]
+    return {**_head(request, "chat.completion"), "choices": choices, "usage": _usage(found)}
+
+
+def events(policy: Policy, request: ChatRequest, found: Answers) -> str:
+    """The same as server-sent events: one chunk per completion, one that ends it."""
+    head = _head(request, "chat.completion.chunk")
+    chunks: list[dict[str, Any]] = []
+    for nth, one in enumerate(found.answers):
+        logprobs = _logprobs(policy, one) if request.logprobs else None
+        delta = {"role": "assistant", "content": one.text}
+        chunks.append(
+            {**head, "choices": [{"index": nth, "delta": delta, "finish_reason": None, "logprobs": logprobs}]}
+        )
+        chunks.append({**head, "choices": [{"index": nth, "delta": {}, "finish_reason": one.finish}]})
+    if request.stream_options and request.stream_options.include_usage:
+        chunks.append({**head, "choices": [], "usage": _usage(found)})
+    return "".join(f"data: {one}\n\n" for one in [*map(json.dumps, chunks), "[DONE]"])
+
+
+def failure(message: str, code: str) -> dict[str, Any]:
+    """The body of a refusal."""
+    return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
+
+
+def _head(request: ChatRequest, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": request.model}
+
+
+def _usage(found: Answers) -> Mapping[str, int]:
+    completion = sum(len(one.ids) for one in found.answers)
+    total = found.prompt_tokens + completion
+    return {"prompt_tokens": found.prompt_tokens, "completion_tokens": completion, "total_tokens": total}
+
+
+def _logprobs(policy: Policy, one: Answer) -> dict[str, Any]:
+    tokens = [policy.token(token) for token in one.ids]
+    return {
+        "content": [
+            {"token": token, "logprob": logp, "bytes": list(token.encode()), "top_logprobs": []}
+            for token, logp in zip(tokens, one.logps, strict=True)
+        ]
+    }
+
+
+def _text(content: str | Sequence[TextPart]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)

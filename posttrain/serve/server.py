@@ -1,0 +1,210 @@
+"""`python -m posttrain serve`: an OpenAI-compatible endpoint on loopback, with a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+import secrets
+import signal
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from posttrain.errors import ParamsError, PipelineError, PosttrainError
+from posttrain.serve.policy import Answers, Job, Policy
+from posttrain.serve.requests import ROWS, events, failure, parsed, reply
+from posttrain.user_cache import cache_folder
+
+HOST = "127.0.0.1"
+SECRET = "POSTTRAIN_SERVE_KEY"
+"""The environment variable with the secret, if the user chooses it."""
+LARGEST = 4 * 2**20
+"""Bytes of a request."""
+CONNECTIONS = 256
+"""Connections at a time; further ones get 503."""
+GRACE_S = 10
+"""Seconds that Ctrl-C waits for requests in progress."""
+
+Result = Answers | PosttrainError
+Waiting = tuple[Job, asyncio.Future[Result]]
+
+
+class Batcher:
+    """Collects the requests that wait and answers them one batch at a time, in one thread."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._waiting: deque[Waiting] = deque()
+        self._arrived = asyncio.Event()
+
+    async def answer(self, job: Job) -> Result:
+        """The answers to a request, after those that came before it."""
+        result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, result))
+        self._arrived.set()
+        return await result
+
+    async def run(self) -> None:
+        """Answer batch after batch until it is cancelled."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while batch := self._next():
+                await self._answer_all(batch)
+
+    def _next(self) -> list[Waiting]:
+        """The first waiting requests, as many as are decoded together, without those that were cancelled."""
+        batch, size = list[Waiting](), 0
+        while self._waiting and (not batch or size + self._waiting[0][0].n <= ROWS):
+            job, result = self._waiting.popleft()
+            if not result.done():
+                batch.append((job, result))
+                size += job.n
+        return batch
+
+    async def _answer_all(self, batch: list[Waiting]) -> None:
+        try:
+            found = await asyncio.to_thread(self._policy.answer, [job for job, _ in batch])
+        except Exception as error:  # noqa: BLE001  a defect: each of these requests raises it, and the server keeps running
+            for _, result in batch:
+                if not result.done():
+                    result.set_exception(error)
+            return
+        for (_, result), one in zip(batch, found, strict=True):
+            if not result.done():
+                result.set_result(one)
+
+
+def application(policy: Policy, name: str, secret: str) -> Starlette:
+    """The endpoint of a policy."""
+    batcher = Batcher(policy)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(batcher.run())
+        yield
+        task.cancel()
+
+    async def models(request: Request) -> Response:
+        if not _authorised(request, secret):
+            return _refusal(401, _NO_KEY, "invalid_api_key")
+        return JSONResponse({"object": "list", "data": [{"id": name, "object": "model", "owned_by": "posttrain"}]})
+
+    async def completions(request: Request) -> Response:
+        if not _authorised(request, secret):
+            return _refusal(401, _NO_KEY, "invalid_api_key")
+        try:
+            asked = parsed(await _body(request))
+            if asked.model != name:
+                return _refusal(404, f"the model '{asked.model:.100}' is not served; this is {name}", "model_not_found")
+            found = await _unless_gone(request, asyncio.ensure_future(batcher.answer(asked.job())))
+            if found is None:
+                return Response(status_code=499)
+            if isinstance(found, PosttrainError):
+                raise found
+        except PosttrainError as error:
+            return _refusal(400, error.what if isinstance(error, ParamsError) else str(error), "invalid_request")
+        if asked.stream:
+            return Response(events(policy, asked, found), media_type="text/event-stream")
+        return JSONResponse(reply(policy, asked, found))
+
+    routes = [
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/chat/completions", completions, methods=["POST"]),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+_NO_KEY = "send the server's key as 'Authorization: Bearer KEY'"
+
+
+def _authorised(request: Request, secret: str) -> bool:
+    return hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {secret}".encode())
+
+
+def _refusal(status: int, message: str, code: str) -> Response:
+    return JSONResponse(failure(message, code), status_code=status)
+
+
+async def _unless_gone(request: Request, task: asyncio.Future[Result]) -> Result | None:
+    """The result; None if the client has closed the connection, and then it is not computed."""
+    while not task.done():
+        await asyncio.wait([task], timeout=1)
+        if not task.done() and await request.is_disconnected():
+            task.cancel()
+            return None
+    return task.result()
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST:
+            what = f"the body has more than {LARGEST // 2**20} MiB"
+            raise ParamsError(what=what, where="request", fix="Send less text")
+    return bytes(body)
+
+
+def serve(model: str, port: int, threads: int) -> str:
+    """Serve a model until Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends like Ctrl-C, and removes the key
+    with contextlib.suppress(KeyboardInterrupt), _listener(port) as listener:
+        policy, port = Policy(model, threads), listener.getsockname()[1]
+        with _secret(cache_folder() / f"serve-{port}.key") as (secret, place):
+            config = uvicorn.Config(
+                application(policy, model, secret),
+                lifespan="on",
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                limit_concurrency=CONNECTIONS,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+            print(f"serving {model} at http://{HOST}:{port}/v1; its key is in {place}. Ctrl-C ends it", flush=True)
+            uvicorn.Server(config).run(sockets=[listener])
+    return f"the server of {model} has ended"
+
+
+def _listener(port: int) -> socket.socket:
+    """The port is taken before the model is loaded."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+        listener.listen(128)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        fix = "Give another --port; 0 takes a free one"
+        raise PipelineError(what=f"the port cannot be used ({error})", where=f"--port {port}", fix=fix) from error
+    return listener
+
+
+@contextlib.contextmanager
+def _secret(file: Path) -> Iterator[tuple[str, str]]:
+    """The secret and where it is: the user's own, or a new one in a file that only its owner can read."""
+    given = os.environ.get(SECRET)
+    if given is not None:
+        if len(given) < 16 or not given.isascii() or not given.isprintable() or " " in given:
+            fix = "Use 16 or more letters and digits, or unset it: a key is then made"
+            raise ParamsError(what="this is not a usable key", where=SECRET, fix=fix)
+        yield given, f"${SECRET}"
+        return
+    secret = secrets.token_urlsafe(32)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)  # of a server that was killed: this one has the port now
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+        out.write(f"{secret}\n")
+    try:
+        yield secret, str(file)
+    finally:
+        file.unlink(missing_ok=True)
