@@ -54,7 +54,7 @@ def _check(name: str, reasons: Sequence[Any]) -> None:
     if not reasons:
         raise PipelineError(what="it is up to date", where=name, fix="Leave it out")
     if not record_path(name).is_file():
-        raise PipelineError(what="it never ran", where=name, fix="Run it: `dvc repro`")
+        raise PipelineError(what="it has not run in this folder", where=name, fix="Run `dvc pull`, or `dvc repro`")
     other = [
         f"{path}: {', '.join(how)}" if isinstance(how, Mapping) else f"{path} {how}"
         for one in reasons

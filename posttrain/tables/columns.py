@@ -18,6 +18,7 @@ Kind = Literal["corpus", "chat", "prompts", "pairs", "feedback", "rollouts"]
 Split = Literal["train", "heldout", "test"]
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+Tables = dict[Kind, pl.DataFrame]
 ROLES: Final = ("system", "user", "assistant", "tool")
 TURN: Final = pl.Struct({"role": pl.String(), "content": pl.String()})
 SCORE: Final = pl.Struct({"name": pl.String(), "value": pl.Float64(), "status": pl.String()})

@@ -10,8 +10,7 @@ import polars as pl
 from posttrain.measure.phases import phase
 from posttrain.params import read
 from posttrain.stage_table import group_of, policies
-from posttrain.tables.columns import Kind
-from posttrain.tables.sources import Tables
+from posttrain.tables.columns import Kind, Tables
 from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import check_disjoint, check_table, write_tables
 from posttrain.workspace import table_path

@@ -10,11 +10,10 @@ from pydantic import Field, field_validator, model_validator
 
 from posttrain.errors import DataError, ParamsError, PosttrainError
 from posttrain.params import Params, load
-from posttrain.tables.columns import Kind, with_ids
+from posttrain.tables.columns import Kind, Tables, with_ids
 from posttrain.tables.options import FileTables, HubTables, Source, numbered_sources
 from posttrain.tables.user_data import load_table
 
-Tables = dict[Kind, pl.DataFrame]
 USER_KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
 """The kinds of tables that a user can give."""
 
