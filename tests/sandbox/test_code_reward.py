@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 
-from posttrain.errors import RewardError
 from posttrain.measure.record import _NOTED
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params import PARAMS_FILE, check
