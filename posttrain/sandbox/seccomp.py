@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -42,6 +43,8 @@ time 201 -|epoll_wait 232 -
 CLONE, CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
 SIGNALS: Final = {"x86_64": (62, 234), "aarch64": (129, 131)}
 """kill and tgkill: allowed to a program's own process."""
+OWN: Final = 0xA1B2C3D4
+"""Stands for the process itself."""
 PRLIMIT: Final = {"x86_64": 302, "aarch64": 261}
 IOCTL, FCNTL = {"x86_64": 16, "aarch64": 29}, {"x86_64": 72, "aarch64": 25}
 IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
@@ -52,18 +55,13 @@ FCNTLS: Final = (0, 1, 2, 3, 4, 5, 6, 7, 1030, 1032)
 Instruction = tuple[int, int, int, int]
 
 
-def supported() -> bool:
-    """Whether the system calls of this processor are known."""
-    return machine() in COLUMNS
-
-
-def program(process: int) -> list[Instruction]:
-    """The filter of a process in the kernel's language (classic BPF)."""
+def filter_code() -> bytes:
+    """The filter in the kernel's language (classic BPF), with a mark in place of the process that it is for."""
     kind = machine()
     column = COLUMNS.index(kind) + 1
     rows = [row.split() for row in PLAIN.replace("\n", "|").split("|") if row]
     plain = [int(row[column]) for row in rows if row[column] != "-"]
-    return [
+    instructions = [
         (LOAD, 0, 0, ARCHITECTURE),
         (EQUAL, 1, 0, AUDIT[kind]),
         (RETURN, 0, 0, KILL),
@@ -72,12 +70,13 @@ def program(process: int) -> list[Instruction]:
         (EQUAL, 0, 1, CLONE3),
         (RETURN, 0, 0, ERROR | errno.ENOSYS),  # its flags are out of sight; the C library then uses clone
         *_if_argument(CLONE[kind], 0, [CLONE_THREAD], ANY_BIT),
-        *(one for number in SIGNALS[kind] for one in _if_argument(number, 0, [process])),
+        *(one for number in SIGNALS[kind] for one in _if_argument(number, 0, [OWN])),
         *_if_argument(PRLIMIT[kind], 0, [0]),
         *_if_argument(IOCTL[kind], 1, IOCTLS),
         *_if_argument(FCNTL[kind], 1, FCNTLS),
         (RETURN, 0, 0, ERROR | errno.EPERM),
     ]
+    return b"".join(struct.pack("<HBBI", *one) for one in instructions)
 
 
 def _if_argument(number: int, argument: int, values: Sequence[int], test: int = EQUAL) -> list[Instruction]:
@@ -93,12 +92,8 @@ def _if_argument(number: int, argument: int, values: Sequence[int], test: int = 
     ]
 
 
-def install(filtered: Sequence[Instruction]) -> None:
+def install(code: bytes, process: int) -> None:
     """Hold this process, and all it starts, to a filter for good."""
-    code = b"".join(
-        kind.to_bytes(2, "little") + bytes([yes, no]) + value.to_bytes(4, "little") for kind, yes, no, value in filtered
-    )
-    text = ctypes.create_string_buffer(code, len(code))
-    pointer = ctypes.addressof(text)
-    header = ctypes.create_string_buffer(len(filtered).to_bytes(8, "little") + pointer.to_bytes(8, "little"), 16)
+    text = ctypes.create_string_buffer(code.replace(struct.pack("<I", OWN), struct.pack("<I", process)), len(code))
+    header = ctypes.create_string_buffer(struct.pack("<QQ", len(code) // 8, ctypes.addressof(text)), 16)
     prctl(PR_SET_SECCOMP, 2, ctypes.addressof(header))

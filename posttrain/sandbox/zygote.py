@@ -6,7 +6,6 @@ before it sees a byte of the program. It imports nothing but the standard librar
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import math
@@ -30,18 +29,21 @@ class Isolation:
     def __init__(self, base: Path, wanted: bool) -> None:  # noqa: FBT001
         self.found: dict[str, str] = {}
         self.rules: int | None = None
-        self.namespaces = self.filtered = False
+        self.filter = b""
+        self.namespaces = False
         if wanted:
             self._find(base)
 
     def _find(self, base: Path) -> None:
         """Enter namespaces and make the rules, as far as the kernel gives them."""
         self.found["namespaces"] = _attempt(lambda: namespaces.enter(base))
-        self.found["seccomp"] = _attempt(lambda: _hold(os.getpid(), None))
+        self.found["seccomp"] = _attempt(lambda: _hold(None, seccomp.filter_code()))
         version = landlock.landlock_version()
         known = f"version {version} is older than {landlock.FIRST}" if version else "the kernel has none"
         self.found["landlock"] = "" if version >= landlock.FIRST else known
-        self.namespaces, self.filtered = not self.found["namespaces"], not self.found["seccomp"]
+        self.namespaces = not self.found["namespaces"]
+        if not self.found["seccomp"]:
+            self.filter = seccomp.filter_code()
         if self.namespaces:
             namespaces.enter(base)
         if not self.found["landlock"]:
@@ -50,13 +52,14 @@ class Isolation:
             os.set_inheritable(self.rules, False)
 
 
-def _hold(process: int, rules: int | None) -> None:
+def _hold(rules: int | None, code: bytes) -> None:
     """Hold this process to Landlock and seccomp."""
     linux.drop_privileges()
     if rules is not None:
         landlock.restrict(rules)
+        os.close(rules)
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    seccomp.install(seccomp.program(process))
+    seccomp.install(code, os.getpid())
 
 
 def _attempt(step: Any) -> str:
@@ -83,19 +86,15 @@ def _child(request: dict[str, Any], files: dict[str, int], isolation: Isolation)
         os.dup2(files.pop(name, min(number, 1)), number)  # both are /dev/null
     with os.fdopen(files.pop("source"), encoding="utf-8") as text:
         source = text.read()
-    kept = {*files.values(), *([isolation.rules] if isolation.rules is not None else [])}
-    for number in range(3, 256):
-        if number not in kept:
-            with contextlib.suppress(OSError):  # it was not open
-                os.close(number)
+    kept = sorted([*files.values(), *([isolation.rules] if isolation.rules is not None else [])])
+    for low, high in zip([2, *kept], [*kept, 256], strict=True):
+        os.closerange(low + 1, high)
     connection = socket.socket(fileno=files["connection"]) if "connection" in files else None
     _limit(request)
     if isolation.namespaces:
         namespaces.mount_scratch(request["scratch"], request["files"])
-    if isolation.filtered:
-        _hold(os.getpid(), isolation.rules)
-        if isolation.rules is not None:
-            os.close(isolation.rules)
+    if isolation.filter:
+        _hold(isolation.rules, isolation.filter)
     else:
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     os.write(files["report"], READY)
@@ -159,7 +158,7 @@ def main() -> None:
             return
         request = json.loads(message)
         if "end" in request:
-            answer = _end(request["end"], not isolation.filtered)
+            answer = _end(request["end"], not isolation.filter)
         else:
             try:
                 answer = _fork(request, files, isolation)

@@ -30,16 +30,18 @@ COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
 }
 
 
-def mutants(code: str) -> Iterator[tuple[str, str]]:
-    """(what was changed, the program) for each place of a program that can be changed."""
+def mutants(code: str, first: int) -> Iterator[tuple[str, str]]:
+    """(what was changed, the program) for each place of a program, from a line on, that can be changed."""
     tree = ast.parse(code)
     texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
     for number, node in enumerate(ast.walk(tree)):
         changed = copy.deepcopy(tree)
         twin = next(itertools.islice(ast.walk(changed), number, None))
-        if id(node) not in texts and (what := _change(twin)) is not None:
-            assert isinstance(node, ast.expr | ast.stmt)
-            yield f"line {node.lineno}, {node.col_offset}: {what}", ast.unparse(ast.fix_missing_locations(changed))
+        if getattr(node, "lineno", 0) < first or id(node) in texts or (what := _change(twin)) is None:
+            continue
+        assert isinstance(node, ast.expr | ast.stmt)
+        place = f"line {node.lineno}, columns {node.col_offset} to {node.end_col_offset}"
+        yield f"{place}: {what}", ast.unparse(ast.fix_missing_locations(changed))
 
 
 def _change(node: ast.AST) -> str | None:

@@ -25,3 +25,8 @@ def tasks() -> dict[str, dict[str, Any]]:
 def solution(row: dict[str, Any]) -> str:
     """The canonical solution as a whole program."""
     return str(row["prompt"] + row["canonical_solution"])
+
+
+def first_line(row: dict[str, Any]) -> int:
+    """Where the solution begins: the helpers above it are given, and the tests use them."""
+    return int(row["prompt"].count("\n")) + 1

