@@ -41,7 +41,9 @@ class EndpointParams(Params):
     max_tokens: int = Field(256, ge=1, description="longest reply of the judge; raise it for judges that reason first")
     timeout: float = Field(60.0, gt=0, description="seconds that one request may take")
     retries: int = Field(4, ge=0, le=20, description="further tries after a failure (429, 5xx, time out, hang up)")
-    patience: float = Field(300.0, gt=0, description="seconds without any reply after which the rest is given up")
+    give_up_after: float = Field(
+        300.0, gt=0, description="seconds without any reply after which the rest of a round is given up"
+    )
     concurrency: int = Field(8, ge=1, le=256, description="requests at a time")
     per_minute: float | None = Field(None, gt=0, description="most requests per minute; null: not limited")
     price_in: float = Field(0.0, ge=0, description="price of a million tokens that are sent")
@@ -129,7 +131,7 @@ class Endpoint:
                     self._replied = time.monotonic()
                     return reply
                 silent = time.monotonic() - self._replied
-                if silent + wait > self._params.patience:
+                if silent + wait > self._params.give_up_after:
                     raise NoReply("infrastructure", f"{failed}; given up after {silent:.0f} s without any reply")
                 if number < self._params.retries:
                     await asyncio.sleep(wait)
@@ -166,7 +168,7 @@ class Endpoint:
         status = response.status_code
         if status in BUSY or status >= 500:
             wait = _retry_after(response.headers.get("retry-after", ""))
-            self._paused_until = max(self._paused_until, time.monotonic() + min(wait, self._params.patience))
+            self._paused_until = max(self._paused_until, time.monotonic() + min(wait, self._params.give_up_after))
             raise _TryAgainError(f"HTTP {status}", wait)
         if status in UNREADABLE:
             raise NoReply("error", f"HTTP {status}: {self._message(content)}")

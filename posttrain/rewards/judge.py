@@ -77,7 +77,9 @@ class LanguageJudge:
     def __init__(self, options: JudgeOptions, where: str) -> None:
         self._options, self._endpoint = options, Endpoint(options, where)
         self._cache = VerdictCache(cache_folder() / "judge") if options.cache else None
-        self._templates = [template_of(options.prompt, options.mode, answered=one) for one in (False, True)]
+        # Next to the answer as one of two replies, a reference answer would give away which one it is.
+        shown = options.mode == "score" or options.against == "group"
+        self._templates = [template_of(options.prompt, options.mode, answered=one and shown) for one in (False, True)]
         self._cached = 0
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,21 @@ class Served:
             return status, json.loads(text)
         except ValueError:
             return status, text
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    """Start servers that do not outlive the test."""
+    started: list[Served] = []
+
+    def start(model: Path, **variables: str) -> Served:
+        started.append(Served(model, tmp_path / "cache", **variables))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.wait()
 
 
 os.environ.setdefault("NO_PROXY", "127.0.0.1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from posttrain.errors import ParamsError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
@@ -104,6 +106,8 @@ def test_against_the_answer(endpoint: Endpoint) -> None:
     endpoint.does(then="rule")
     judge = judge_of(endpoint, mode="pairwise", against="answer")
     assert values(judge(said("longer than it", "it", "gold", answer="gold"))) == [1.0, 0.0, 0.5]
+    contents = [one["body"]["messages"][0]["content"] for one in endpoint.log]
+    assert not [one for one in contents if "reference" in one], "it would give away which reply is the answer"
     settings = {"url": endpoint.url, "model": "m", "mode": "pairwise", "against": "answer"}
     terms = check(Settings, {"reward": {"judge": settings}}, where="x").reward
     kept = judged_prompts(terms, [Prompt("a", [], [], "gold"), Prompt("b", [], [])], "here")
@@ -184,6 +188,20 @@ def test_a_template_of_ones_own(endpoint: Endpoint, tmp_path: Path, monkeypatch:
     assert [one.id for one in judged_prompts(terms, [Prompt("a", [], [], "4"), Prompt("b", [], [])], "here")] == ["a"]
 
 
+def test_the_settings_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/rewards.md").read_text(encoding="utf-8")
+    judge, rubric = (
+        YAML(typ="safe").load(one)
+        for one in re.findall(r"```yaml\n((?:reward:\n  judge|rubric):.*?)```", page, re.DOTALL)
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "custom").mkdir()
+    (tmp_path / "custom/judge.txt").write_text("{completion}")
+    found = check(Settings, judge, where="x").reward["judge"].options
+    assert isinstance(found, JudgeOptions) and found.key == "JUDGE_KEY"
+    check(JudgeOptions, {"url": found.url, "model": found.model, **rubric}, where="x")
+
+
 BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "Judge it"}, r"no \{completion\}, for mode: score.*a file is named custom/FILE"),
     ({"prompt": "custom/none.txt"}, "custom/none.txt not found"),
@@ -250,10 +268,10 @@ def test_an_endpoint_that_is_not_there(endpoint: Endpoint) -> None:
     assert "the connection failed (ConnectError) (tries: 2)" in scores[0].reason
 
 
-def test_a_dead_endpoint_is_given_up_after_its_patience(endpoint: Endpoint) -> None:
+def test_a_dead_endpoint_is_given_up_after_a_while(endpoint: Endpoint) -> None:
     endpoint.does(then="500")
     begun = time.monotonic()
-    scores = judge_of(endpoint, retries=20, patience=1.0)(said(*map(str, range(30))))
+    scores = judge_of(endpoint, retries=20, give_up_after=1.0)(said(*map(str, range(30))))
     assert {one.status for one in scores} == {"infrastructure"} and "given up" in scores[-1].reason
     assert time.monotonic() - begun < 10, "30 x 20 tries would take hours"
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -92,14 +93,16 @@ def judged(file: Path) -> list[tuple[float, str]]:
 
 
 @pytest.mark.slow
-def test_a_model_of_ours_judges_an_evaluation(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_ours_judges_an_evaluation(
+    project: Path, serve: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = parrot_folder(tmp_path / "parrot", "Verdict: 7")
-    served = Served(model, tmp_path / "cache")
+    served = serve(model)
     monkeypatch.setenv("JUDGE_KEY", served.key)
     write_params(served.url, str(model))
     first = ran("evaluate", "tiny")
     assert first.returncode == 0, first.stderr
-    assert set(judged(project / "results/tiny/rollouts.parquet")) == {(pytest.approx(6 / 9), "ok")}
+    assert set(judged(project / "results/tiny/rollouts.parquet")) == {(6 / 9, "ok")}
     counts = json.loads((project / "timings/evaluate/tiny.json").read_text())["counts"]
     assert counts["judge requests"] > 20 and counts["judge tokens out"] >= 5 * counts["judge requests"]
     assert served.end() == 0
@@ -113,10 +116,10 @@ def test_a_model_of_ours_judges_an_evaluation(project: Path, tmp_path: Path, mon
 
 @pytest.mark.slow
 def test_a_judge_of_ours_that_gives_no_verdict_stops_the_run(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, serve: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = parrot_folder(tmp_path / "parrot", "It is so")
-    served = Served(model, tmp_path / "cache", POSTTRAIN_SERVE_KEY=f"{SECRET}-served")
+    served = serve(model, POSTTRAIN_SERVE_KEY=f"{SECRET}-served")
     monkeypatch.setenv("JUDGE_KEY", served.key)
     write_params(served.url, str(model))
     done = ran("online", "judged")

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -147,8 +147,10 @@ def test_without_the_secret_nothing_is_answered(served: Served, model: Path) -> 
     assert served.key not in served.output
 
 
-def test_the_secret_is_in_a_file_for_its_owner_and_goes_with_the_server(model: Path, tmp_path: Path) -> None:
-    started = Served(model, tmp_path / "cache")
+def test_the_secret_is_in_a_file_for_its_owner_and_goes_with_the_server(
+    model: Path, serve: Callable[..., Served]
+) -> None:
+    started = serve(model)
     file = Path(started.place)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     port = int(started.url.removesuffix("/v1").rpartition(":")[2])
@@ -162,8 +164,10 @@ def test_the_secret_is_in_a_file_for_its_owner_and_goes_with_the_server(model: P
     assert not file.exists() and started.key not in started.output and "has ended" in started.output
 
 
-def test_ctrl_c_finishes_what_was_asked_and_the_secret_may_be_chosen(model: Path, tmp_path: Path) -> None:
-    started = Served(model, tmp_path, POSTTRAIN_SERVE_KEY="abcdefgh-01234567")
+def test_ctrl_c_finishes_what_was_asked_and_the_secret_may_be_chosen(
+    model: Path, serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    started = serve(model, POSTTRAIN_SERVE_KEY="abcdefgh-01234567")
     assert started.place == "$POSTTRAIN_SERVE_KEY" and not list(tmp_path.rglob("*.key"))
     assert started.ask("/models")[0] == 200 and started.ask("/models", key="wrong")[0] == 401
     body = {"model": str(model), "messages": TALK, "n": 128, "max_tokens": 200, "seed": 1}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from posttrain.errors import PipelineError
-from posttrain.measure import phases, timings
+from posttrain.measure import counts, phases, timings
 from posttrain.measure.phases import Clock, phase
 from tests.library.models import tiny_folder
 from tests.library.test_training import CutError, CutSource, make_run, train
@@ -133,3 +134,21 @@ def test_the_file_the_line_and_the_table(
     (tmp_path / "timings/sft.json").write_text("{}")
     with pytest.raises(PipelineError, match=r"sft\.json"):
         timings.timings_table()
+
+
+def test_counts_are_in_the_line_the_file_and_the_next_process(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(counts, "COUNTS", Counter())
+    timings.report_timings("sft")
+    assert "counts" not in json.loads((tmp_path / "timings/sft.json").read_text())
+    counts.count({"judge requests": 3, "judge cost": 0.25})
+    kept = json.loads(json.dumps(timings.timings_state()))  # as a checkpoint has it
+    monkeypatch.setattr(counts, "COUNTS", Counter())
+    timings.restore_timings(kept)
+    counts.count({"judge requests": 2})
+    timings.report_timings("sft")
+    assert capsys.readouterr().err.rstrip().endswith("; judge requests 5; judge cost 0.25")
+    found = json.loads((tmp_path / "timings/sft.json").read_text())
+    assert found["counts"] == {"judge requests": 5, "judge cost": 0.25}
