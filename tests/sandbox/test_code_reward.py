@@ -194,7 +194,8 @@ def test_unknown_options_are_refused() -> None:
 def test_the_task_programs_has_tests_that_its_solutions_pass() -> None:
     generator = load_task("programs").generator
     assert generator is not None
-    sizes = {"demonstrations": 40, "heldout_demonstrations": 5, "prompts": 30, "test_prompts": 5, "documents": 50}
+    sizes = {"demonstrations": 40, "heldout_demonstrations": 5, "documents": 50}
+    sizes |= {"prompts": 15, "heldout_prompts": 5, "test_prompts": 5}
     tables = generated("programs", generator, generator.params(**sizes, most=3))
     assert tables["prompts"].equals(generated("programs", generator, generator.params(**sizes, most=3))["prompts"])
     problems = {kind: set(tables[kind]["problem"]) for kind in ("chat", "prompts")}
