@@ -26,8 +26,14 @@ from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE, is_outside, write_
 CODE: Final = "code"
 """The stage that writes code/."""
 FOLDER: Final = Path("code")
-UNCOUNTED: Final = ("posttrain.installed", "posttrain.measure", "posttrain.progress", "posttrain.train.hint")
-"""Modules that no result depends on: they only measure, show progress, or raise or word an error that ends the run."""
+UNCOUNTED: Final = (
+    "posttrain.installed",
+    "posttrain.measure",
+    "posttrain.progress",
+    "posttrain.serve",
+    "posttrain.train.hint",
+)
+"""Modules that no result depends on: they measure, show progress, serve a model, or word an error that ends the run."""
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),

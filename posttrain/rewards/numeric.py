@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from posttrain.params import Params
-from posttrain.rewards.reward import rule
+from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score
 
 _DIGITS = r"(-?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
@@ -75,7 +75,16 @@ def missing_number(options: NumericOptions) -> Score:
     return Score(0.0, "unparseable", f"it does not {verb} {wanted}")
 
 
-@rule(NumericOptions, _unjudged)
+def _examples(prompt: Prompt, options: NumericOptions) -> Examples:
+    """The expected number as a completion, and the next one."""
+    number = expected_number(prompt.answer, options.after)
+    if number is None:
+        return Examples()
+    mark = "" if options.after is None else f"{options.after} "
+    return Examples([f"{mark}{number:f}"], [f"{mark}{number + 1:f}"])
+
+
+@rule(NumericOptions, _unjudged, examples=_examples)
 def correct(rollout: Rollout, options: NumericOptions) -> Score:
     """1 where the final number is the expected one."""
     found = final_number(rollout.text, options)
