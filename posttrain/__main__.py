@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import ParamsError, PosttrainError
-from posttrain.serve.arguments import add_serving
+from posttrain.serve_arguments import add_serving
 
 PLAIN = {
     "check": "check params.yaml and the inputs that its runs name, without running anything",

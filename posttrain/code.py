@@ -30,10 +30,10 @@ UNCOUNTED: Final = (
     "posttrain.installed",
     "posttrain.measure",
     "posttrain.progress",
-    "posttrain.serve",
+    "posttrain.serve_arguments",
     "posttrain.train.hint",
 )
-"""Modules that no result depends on: they measure, show progress, serve a model, or word an error that ends the run."""
+"""Modules that no result depends on: they measure, show progress, declare commands, or word a final error."""
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),
