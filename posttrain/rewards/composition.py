@@ -12,6 +12,7 @@ from posttrain.rewards.readable import why_unjudged
 from posttrain.rewards.reward import Context, Examples, Judge, Reward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import FAILED, Prompt, Rollout, Score
+from posttrain.tasks.task import load_task
 
 
 class CascadeOptions(Params):
@@ -105,8 +106,8 @@ def _unjudged_by_one(prompt: Prompt, options: MilestoneOptions) -> str | None:
 
 def _first_examples(prompt: Prompt, options: CascadeOptions) -> Examples:
     """Those of the first reward, which comes first for every completion."""
-    term = next(iter(options.of.values()))
-    return term.reward.examples(prompt, term.options)
+    name, term = next(iter(options.of.items()))
+    return term.reward.examples(prompt, term.options_for(load_task(prompt.task).reward_options.get(name, {})))
 
 
 REWARDS = {

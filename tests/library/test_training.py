@@ -491,7 +491,8 @@ def test_judged_answers_of_a_prompt_are_ranked_together(folder: Path) -> None:
         }
         for question, answer, liked in judged
     ]
-    (item,) = rankings(text, pl.DataFrame(rows), RowLimit(), "judged")
+    frame = pl.DataFrame(rows).with_columns(id=pl.Series(["a", "b", "c", "d"]))
+    (item,) = rankings(text, frame, RowLimit(), "judged")
     assert list(item.columns["rank"]) == [0.0, 1.0, 1.0], "a prompt whose answers all agree teaches nothing"
     models = ModelSet(load_scorer(folder), DEVICE)
     objective = RewardObjective(RewardKnobs(compare="ranks"))

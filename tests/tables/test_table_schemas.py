@@ -98,7 +98,7 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("rollouts", "logps", {"logps": [-1.0, -INF, -1.0]}, "each must be finite"),
     ("rollouts", "logps", {"logps": [-1.0, 0.25, -1.0]}, "each must be <= 0; give log-probabilities"),
     ("rollouts", "reward", {"reward": INF}, "row 2, reward = inf: must be finite"),
-    ("rollouts", "reward", {"reward": NAN}, "row 2, reward = nan: must not be null or NaN"),
+    ("rollouts", "reward", {"reward": NAN}, "row 2, reward = nan: must be finite, or missing where"),
     ("rollouts", "sample", {"sample": 1}, "samples of one (policy, prompt_id, greedy) must be numbered 0..n-1"),
     ("rollouts", "policy", {"policy": ""}, "row 2, policy = '': must not be blank"),
     ("rollouts", "prompt_id", {"prompt_id": " "}, "row 2, prompt_id = ' ': must not be blank"),
