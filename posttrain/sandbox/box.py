@@ -23,13 +23,13 @@ from typing import Any, Final
 from posttrain.errors import PosttrainError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+ZYGOTE: Final = "posttrain.sandbox.zygote"
 START: Final = """
-import sys, types
+import importlib, sys, types
 package = types.ModuleType("posttrain")  # without its __init__, which needs packages that programs must not see
 package.__path__ = [sys.argv[3]]
 sys.modules["posttrain"] = package
-from posttrain.sandbox.zygote import main
-main()
+importlib.import_module(sys.argv[4]).main()
 """
 SEALS: Final = 0x0F
 """No more seals, no shrinking, no growing, no writing."""
@@ -92,7 +92,7 @@ class Process:
 
 
 class Sandbox:
-    """Forks programs from one process that is isolated from this one; restarts by itself where that has ended.
+    """Forks programs from one process that is isolated from this one; where it is not `alive`, make another.
 
     `found` has for each mechanism of the kernel why it is missing, or an empty text.
     """
@@ -100,7 +100,7 @@ class Sandbox:
     def __init__(self, isolated: bool = True) -> None:  # noqa: FBT001, FBT002
         if sys.platform != "linux":
             raise _refusal(f"{sys.platform} has none of {', '.join(ISOLATED)}")
-        self._isolated, self._lock = isolated, threading.Lock()
+        self._lock, self._lost = threading.Lock(), False
         self._base = tempfile.mkdtemp(prefix="posttrain-sandbox-")
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(STARTED_IN)
@@ -110,7 +110,7 @@ class Sandbox:
         environment |= {"HOME": "/tmp/scratch", "TMPDIR": "/tmp/scratch"} if isolated else {}
         with theirs:
             self._process = subprocess.Popen(
-                [*words, str(ROOT / "posttrain")],
+                [*words, str(ROOT / "posttrain"), ZYGOTE],
                 cwd=self._base,
                 env=environment,
                 pass_fds=[theirs.fileno()],
@@ -152,7 +152,7 @@ class Sandbox:
     @property
     def alive(self) -> bool:
         """Whether it can start programs."""
-        return self._process.poll() is None
+        return not self._lost and self._process.poll() is None
 
     @contextlib.contextmanager
     def process(self, kind: str, source: str, files: Mapping[str, int], limits: Limits) -> Iterator[Process]:
@@ -182,11 +182,16 @@ class Sandbox:
 
     def _ask(self, request: Mapping[str, Any], files: Sequence[int]) -> dict[str, Any]:
         with self._lock:
+            message = b""
             try:
                 socket.send_fds(self._control, [json.dumps(request).encode()], files)
                 message = self._control.recv(2**16)
             except OSError as error:
                 raise SandboxFailed(f"the sandbox does not answer: {error}") from error
+            finally:
+                if not message:  # an answer that comes later must not be taken for that to another request
+                    self._lost = True
+                    self._process.kill()
         if not message:
             raise SandboxFailed("the sandbox has ended")
         answer: dict[str, Any] = json.loads(message)
@@ -194,7 +199,7 @@ class Sandbox:
 
     def watch(self, process: Process, others: Sequence[Process], pipes: Mapping[int, bytearray], limits: Limits) -> str:
         """Read the pipes until the process ends; why it was stopped, or an empty text."""
-        deadline = time.monotonic() + limits.wall
+        start = time.monotonic()
         poll = select.poll()
         for one in (process.handle, *pipes):
             poll.register(one, select.POLLIN)
@@ -206,7 +211,8 @@ class Sandbox:
                 return f"more than {limits.output:,} bytes of output"
             if process.handle in ready and not ready & pipes.keys():
                 return ""
-            if time.monotonic() > deadline:
+            waited = sum(_waited(one) for one in (process, *others))  # a busy machine is no fault of the program
+            if time.monotonic() - start - waited > limits.wall:
                 return f"longer than {limits.wall:g} seconds"
             for running in (process, *others):
                 if why := _over(running, limits):
@@ -255,13 +261,21 @@ def _over(process: Process, limits: Limits) -> str:
         fields = (
             Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
         )
-    except FileNotFoundError:  # it has ended
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
         return ""
     if (int(fields[11]) + int(fields[12])) / CLOCK > limits.seconds:
         return f"more than {limits.seconds:g} seconds of processor time"
     if int(fields[17]) > limits.threads:
         return f"more than {limits.threads} threads"
     return ""
+
+
+def _waited(process: Process) -> float:
+    """Seconds for which a process could run and had no processor."""
+    try:
+        return int(Path(f"/proc/{process.pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except (FileNotFoundError, ProcessLookupError):  # it has ended, or this kernel does not count
+        return 0.0
 
 
 def _kernel_kills() -> int:

@@ -21,6 +21,8 @@ from posttrain.tasks.task import Generator, Task
 
 HELDOUT_SHARE, TEST_SHARE = 0.1, 0.2
 """Shares of all problems; a problem's split is a hash of its own, whatever the seed."""
+PAGE: Final = 3
+"""Problems of a document."""
 TRIES: Final = 2_000
 """Draws in a row that may give a problem again or one of another split before there are no more."""
 
@@ -47,10 +49,6 @@ def _tables(params: ProgramsParams) -> dict[Kind, pl.DataFrame]:
     """The tables `corpus`, `chat` and `prompts`; each part has a random stream of its own."""
     note(seed=params.seed)
     sizes = params.sizes()
-    documents: dict[Split, int] = {"train": params.documents, "heldout": params.heldout_documents}
-    corpus = [
-        {"split": split, "text": text} for split, size in documents.items() for text in _documents(params, split, size)
-    ]
     chat = [
         {**_row(split, one), "messages": [*_prompt(one), {"role": "assistant", "content": answer}]}
         for split, size in sizes["chat"].items()
@@ -62,7 +60,7 @@ def _tables(params: ProgramsParams) -> dict[Kind, pl.DataFrame]:
         for one in _problems(params, "prompts", split, size)
     ]
     return {
-        "corpus": from_rows(corpus, "corpus"),
+        "corpus": from_rows(_documents(params), "corpus"),
         "chat": from_rows(chat, "chat"),
         "prompts": from_rows(prompts, "prompts"),
     }
@@ -80,15 +78,28 @@ def _info(problem: Problem) -> dict[str, str]:
     return {"tests": problem.tests(), "entry_point": "f", "solution": problem.program}
 
 
-def _documents(params: ProgramsParams, split: Split, size: int) -> Iterator[str]:
-    """Different exercises with right programs; all are problems of the train split."""
-    rng = random.Random(f"{params.seed}:corpus:{split}")
-    pages = range(split == "heldout", 2 * size, 2)  # its number makes a document different from all others
-    for page in pages:
-        problem = _draw(rng, params)
-        while _split(problem) != "train":
-            problem = _draw(rng, params)
-        yield f"Exercise {page}\n{problem.question}\n{problem.program}"
+def _documents(params: ProgramsParams) -> Iterator[dict[str, str]]:
+    """Different pages of right programs for problems of the train split."""
+    seen: set[str] = set()
+    sizes: dict[Split, int] = {"train": params.documents, "heldout": params.heldout_documents}
+    for split, size in sizes.items():
+        rng = random.Random(f"{params.seed}:corpus:{split}")
+        for _ in range(size):
+            pages = (_page(rng, params) for _ in range(TRIES))
+            page = next((page for page in pages if page not in seen), None)
+            if page is None:
+                raise _too_many(f"only about {len(seen):,} different documents exist")
+            seen.add(page)
+            yield {"split": split, "text": page}
+
+
+def _page(rng: random.Random, params: ProgramsParams) -> str:
+    problems: list[Problem] = []
+    while len(problems) < PAGE:
+        one = _draw(rng, params)
+        if _split(one) == "train":
+            problems.append(one)
+    return "\n".join(f"{one.question}\n{one.program}" for one in problems)
 
 
 def _demonstrations(params: ProgramsParams, split: Split, size: int) -> Iterator[tuple[Problem, str]]:
@@ -111,9 +122,12 @@ def _problems(params: ProgramsParams, kind: Kind, split: Split, size: int) -> li
         if new:
             found[one.key] = one
         if tries > TRIES:
-            what = f"only about {len(found)} different {split} problems exist for `{kind}`, and {size} are asked for"
-            raise ParamsError(what=what, where=PARAMS_FILE, fix="Raise largest or most, or ask for fewer")
+            raise _too_many(f"only about {len(found)} different {split} problems exist for `{kind}`, not {size}")
     return list(found.values())
+
+
+def _too_many(what: str) -> ParamsError:
+    return ParamsError(what=what, where=PARAMS_FILE, fix="Raise largest or most, or ask for fewer")
 
 
 def _draw(rng: random.Random, params: ProgramsParams) -> Problem:
