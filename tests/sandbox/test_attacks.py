@@ -61,7 +61,8 @@ def check(attack: Attack, printed: str, why: str) -> None:
     if attack.prints is not None:
         assert (printed.strip(), why) == (attack.prints, "")
     if attack.why is not None:
-        assert attack.why in why
+        # on a busy machine the clock's limit may come before the processor's
+        assert attack.why in why or (attack.why == "processor time" and "longer than" in why), why
     assert SECRET not in printed + why
 
 
