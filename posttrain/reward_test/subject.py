@@ -30,7 +30,7 @@ class _Settings(Params):
 
 @dataclass(frozen=True)
 class Subject:
-    """A reward with its options, and what it knows besides the rollouts."""
+    """A reward with its options, and its context in addition to the rollouts."""
 
     name: str
     term: Term

@@ -20,7 +20,8 @@ class CascadeOptions(Params):
 
     of: Rewards = Field(min_length=2, description="rewards in their order, as in `reward`")
     unsure: dict[str, list[float]] = Field(
-        default_factory=dict, description="reward -> [low, high]: a score between them goes on to the next reward"
+        default_factory=dict,
+        description="reward -> [low, high]: a score in this range is unsure, and the next reward decides",
     )
 
     @model_validator(mode="after")

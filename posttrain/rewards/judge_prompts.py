@@ -43,7 +43,7 @@ _RULES = (
 
 @dataclass(frozen=True)
 class Form:
-    """A form of verdict: what the judge is told to write, and the number in [0, 1] that it means."""
+    """A form of verdict: the instruction for the judge, and how its reply becomes a number in [0, 1]."""
 
     hint: str
     value: Callable[[str], float | None]

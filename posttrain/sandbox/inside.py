@@ -146,7 +146,7 @@ class Tests(ast.NodeTransformer):
                 self._fail_with(error, 0)
 
     def verdict(self) -> dict[str, Any]:
-        """What the parent is told."""
+        """The reply to the parent."""
         fault = self.remote.fault
         if not fault and not self.passed + self.failed and not self.remote.ended:
             fault = "the tests assert nothing"

@@ -31,7 +31,7 @@ class Turn(Params):
     """A turn of the conversation."""
 
     role: Literal["system", "user", "assistant", "tool"] = Field(description="who speaks")
-    content: str | list[TextPart] = Field(description="what is said")
+    content: str | list[TextPart] = Field(description="the text of the message")
 
 
 class StreamOptions(Params):

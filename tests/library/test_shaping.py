@@ -40,7 +40,7 @@ def scored(name: str, *rollouts: Rollout | str, max_tokens: int | None = None, *
 
 
 def failure(name: str, rollout: Rollout, max_tokens: int | None = None, **options: Any) -> str:
-    """What is said of a rollout that cannot be scored."""
+    """Status and reason of a rollout that cannot be scored."""
     (score,) = scored(name, rollout, max_tokens=max_tokens, **options)
     return f"{score.status}: {score.reason}"
 

@@ -55,7 +55,7 @@ PROCESSES = (
         why="threads",
     ),
     Attack(
-        "thread that goes on",
+        "thread that keeps running",
         "import threading\ndef run():\n    while True: pass\nthreading.Thread(target=run).start()\nprint(1)",
         why="processor time",
     ),

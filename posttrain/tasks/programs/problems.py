@@ -1,4 +1,4 @@
-"""Tiny functions on numbers, lists and texts: what is asked for, a program that does it, and tests."""
+"""Small functions on numbers, lists and strings: a description, a solution, and tests."""
 
 from __future__ import annotations
 
