@@ -32,7 +32,6 @@ online:
       data: mine/prompts
       corpus: none
       reward_model: none
-      save_every_s: 0.0
       reward:
         judge: {{weight: 1.0, url: "{url}", model: "{model}", key: JUDGE_KEY, retries: 1, price_out: 10.0, {more}}}
       rollout: {{rounds: 2, prompts: 8, group_size: 8, minibatches: 1, sampling: {{max_tokens: 6}}}}
