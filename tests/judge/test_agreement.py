@@ -100,8 +100,7 @@ def test_the_command(project: Path, endpoint: Endpoint) -> None:
 
 
 def test_what_the_judge_cannot_say_is_left_out(project: Path, endpoint: Endpoint) -> None:
-    # the first row; the first reply to each other row, which is then asked again; the second reply to one of them
-    endpoint.does("500", *["empty"] * 21, then="rule")
+    endpoint.does("500", *["empty"] * 21, then="rule")  # of 20 that are asked once more one gets no verdict again
     params = project / "params.yaml"
     params.write_text(params.read_text().replace("retries: 0", "retries: 0, concurrency: 1"))
     found = judge_agreement("mine/feedback", "online.runs.a.reward.judge", "correct", 200, 0.5)

@@ -36,7 +36,7 @@ class Settings(Params):
 
 def judge_of(endpoint: Endpoint, **options: Any) -> LanguageJudge:
     """A judge that gives up soon."""
-    quick = {"url": endpoint.url, "model": "m", "retries": 2, "timeout": 5, "concurrency": 1, **options}
+    quick = {"url": endpoint.url, "model": "m", "retries": 2, "timeout": 30, "concurrency": 1, **options}
     return LanguageJudge(check(JudgeOptions, quick, where="judge"), "online.runs.a")
 
 
@@ -244,14 +244,14 @@ def test_wrong_options_are_refused_without_showing_a_secret(options: dict[str, A
         ("no choices", "no chat completion"),
         ("bad content", "no chat completion"),
         ("huge", "larger than 1 MiB"),
-        ("slow 3", "no reply within 0.5 s"),
-        ("drip", "no reply within 0.5 s"),
+        ("slow 5", "no reply within 1.5 s"),
+        ("drip", "no reply within 1.5 s"),
     ],
 )
 def test_a_fault_is_survived_once_and_is_infrastructure_when_it_stays(
     endpoint: Endpoint, fault: str, reason: str
 ) -> None:
-    judge = judge_of(endpoint, timeout=0.5, retries=1, cache=False)
+    judge = judge_of(endpoint, timeout=1.5 if fault in ("slow 5", "drip") else 30, retries=1, cache=False)
     endpoint.does(fault)
     assert values(judge(said("x"))) == [6 / 9]
     assert len(endpoint.log) == 2
@@ -273,7 +273,7 @@ def test_a_dead_endpoint_is_given_up_after_a_while(endpoint: Endpoint) -> None:
     begun = time.monotonic()
     scores = judge_of(endpoint, retries=20, give_up_after=1.0)(said(*map(str, range(30))))
     assert {one.status for one in scores} == {"infrastructure"} and "given up" in scores[-1].reason
-    assert time.monotonic() - begun < 10, "30 x 20 tries would take hours"
+    assert time.monotonic() - begun < 60, "30 x 20 tries would take hours"
 
 
 def test_the_endpoint_says_how_long_to_wait(endpoint: Endpoint) -> None:
@@ -281,15 +281,14 @@ def test_the_endpoint_says_how_long_to_wait(endpoint: Endpoint) -> None:
     assert values(judge_of(endpoint, concurrency=4)(said("a", "b", "c"))) == [6 / 9] * 3
     times = [one["time"] for one in endpoint.log]
     assert times[-1] - times[0] >= 1.5 and len(times) == 4
-    date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 3))
-    endpoint.does(f"429 {date}")
+    moment = int(time.time()) + 3
+    endpoint.does(time.strftime("429 %a, %d %b %Y %H:%M:%S GMT", time.gmtime(moment)))
     assert values(judge_of(endpoint)(said("d"))) == [6 / 9]
-    times = [one["time"] for one in endpoint.log]
-    assert times[1] - times[0] > 1.5
+    assert endpoint.log[1]["time"] >= moment - 0.1
     endpoint.does("429 86400")
     begun = time.monotonic()
     (failed,) = judge_of(endpoint)(said("e"))
-    assert failed.status == "infrastructure" and time.monotonic() - begun < 5, "it does not wait for a day"
+    assert failed.status == "infrastructure" and time.monotonic() - begun < 60, "it does not wait for a day"
 
 
 def test_nonsense_is_asked_about_once_more(endpoint: Endpoint) -> None:
@@ -371,10 +370,10 @@ def test_the_rate_limit_and_the_number_at_a_time(endpoint: Endpoint) -> None:
     judge_of(endpoint, per_minute=300, concurrency=8)(said(*map(str, range(6))))
     times = [one["time"] for one in endpoint.log]
     assert times[-1] - times[0] >= 5 * 60 / 300 * 0.9
-    endpoint.does(then="slow 0.5")
-    begun = time.monotonic()
-    judge_of(endpoint, concurrency=2)(said(*(f"c{nth}" for nth in range(4))))
-    assert 1.0 <= time.monotonic() - begun < 4
+    endpoint.does(then="slow 1")
+    judge_of(endpoint, concurrency=2, timeout=30)(said(*(f"c{nth}" for nth in range(3))))
+    first, second, third = (one["time"] for one in endpoint.log)
+    assert second - first < 1 <= third - first, "two at a time"
 
 
 def test_redirects_are_not_followed(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
