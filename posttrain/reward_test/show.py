@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from posttrain.errors import RewardError
+from posttrain.errors import ParamsError, RewardError
 from posttrain.reward_test.rows import Row, given_rows, rollouts_of, table_file
 from posttrain.reward_test.subject import Subject, subject_of
 from posttrain.rewards.reward import RewardSum
@@ -46,6 +46,8 @@ class Outcome:
 
 def reward_test(name: str, table: str, options: Sequence[str], run: str | None, count: int) -> str:
     """Print the score of each row; the summary. RewardError if a row failed."""
+    if count < 1:
+        raise ParamsError(what=f"-n = {count}", where="reward test", fix="Give the number of rows, 1 or more")
     subject, file = subject_of(name, options, run), table_file(table)
     text = subject.context.text
     if file.stem == "rollouts":
@@ -86,9 +88,10 @@ def _scored(reward: RewardSum, rows: Sequence[Row]) -> list[Outcome]:
     began = time.perf_counter()
     try:
         rollouts = reward.score([row.rollout for row in rows])
-    except RewardError as error:
+    except Exception as error:  # noqa: BLE001 - whatever the user's file raises is shown with its row
         each = (time.perf_counter() - began) / len(rows)
-        reason, trace = (error.what, "") if error.__cause__ is None else _explained(error.__cause__)
+        cause = error.__cause__ if isinstance(error, RewardError) else error
+        reason, trace = (str(error), "") if cause is None else _explained(cause)
         return [Outcome(row, "error", None, each, reason, trace) for row in rows]
     each = (time.perf_counter() - began) / len(rows)
     scores = [one.scores[name] for one in rollouts]
