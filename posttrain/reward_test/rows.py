@@ -97,9 +97,7 @@ def given_rows(file: Path, count: int, examples: Callable[[Prompt], Examples], t
         except RowError as error:
             raise DataError(what=f"row {number}: {error}", where=str(file), fix="Fix the file") from error
     if not rows:
-        what = (
-            "it has no completions, and the reward has no examples for its prompts" if count else "no row is asked for"
-        )
+        what = "it has no completions, and the reward has no examples for its prompts"
         raise DataError(what=what, where=str(file), fix="Add a column `completion`, or give a table of rollouts")
     return _with_tokens(rows, text) if text else rows
 

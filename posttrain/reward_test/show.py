@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.errors import RewardError
+from posttrain.errors import ParamsError, RewardError
 from posttrain.reward_test.rows import Row, given_rows, rollouts_of, table_file
 from posttrain.reward_test.subject import Subject, subject_of
 from posttrain.rewards.score import RewardSum
@@ -48,6 +48,8 @@ class Outcome:
 
 def reward_test(name: str, table: str, options: Sequence[str], run: str | None, count: int) -> str:
     """Print the score of each row; the summary. RewardError if a row failed."""
+    if count < 1:
+        raise ParamsError(what=f"-n = {count}", where="reward test", fix="Give the number of rows, 1 or more")
     subject, file = subject_of(name, options, run), table_file(table)
     text = subject.context.text
     if file.stem == "rollouts":

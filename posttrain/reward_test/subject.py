@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isroutine
 from typing import Any, Final
 
-from posttrain.errors import ParamsError
+from posttrain.errors import ParamsError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, load, read
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Examples, Term
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
+from posttrain.slots import model_of
 from posttrain.tasks.task import load_task
 from posttrain.text.chat import ChatText
-from posttrain.user_code import is_import_path, load_object
+from posttrain.user_code import is_import_path, load_object, place_in_workspace
 from posttrain.workspace import model_path
 
 EVALUATION: Final = "evaluate.settings"
@@ -47,11 +48,25 @@ class Subject:
 
     def examples(self, prompt: Prompt) -> Examples:
         """Completions of a prompt whose scores are known."""
-        return self.term.reward.examples(prompt, self.options(prompt))
+        found: Examples = self._called("examples", self.term.reward.examples, prompt)
+        return found
 
     def unjudged(self, prompt: Prompt) -> str | None:
         """Why a run would leave the prompt out."""
-        return self.term.reward.unjudged(prompt, self.options(prompt))
+        found: str | None = self._called("unjudged", self.term.reward.unjudged, prompt)
+        return found
+
+    def _called(self, what: str, function: Callable[[Prompt, Any], Any], prompt: Prompt) -> Any:
+        """What a function of the reward gives for a prompt, with the options of the prompt's task."""
+        options = self.options(prompt)
+        try:
+            return function(prompt, options)
+        except Exception as error:
+            said = (
+                f"its `{what}` raised {type(error).__name__}: {error}{place_in_workspace(error)} for prompt {prompt.id}"
+            )
+            fix = "Fix it; POSTTRAIN_TRACEBACK=1 shows where"
+            raise RewardError(what=said, where=f"reward '{self.name}'", fix=fix) from error
 
     def options(self, prompt: Prompt) -> Params:
         """The options for a prompt, with the defaults of its task."""
@@ -110,8 +125,6 @@ def _settings(run: str) -> Any:
 
 def _context(run: str, settings: Any) -> Context:
     """What the reward knows in the run."""
-    from posttrain.slots import model_of
-
     policy = getattr(settings, "start", getattr(settings, "policy", None))
     sampling = settings.rollout.sampling if hasattr(settings, "rollout") else settings.sampling
     return Context(

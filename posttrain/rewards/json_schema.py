@@ -29,7 +29,7 @@ DEEPEST: Final = 64
 FORMATS: Final = ("date", "email", "ipv4", "ipv6", "uuid")
 """The values of `format` that are checked; other ones are annotations, as in the specification."""
 PROBES: Final[tuple[Any, ...]] = ({}, [], "", 0, None)
-_BLOCK: Final = re.compile(r"```json\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_BLOCK: Final = re.compile(r"```json[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
 def _as_text(value: Any) -> Any:
@@ -135,8 +135,11 @@ _JSON: Final = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, 
 
 
 def _schema_of(prompt: Prompt, options: SchemaOptions) -> str:
-    """The schema as JSON."""
-    return json.dumps(prompt.info.get("schema")) if options.schema is None else _read(options.schema)
+    """The schema as JSON; that of a prompt may be an object or its text."""
+    if options.schema is not None:
+        return _read(options.schema)
+    own = prompt.info.get("schema")
+    return own if isinstance(own, str) else json.dumps(own)
 
 
 @lru_cache

@@ -106,6 +106,7 @@ def test_a_schema_in_a_file_of_custom_is_an_input_of_the_run(tmp_path: Path, mon
 def test_the_schema_of_each_prompt() -> None:
     assert [one.value for one in scored(RIGHT[0], WRONG[0], info={"schema": PERSON})] == [1.0, 0.0]
     assert [one.value for one in scored("7", '"7"', info={"schema": True})] == [1.0, 1.0]
+    assert [one.value for one in scored(RIGHT[0], WRONG[0], info={"schema": json.dumps(PERSON)})] == [1.0, 0.0]
     terms = summed().terms
     prompts = [Prompt(f"p{n}", [], [], info=info) for n, info in enumerate([{}, {"schema": PERSON}, {"schema": 3}])]
     assert [one.id for one in judged_prompts(terms, prompts, "here")] == ["p1"]

@@ -67,6 +67,11 @@ def lenient(rollout, options):
     return 1.0
 
 
+@rule(unjudged=lambda prompt, options: prompt.info["why"])
+def unsure(rollout, options):
+    raise RuntimeError("no server")
+
+
 def unlike_the_others(rollouts):
     texts = [one.text for one in rollouts]
     if "bad" in texts:
@@ -142,6 +147,12 @@ def test_a_row_that_fails_shows_the_lines_of_the_users_file(capsys: pytest.Captu
     ]
     assert 'return prompt.info["keys"]' in text
     assert "1 of 2 rows failed, the first is row 2" in str(error)
+    lines, _, _ = shown(capsys, "test_rewards_of_rows:unsure", written({**RIGHT, "info": {"why": None}}))
+    assert "row 1 error" in lines[0] and "FAILED it raised RuntimeError: no server" in lines[0]
+    with pytest.raises(RewardError, match=r"its `unjudged` raised KeyError: 'why' \(test_rewards_of_rows.py line 30\)"):
+        reward_test("test_rewards_of_rows:unsure", written(RIGHT), [], None, 20)
+    with pytest.raises(ParamsError, match="-n = 0"):
+        reward_test("correct", written(RIGHT), [], None, 0)
 
 
 def test_prompts_alone_are_scored_by_the_examples_of_the_reward(capsys: pytest.CaptureFixture[str]) -> None:

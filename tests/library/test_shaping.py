@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.online.runs import PolicyRun
 from posttrain.params import Params, check
 from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.length import soft_overlong
@@ -277,6 +278,16 @@ def test_soft_overlong_falls_from_0_to_minus_1(length: int, longest: int, fracti
     assert soft_overlong(0, longest, fraction) == 0.0 and soft_overlong(longest, longest, fraction) == -1.0
 
 
+def test_an_old_number_of_tokens_says_how_to_convert_it() -> None:
+    run = {"algorithm": "dapo", "start": "sft/main", "data": "a/prompts", "reward_model": "none", "corpus": "none"}
+    assert check(PolicyRun, run | {"overlong": 0.2}, where="online.runs.a").overlong == 0.2
+    for old in (1, 4, 4096):
+        with pytest.raises(
+            ParamsError, match=rf"runs\.a\.overlong: {old} is a number of tokens.*Write {old} / max_tokens"
+        ):
+            check(PolicyRun, run | {"overlong": old}, where="online.runs.a")
+
+
 # --- repetition
 
 
@@ -312,3 +323,21 @@ def test_form_and_length_do_not_decide_what_can_be_judged() -> None:
     shaping = {name for name, reward in REWARDS.items() if reward.shaping}
     assert {"format", "language", "length", "overlong", "regex", "repetition"} <= shaping
     assert not shaping & {"correct", "json_schema", "model"}
+
+
+LONG = ["<think>", "```json\n", "```", "`", "`a\n", "\\begin{", "</a", "a'", "\n", "{", "a ", "1=1 "]
+
+
+@pytest.mark.parametrize("piece", LONG)
+def test_long_texts_are_judged_in_time(piece: str) -> None:
+    """100,000 characters, also such as make a careless pattern take quadratic time."""
+    began, texts = time.process_time(), [piece * (100_000 // len(piece)), "```json" + piece * (100_000 // len(piece))]
+    for name, options in {
+        "format": {"tags": ["think", "answer"]},
+        "json_schema": {"schema": {}, "find": "block"},
+        "language": {"script": "latin"},
+        "length": {"limit": 9, "unit": "words"},
+        "repetition": {},
+    }.items():
+        scored(name, *texts, **options)
+    assert time.process_time() - began < 5
