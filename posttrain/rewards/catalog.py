@@ -20,7 +20,7 @@ LEARNED: Final = "model"
 REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
     "REWARDS",
     {
-        "correct": "posttrain.rewards.numeric",
+        "correct": "posttrain.rewards.correct",
         "format": "posttrain.rewards.numeric",
         "model": "posttrain.rewards.learned",
     },
