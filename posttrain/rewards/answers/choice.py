@@ -8,22 +8,28 @@ from posttrain.rewards.answers.extract import TAIL, Form, final_answer, spoken
 from posttrain.rewards.answers.hedges import CLAUSE, POLITE
 from posttrain.rewards.answers.tree import Unreadable
 
-_BEFORE = r"[\s*_$\"'`:]*(?:(?:option|choice|letter|answer)\b[\s*_:]*)?"
 _LETTER = re.compile(
-    _BEFORE + r"(?:\\(?:text|mathrm|textbf|mathbf|textit)\s*\{|\\boxed\{|[\s*_$\"'`({\[]|\\\()*(?P<letter>[A-Za-z])"
-    r"(?![A-Za-z0-9_'’^])(?P<close>(?:[)}\]*$\"'`]|\\\))*)",
+    r"[\s*_$\"'`:]{0,8}(?:(?:option|choice|letter|answer)\b[\s*_:]{0,4})?"
+    r"(?:\\(?:text|mathrm|textbf|mathbf|textit)\s?\{|\\boxed\{|[\s*_$\"'`({\[]|\\\(){0,8}(?P<letter>[A-Za-z])"
+    r"(?![A-Za-z0-9_'’^])(?P<close>(?:[)}\]*$\"'`]|\\\)){0,8})",
     re.IGNORECASE,
 )
-_SAID = re.compile(
-    r"\b(?:answer|option|choice)\b(?:\s+(?:to|for|of)\s+(?:the|this|your)\s+(?:\w+\s+)?\w+)?[ \t]*[*_]{0,3}[ \t]*"
-    r"(?:(?:is|would be|must be|should be|will be)\b|[:=]|->|→|\n)[\s*_:]*(?:(?:therefore|thus|clearly|then|hence)\b[\s,:]*)?"
-    r"|\b(?:choose|pick|select|go with|going with)\b|\bcorrect (?:one )?is\b"
-    r"|(?:^|[.!?]\s+)(?:so|therefore|thus|hence)[,:]?(?=\s+\W*(?:option\s+|choice\s+)?\(?\*{0,2}[A-Z]\b)|####|<answer>|\\(?:boxed|fbox)\s*\{",
-    re.IGNORECASE | re.MULTILINE,
-)
+_OF_THE_QUESTION = r"(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}(?:\w{1,20}\s{1,3})?\w{1,20})?"
+_MARKS = [
+    (
+        rf"\b(?:answer|option|choice)\b{_OF_THE_QUESTION}[ \t]{{0,3}}[*_]{{0,3}}[ \t]{{0,3}}"
+        r"(?:(?:is|would be|must be|should be|will be)\b|[:=]|->|→|\n)[\s*_:]{0,6}"
+        r"(?:(?:therefore|thus|clearly|then|hence)\b[\s,:]{0,3})?"
+    ),
+    r"\b(?:choose|pick|select|go with|going with)\b",
+    r"\bcorrect (?:one )?is\b",
+    r"(?:^|[.!?]\s{1,3})(?:so|therefore|thus|hence)[,:]?(?=\s{1,3}\W{0,4}(?:option\s|choice\s)?\(?\*{0,2}[A-Z]\b)",
+    r"####|<answer>|\\(?:boxed|fbox)\s?\{",
+]
+_SAID = re.compile("|".join(_MARKS), re.IGNORECASE | re.MULTILINE)
 _IS_RIGHT = re.compile(
-    r"(?:\b(?:option|choice|answer)\s+)?[*(]{0,3}\b(?P<letter>[A-Z])\b[*)]{0,3}\s+(?:is|must be|should be)\s+(?:the\s+|therefore\s+)?"
-    r"(?:correct|right|best)\b"
+    r"(?:\b(?:option|choice|answer)\s{1,3})?[*(]{0,3}\b(?P<letter>[A-Z])\b[*)]{0,3}\s{1,3}(?:is|must be|should be)"
+    r"\s{1,3}(?:the\s|therefore\s)?(?:correct|right|best)\b"
 )
 _DENIED = re.compile(
     r"\b(?:not|never|neither|nor|wrong|incorrect|if|unless|either|maybe|perhaps|might|could|eliminate|rule out|guess|"
@@ -31,12 +37,12 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
-    r"\b(?:wait|actually|correction|mistake|scratch that|oops|hmm+|on second thought|changed? my mind|hold on|disregard|"
-    r"alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also)\b|\bno[,.]",
+    r"\b(?:wait|actually|correction|mistake|scratch that|oops|hmm|on second thought|changed? my mind|hold on|"
+    r"disregard|alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also)\b|\bno[,.]",
     re.IGNORECASE,
 )
 _EXPLAINED = re.compile(
-    r"\s*(?:\Z|[.:,;)\]\-–—\n<}$*]|\b(?:because|since|as|for)\b|is (?:the )?(?:correct|right|best)\b|####)",
+    r"\s{0,4}(?:\Z|[.:,;)\]\-–—\n<}$*]|\b(?:because|since|as|for)\b|is (?:the )?(?:correct|right|best)\b|####)",
     re.IGNORECASE,
 )
 
@@ -55,6 +61,10 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
         mark, found = places[-1]
         if marks[-1] != mark and re.match(r"\s*\W{0,4}(?:\w+\W{0,3}){0,3}\s*$", text[marks[-1] :].split("\n")[0]):
             raise Unreadable("its last answer is none of the choices")
+        line = text.rfind("\n", 0, mark) + 1
+        others = [at for at, one in places[:-1] if at > line and one["letter"].upper() != found["letter"].upper()]
+        if others and not _TAKEN_BACK.search(text[others[-1] : mark]):
+            raise Unreadable("several choices on one line")
         begin = max((one.start() for one in _SAID.finditer(text) if one.end() == mark), default=mark)
         return _checked(text, begin, found.end(), found["letter"], choices)
     if marks and not text[marks[-1] :].strip(" *}\n"):
@@ -75,10 +85,8 @@ def _is_choice(found: re.Match[str], choices: str, text: str) -> bool:
 
 def _other(rest: str, choices: str) -> re.Match[str] | None:
     """Another choice beside the first."""
-    return re.match(
-        rf"[\s*)}}$\].]*(?:,|/|&|\bor\b|\band\b|and/or)?[\s*($]*(?:or\s+|and\s+)?(?:\\boxed\{{)?[\s*($]*[{choices}](?![\w'’])",
-        rest,
-    )
+    between = r"(?:,|/|&|\bor\b|\band\b|and/or)?[\s*($]{0,4}(?:or\s|and\s)?(?:\\boxed\{)?[\s*($]{0,4}"
+    return re.match(rf"[\s*)}}$\]]{{0,6}}{between}[{choices}](?![\w'’])", rest)
 
 
 def _checked(text: str, begin: int, end: int, letter: str, choices: str) -> str:

@@ -8,8 +8,8 @@ from posttrain.rewards.answers.tree import Unreadable
 
 POLITE = re.compile(
     r"(?im)(?:(?<=[.!?\n}$*])|^)[ \t]*(?:\W{0,3})(?:please\s+)?(?:let me know|i hope|hope (?:this|that|it)|feel free|"
-    r"(?:i'm |i am )?happy to|good luck|would you like|thank(?:s| you)|have a (?:great|nice|good)|if you (?:have|need|'d|"
-    r"would)|is there anything|do you (?:have|want|need)|great (?:job|question)|don't hesitate)[^\n]*$"
+    r"(?:i'm |i am )?happy to|good luck|would you like|thank(?:s| you)|have a (?:great|nice|good)|"
+    r"if you (?:have|need|'d|would)|is there anything|do you (?:have|want|need)|great (?:job|question)|don't hesitate)[^\n]*$"
 )
 """Remarks to the reader after an answer."""
 CLAUSE = re.compile(r"[.!?;:,\n](?=\s|\Z)|\b(?:so|therefore|hence|thus|but|then|because)\b", re.IGNORECASE)

@@ -103,4 +103,5 @@ def encloses(found: Run) -> bool:
 
 
 def is_fenced(found: Run) -> bool:
+    """Whether brackets are at both ends."""
     return bool(found) and found[0].text in ("(", "[", "\\{") and found[-1].text in (")", "]", "\\}")

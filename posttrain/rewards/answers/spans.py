@@ -18,7 +18,7 @@ from posttrain.rewards.answers.tree import (
     variables,
 )
 
-MOST_SPANS = 40
+MOST_SPANS = 20
 
 
 def reals_of(answer: Answer) -> Reals:
