@@ -35,7 +35,7 @@ class CorrectOptions(NumericOptions):
         description="math, choice: where the answer is: boxed, hashes (####), answer_is ('the answer is'), tags "
         "(<answer>), whole (nothing else); auto: the last of these. A form other than auto goes before `after`",
     )
-    choices: str = Field("ABCD", pattern=r"\A[A-Z]{2,26}\Z", description="choice: the letters")
+    choices: str = Field("ABCD", pattern="^[A-Z]{2,26}$", description="choice: the letters")
     pattern: str | None = Field(
         None, min_length=1, description="regex: its last match, or the group of it, must be the prompt's answer"
     )
