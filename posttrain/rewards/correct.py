@@ -36,13 +36,23 @@ class CorrectOptions(NumericOptions):
         "(<answer>), whole (nothing else); auto: the last of these. A form other than auto goes before `after`",
     )
     choices: str = Field("ABCD", pattern="^[A-Z]{2,26}$", description="choice: the letters")
+    pairs: Literal["unsure", "points", "intervals"] = Field(
+        "unsure",
+        description="math: what (1, 2) is in the prompts' answers; points: `x = 1, y = 2` is right as well; "
+        "intervals: `1 < x < 2` is; unsure: neither",
+    )
     pattern: str | None = Field(
         None, min_length=1, description="regex: its last match, or the group of it, must be the prompt's answer"
     )
 
     @model_validator(mode="after")
     def _belong_together(self) -> CorrectOptions:
-        for name, kinds in (("form", ("math", "choice")), ("choices", ("choice",)), ("pattern", ("regex",))):
+        for name, kinds in (
+            ("form", ("math", "choice")),
+            ("pairs", ("math",)),
+            ("choices", ("choice",)),
+            ("pattern", ("regex",)),
+        ):
             if name in self.model_fields_set and getattr(self, name) is not None and self.answer not in kinds:
                 raise ValueError(f"{name} is an option of answer: {' and '.join(kinds)}, and answer is {self.answer}")
         if self.answer == "regex":
@@ -105,7 +115,7 @@ def _math(rollout: Rollout, options: CorrectOptions) -> Score:
         found = after_mark(rollout.text, options.after)
     else:
         found = final_answer(rollout.text, options.form, truncated=rollout.truncated)
-    return Score(float(same_answer(gold_answer(_marked(rollout.prompt, options)), found)))
+    return Score(float(same_answer(gold_answer(_marked(rollout.prompt, options)), found, options.pairs)))
 
 
 def _choice(rollout: Rollout, options: CorrectOptions) -> Score:
@@ -124,7 +134,7 @@ def _exact(rollout: Rollout, options: CorrectOptions) -> Score:
             raise Unreadable(f"it does not have `{options.after} ANSWER`")
     if not text.strip():
         raise Unreadable("it is empty")
-    return Score(float(text.strip() == _marked(rollout.prompt, options)))
+    return Score(float(text.strip() == rollout.prompt.answer.strip()))
 
 
 def _regex(rollout: Rollout, options: CorrectOptions) -> Score:
@@ -133,7 +143,7 @@ def _regex(rollout: Rollout, options: CorrectOptions) -> Score:
     found = matches[0] if matches else None
     if found is None or found[found.re.groups] is None:
         raise Unreadable(f"nothing in it matches {options.pattern!r:.60}")
-    return Score(float(found[found.re.groups].strip() == _marked(rollout.prompt, options)))
+    return Score(float(found[found.re.groups].strip() == rollout.prompt.answer.strip()))
 
 
 def _after(text: str, options: CorrectOptions) -> str:

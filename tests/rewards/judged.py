@@ -18,13 +18,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "boxed": {"answer": "math", "form": "boxed"},
     "hashes": {"answer": "math", "form": "hashes"},
     "answer_is": {"answer": "math", "form": "answer_is"},
-    **{
-        name: {"answer": "math"}
-        for name in ("fractions", "units", "thousands", "intervals", "sets", "latex")
-    },
-    "choice": {"answer": "choice"},
+    **{name: {"answer": "math"} for name in ("fractions", "units", "thousands", "latex")},
+    "intervals": {"answer": "math", "pairs": "intervals"},
+    "sets": {"answer": "math", "pairs": "points"},
+    "choice": {"answer": "choice", "choices": "ABCDEFGHIJ"},
     "exact": {"answer": "exact"},
-    "numeric": {"answer": "numeric"},
+    "numeric": {"answer": "numeric", "find": "last"},
 }
 """Dialect -> the options of `correct` that judge it."""
 DIALECTS = tuple(OPTIONS)

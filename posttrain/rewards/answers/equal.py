@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from fractions import Fraction
+from typing import Literal
 
-from posttrain.rewards.answers.numbers import exact, same_number
+from posttrain.rewards.answers.numbers import exact, is_close, same_number
 from posttrain.rewards.answers.read import read
 from posttrain.rewards.answers.spans import reals_of, same_reals
 from posttrain.rewards.answers.tree import (
+    INFINITY,
+    MINUS_INFINITY,
+    WHOLE_LINE,
     Answer,
     Based,
     Call,
@@ -30,13 +34,18 @@ from posttrain.rewards.answers.tree import (
     walk,
 )
 
+Pairs = Literal["unsure", "points", "intervals"]
+_TWICE = re.compile(
+    r"(?P<one>.+?)(?:,?\s*\(?(?:i\.?e\.?,?|that is,|or equivalently,?|equivalently,?|which equals)\s+(?P<two>[^()]*|.*)\)?"
+    r"|\s*\((?:=|or|approximately|about|≈|\\approx)?\s*(?P<three>[^()]+)\))",
+    re.DOTALL,
+)
 ARITHMETIC = frozenset({"add", "sub", "mul"})
 HUNDRED = Num(Fraction(100))
 
 
-def same_answer(gold: str, found: str) -> bool:
+def same_answer(gold: str, found: str, pairs: Pairs = "unsure") -> bool:
     """Whether the final answer `found` is the gold answer; Unreadable: it cannot be told."""
-    readings: list[bool] = []
     reasons: list[Unreadable] = []
     for units in (True, False):
         try:
@@ -44,14 +53,59 @@ def same_answer(gold: str, found: str) -> bool:
         except Unreadable:
             continue
         try:
-            readings.append(same(expected, read(found, units=units)))
+            if _agrees(expected, read(found, units=units), pairs):
+                return True
         except Unreadable as reason:
             reasons.append(reason)
-    if any(readings):
-        return True
+        if units and _both_spellings(expected, found, pairs):
+            return True
     if reasons:
         raise reasons[0]
     return False
+
+
+def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
+    """Whether an answer that is written twice, `3 m (300 cm)`, is right both times, or exact and then rounded."""
+    twice = _TWICE.fullmatch(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", found).strip())
+    if not twice:
+        return False
+    try:
+        one, other = read(twice["one"]), read(twice["two"] or twice["three"])
+        if not _agrees(gold, one, pairs):
+            return False
+        rounded = isinstance(one, Quantity) and isinstance(other, Quantity) and is_close(one.value, other.value)
+        return rounded or _agrees(gold, other, pairs)
+    except Unreadable:
+        return False
+
+
+def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
+    """Whether two whole answers are the same: a set of one is that one; (1, 2) may be an interval."""
+    gold, found = _single(gold), _single(found)
+    if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) == 2:
+        if pairs == "intervals" or any(_is_infinite(one) for one in gold.members):
+            gold = reals_of(gold)
+        elif pairs == "points" and isinstance(found, Items) and found.kind == "set":
+            return _assigned(gold, found)
+    if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) > 2 and isinstance(found, Items):
+        return _assigned(gold, found) or same(gold, found)
+    if isinstance(gold, Items) and gold.kind == "set" and isinstance(found, Items) and found.kind == "(":
+        return _assigned(found, gold)
+    if isinstance(found, Items) and found.kind == "set" and not isinstance(gold, Items | Named):
+        return bool(found.members) and all(same(gold, one) for one in found.members)
+    return same(gold, found)
+
+
+def _is_infinite(answer: Answer) -> bool:
+    return isinstance(answer, Quantity) and answer.value in (INFINITY, MINUS_INFINITY)
+
+
+def _single(answer: Answer) -> Answer:
+    if isinstance(answer, Items) and answer.kind == "set" and len(answer.members) == 1:
+        return answer if isinstance(answer.members[0], Items) else answer.members[0]
+    if isinstance(answer, Named):
+        return Named(answer.name, _single(answer.value))
+    return answer
 
 
 def why_unreadable(gold: str) -> str | None:
@@ -98,9 +152,24 @@ def _same_quantity(gold: Percent | Quantity, found: Percent | Quantity) -> bool:
     if gold.unit is None or found.unit is None:
         return same_value(gold.value, found.value)
     if gold.unit.dimensions != found.unit.dimensions:
-        return False
+        kelvins = _kelvins(gold), _kelvins(found)
+        return kelvins[0] is not None and kelvins[1] is not None and same_number(kelvins[0], kelvins[1])
     equal = same_number(_in_base_units(gold.value, gold.unit), _in_base_units(found.value, found.unit))
     return equal and _is_worked_out(gold.value, found.value)
+
+
+def _kelvins(answer: Quantity) -> Node | None:
+    """A temperature in kelvins; None: it is something else."""
+    assert answer.unit is not None
+    scales = {
+        "K": (Fraction(0), Fraction(1)),
+        "W:celsius": (Fraction("273.15"), Fraction(1)),
+        "W:fahrenheit": (Fraction("459.67"), Fraction(5, 9)),
+    }
+    if len(answer.unit.dimensions) != 1 or answer.unit.dimensions[0][0] not in scales:
+        return None
+    offset, size = scales[answer.unit.dimensions[0][0]]
+    return Call("mul", (Call("add", (answer.value, Num(offset))), Num(size)))
 
 
 def _in_base_units(value: Node, unit: Unit) -> Node:
@@ -117,9 +186,14 @@ def same_value(gold: Node, found: Node) -> bool:
 
 def _is_worked_out(gold: Node, found: Node) -> bool:
     """Refuse sums and products of numbers where the gold answer is a number: 9 + 9 may be the question."""
-    if exact(gold) is not None and not _has_arithmetic(gold) and _has_arithmetic(found):
+    if _is_plain(gold) and _has_arithmetic(found):
         raise Unreadable("arithmetic that is left to do")
     return True
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether an expression is a number or a fraction of numbers."""
+    return all(isinstance(one, Num) or (isinstance(one, Call) and one.name in ("div", "neg")) for one in walk(node))
 
 
 def _has_arithmetic(node: Node) -> bool:
@@ -195,10 +269,12 @@ def _is_words(name: str) -> bool:
 
 
 def _same_intervals(gold: Answer, found: Answer) -> bool:
+    if gold == WHOLE_LINE and found == Quantity(Var("R")):
+        return True
     kinds = (Reals, Items)
     if not isinstance(gold, kinds) or not isinstance(found, kinds):
         return False
-    if (isinstance(gold, Items) and gold.kind not in ("(", "set")) or (isinstance(found, Items) and found.kind == ":"):
+    if (isinstance(gold, Items) and gold.kind != "set") or (isinstance(found, Items) and found.kind == ":"):
         return False
     if (isinstance(gold, Items) and len(gold.members) == 0) or (isinstance(found, Items) and len(found.members) == 0):
         return False
@@ -211,34 +287,19 @@ def _same_intervals(gold: Answer, found: Answer) -> bool:
 
 
 def _same_items(gold: Answer, found: Answer) -> bool:
-    """Sets without order, tuples in order; a set of one is that one."""
-    one, other = (_members(answer) for answer in (gold, found))
-    if one[0] != other[0]:
-        return _assigned(gold, found)
-    if one[0] == "set":
-        return _same_sets(one[1], other[1])
-    return len(one[1]) == len(other[1]) and all(map(same, one[1], other[1]))
-
-
-def _members(answer: Answer) -> tuple[str, Sequence[Answer]]:
-    return (answer.kind, answer.members) if isinstance(answer, Items) else ("set", (answer,))
-
-
-def _same_sets(gold: Sequence[Answer], found: Sequence[Answer]) -> bool:
-    """Whether each member is in the other set; several spellings of one answer must be the same among themselves."""
-    if len(gold) == 1 and not all(same(found[0], one) for one in found[1:]):
+    """Sets without order, tuples in order."""
+    if not isinstance(gold, Items) or not isinstance(found, Items) or gold.kind != found.kind:
         return False
-    return all(any(same(one, other) for other in found) for one in gold) and all(
-        any(same(one, other) for one in gold) for other in found
+    if gold.kind != "set":
+        return len(gold.members) == len(found.members) and all(map(same, gold.members, found.members))
+    return all(any(same(one, other) for other in found.members) for one in gold.members) and all(
+        any(same(one, other) for one in gold.members) for other in found.members
     )
 
 
-def _assigned(gold: Answer, found: Answer) -> bool:
-    """Whether `x = 1, y = 2` and the point (1, 2) are the same."""
-    for point, values in ((gold, found), (found, gold)):
-        if isinstance(point, Items) and point.kind == "(" and isinstance(values, Items) and values.kind == "set":
-            named = [one for one in values.members if isinstance(one, Named)]
-            names = [one.name for one in named]
-            if len(named) == len(values.members) == len(point.members) and names in (["x", "y"], ["x", "y", "z"]):
-                return all(same(a, b.value) for a, b in zip(point.members, named, strict=True))
-    return False
+def _assigned(point: Items, values: Items) -> bool:
+    """Whether the point (1, 2) and `x = 1, y = 2` are the same."""
+    named = [one for one in values.members if isinstance(one, Named)]
+    if [one.name for one in named] not in (["x", "y"], ["x", "y", "z"]) or len(named) != len(values.members):
+        return False
+    return len(named) == len(point.members) and all(same(a, b.value) for a, b in zip(point.members, named, strict=True))

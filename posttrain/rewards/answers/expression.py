@@ -19,13 +19,21 @@ FUNCTIONS = word_set(
 BRACKETED = word_set("sqrt cbrt abs floor ceil exp")
 SPELLED = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log10"}
 """Other names of functions."""
-CONSTANTS = {"pi": Const("pi"), "e": Const("e"), "i": Const("i"), "infty": INFINITY, "infinity": INFINITY}
+CONSTANTS = {
+    "pi": Const("pi"),
+    "e": Const("e"),
+    "i": Const("i"),
+    "infty": INFINITY,
+    "infinity": INFINITY,
+    "inf": INFINITY,
+    "oo": INFINITY,
+}
 INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
 CLOSING = {"(": ")", "[": "]", "{": "}", "\\{": "\\}", "|": "|", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
 NOT_VARIABLES = word_set(
     "a an and any are as at be but by did do for had has he her his how if in is it its let me my no nor not of off on "
     "one or our out per so than that the then they to too two up us was we who why yes you ten six all set st nd rd th "
-    "mod div am pm ok nan inf"
+    "mod div am pm ok nan"
 )
 
 
@@ -34,7 +42,7 @@ class Parser:
 
     def __init__(self, found: Sequence[Token], *, units: bool) -> None:
         self.tokens, self.place, self.units = found, 0, units
-        self._depth = 0
+        self._depth = self._bars = 0
 
     def at(self, *texts: str) -> bool:
         """Whether the next token is one of these."""
@@ -57,24 +65,26 @@ class Parser:
         if self._depth > DEEPEST:
             raise Unreadable(f"deeper than {DEEPEST} levels")
         node = self._signed()
-        while self.at("+", "-", "\\pm"):
+        while self.at("+", "-", "\\pm", "\\mp"):
             sign = self.tokens[self.place].text
             self.place += 1
             right = self._term()
-            node = Call("pm" if sign == "\\pm" else "add", (node, Call("neg", (right,)) if sign == "-" else right))
+            node = Call(
+                "pm" if sign in ("\\pm", "\\mp") else "add", (node, Call("neg", (right,)) if sign == "-" else right)
+            )
         self._depth -= 1
         return node
 
     def _signed(self) -> Node:
         """A term with signs before it."""
-        if not self.at("+", "-", "\\pm"):
+        if not self.at("+", "-", "\\pm", "\\mp"):
             return self._term()
         sign = self.tokens[self.place].text
         self.place += 1
-        if self.at("+", "-", "\\pm"):
+        if self.at("+", "-", "\\pm", "\\mp"):
             raise Unreadable("two signs in a row")
         term = self._term()
-        if sign == "\\pm":
+        if sign in ("\\pm", "\\mp"):
             return Call("pm", (Num(Fraction(0)), term))
         return negative(term) if sign == "-" else term
 
@@ -107,10 +117,14 @@ class Parser:
         token = self.next
         if token is None or self._ends(token):
             return False
+        if token.kind == "number" and self.tokens[self.place - 1].text == "!" and token.gap:
+            return True  # 2! 2!
         if token.kind == "number":
             raise Unreadable("a number after another factor, without a sign between them")
         if token.kind == "word":
             return True
+        if token.text == "|":
+            return not self._bars  # |a||b|
         return token.text in {"(", "{", "\\lfloor", "\\lceil", "\\sqrt", "\\cbrt", "\\frac", "\\binom"} or (
             token.kind == "command" and token.text[1:] in FUNCTIONS | GREEK | CONSTANTS.keys()
         )
@@ -172,8 +186,14 @@ class Parser:
 
     def _group(self, opening: str) -> Node:
         self.take(opening)
+        bars, self._bars = self._bars, int(opening == "|")
         inner = self.expression()
+        for sign, name in (("\\over", "div"), ("\\choose", "binom")):
+            if opening == "{" and self.at(sign):
+                self.place += 1
+                inner = Call(name, (inner, self.expression()))
         self.take(CLOSING[opening])
+        self._bars = bars
         if opening in ("|", "\\lfloor", "\\lceil"):
             return Call({"|": "abs", "\\lfloor": "floor", "\\lceil": "ceil"}[opening], (inner,))
         if opening == "\\{":

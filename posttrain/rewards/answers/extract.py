@@ -9,12 +9,21 @@ from typing import Literal
 
 from posttrain.rewards.answers.hedges import (
     CLAUSE,
+    CLOSING,
+    CONDITION,
     JOINED,
     POLITE,
+    are_alternatives,
     check_after,
     check_before,
-    is_denied,
-    is_taken_back,
+)
+from posttrain.rewards.answers.sentences import (
+    ANSWER,
+    first_sentence,
+    last_sentence,
+    value_after_verb,
+    value_of,
+    words,
 )
 from posttrain.rewards.answers.tree import Unreadable
 
@@ -24,40 +33,26 @@ TAIL = 20_000
 SHORT = 400
 """Characters of a line that may be an answer with a few words around it."""
 LONGEST_BOX = 2000
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_ANSWER = re.compile(
-    r"\b(?:answer|ans)\b(?:\s+(?:to|for|of)\s+(?:the|this|your)\s+(?:\w+\s+)?\w+)?(?:\s*\([a-z ]{1,30}\))?[ \t]*"
-    r"[*_]{0,3}[ \t]*(?:(?:is|are|was|equals|will be|would be|must be|should be|comes out to|turns out to be)\b"
-    r"|[:=]|->|→|\\to\b|\n)",
-    re.IGNORECASE,
-)
-_CONDITION = re.compile(
-    r"\b(?:not|never|wrong|incorrect|false|if|unless|whether|what|check|previous|first|old|wrote|said|claims?|claimed|"
-    r"student'?s?|ground truth|expected)\b|n't\b",
-    re.IGNORECASE,
-)
+MOST_WORDS = 6
+"""In an answer; more are an explanation."""
+_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
 _LEAD = re.compile(
-    r"[\s:*_]*(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|equal to|given by|that)\b"
-    r"[\s,:*]*){0,3}",
+    r"[\s:*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|equal to|given by|that)\b"
+    r"[\s,:*]*+){0,3}",
     re.IGNORECASE,
 )
-_CUE = re.compile(
-    r"\A(?:(?:and so|so|thus|therefore|hence|then|finally|it follows that|in (?:total|conclusion|summary|all)|overall|"
-    r"altogether|we (?:get|have|obtain|find|conclude)(?: that)?|this (?:gives|means|yields)(?: us| that)?|giving|"
-    r"which (?:gives|is))\b\s*[,:]?\s*)+",
+_REVERSED = re.compile(
+    r"(?:^|[.!?]\s)(?P<value>[^\n]{1,80}?)\s{1,3}is (?:the|my|our) (?:final |correct )?answer\W*\Z", re.MULTILINE
+)
+_HEADING = re.compile(r"[*_]{0,3}(?:the\s)?(?:final\s)?answer\b\s{0,3}(?:is\b)?[:*_\s]{0,8}", re.IGNORECASE)
+_EXPLANATIONS = re.compile(
+    r"\s*[*_]{0,3}(?:explanations?|steps?\b.*|solution|check|verification|reasoning|notes?|conclusion|summary|remarks?|"
+    r"why|method|working|details|proof|calculation)[*_:. ]*\Z",
     re.IGNORECASE,
 )
-_VERB = re.compile(
-    r"\b(?:is|are|equals|gives|get|have|obtain|was|becomes|costs?|earns?|makes|has|pays|needs)\b|:(?=\s)", re.IGNORECASE
-)
-_REASON = re.compile(
-    r"[,;(]?\s*\b(?:because|since|as (?:required|desired|expected)|which (?:is|means|matches|agrees))\b"
-)
-_HEADING = re.compile(r"(?:the\s+)?(?:final\s+)?answer\s*(?:is)?[:*_\s]*", re.IGNORECASE)
 _FENCE = re.compile(r"\s*(?:```\w*|\$\$|\\\[|\\\]|-{3,})\s*")
 _BULLET = re.compile(r"(?:[-*+•]|\d+[.)])\s+")
 _BARE = re.compile(r"\s*[-+$*`]{0,4}\d[\d,./]*%?[*`$.]{0,4}\s*")
-_SENTENCE = re.compile(r"(?<=[.!?])(?:\*\*|\$)?\s+(?=[A-Z*\"(\\$0-9#])")
 _PLACEHOLDERS = frozenset({"", "answer", "your answer", "...", "\\ldots", "\\dots", "final answer", "n"})
 
 
@@ -72,7 +67,7 @@ class Found:
 
 def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> str:
     """The final answer of a completion; unreadable if it has none, or more than one."""
-    text = POLITE.sub("", spoken(text)).rstrip()
+    text = POLITE.sub("", CLOSING.sub("", spoken(text))).rstrip()
     if not text:
         raise Unreadable("it is empty")
     found = FORMS[form](text)
@@ -88,7 +83,7 @@ def after_mark(text: str, mark: str) -> str:
     _, found, rest = text.rpartition(mark)
     if not found:
         raise Unreadable(f"it does not have `{mark} ANSWER`")
-    rest = POLITE.sub("", rest[:TAIL]).strip()
+    rest = POLITE.sub("", CLOSING.sub("", rest[:TAIL])).strip()
     answer = _cleaned(rest, 0, _line_end(rest, 0))
     check_after(rest[answer.end :])
     return answer.text
@@ -115,15 +110,17 @@ def _auto(text: str) -> Found | None:
     marked = [one for one in (_boxed(text), _hashes(text), _tags(text)) if one is not None]
     last = max(marked, key=lambda one: one.end, default=None)
     said = _answer_is(text, last.end if last else 0)
-    if said is not None and len(re.findall(r"[A-Za-z]{2,}", re.sub(r"\\\w+", "", said.text))) > 6:
+    if said is not None and words(said.text) > MOST_WORDS and not said.text.startswith("all "):
         said = None  # "Answer: first we add ..."
     return said or last or _last_line(text)
 
 
 def _boxes(text: str) -> list[Found]:
-    r"""Every \boxed{...} with braces that match; the inner one of a box in a box."""
+    r"""Every \boxed{...} with braces that match; the outer one of a box in a box."""
     found: list[Found] = []
     for mark in _BOX.finditer(text):
+        if found and found[-1].end > mark.start():
+            continue
         level, place = 1, mark.end()
         while place < len(text) and place - mark.end() < LONGEST_BOX and level:
             sign = text[place]
@@ -131,8 +128,6 @@ def _boxes(text: str) -> list[Found]:
             level += (sign == "{") - (sign == "}")
         if level:
             raise Unreadable("a box without an end")
-        if found and found[-1].end > mark.start():
-            found.pop()
         found.append(Found(text[mark.end() : place - 1], mark.start(), place))
     return found
 
@@ -157,7 +152,7 @@ def _boxed(text: str) -> Found | None:
         return Found(" or ".join(one.text.strip() for one in joined), joined[0].start, last.end)
     start = text.rfind("\n", 0, last.start) + 1
     others = [one for one in boxes[:-1] if one.start >= start and one.text.strip() != last.text.strip()]
-    if others and not is_taken_back(text[others[-1].end : last.start]):
+    if others and are_alternatives(text[others[-1].end : last.start]):
         raise Unreadable("two boxes on one line")
     check_before(text[: last.start])
     check_after(text[last.end :])
@@ -165,21 +160,27 @@ def _boxed(text: str) -> Found | None:
 
 
 def _hashes(text: str) -> Found | None:
-    start = text.rfind("####")
-    if start < 0:
+    """What follows the last ####, unless it is a heading over an explanation."""
+    places = [one.end() for one in re.finditer("#{4,}", text)]
+    while places and _EXPLANATIONS.match(text[places[-1] : _line_end(text, places[-1])]):
+        places.pop()
+    if not places:
         return None
-    start += len("####")
-    if "####" in text[text.rfind("\n", 0, start) + 1 : start - len("####")].rstrip("#"):
+    start = places[-1]
+    earlier = [one for one in places[:-1] if text.find("\n", one, start) < 0]
+    if earlier and are_alternatives(text[earlier[-1] : start].strip("# ")):
         raise Unreadable("two answers on one line")
-    heading = _HEADING.match(text[start:].lstrip())
-    if heading:
-        start += len(text[start:]) - len(text[start:].lstrip()) + heading.end()
-    elif re.match(r"\s*step\b", text[start:], re.IGNORECASE):
-        return None
-    start += len(text[start:]) - len(text[start:].lstrip())
+    start = _after(r"[\s:]*+", text, start)
+    start = _after(_HEADING, text, start)
     found = _cleaned(text, start, _line_end(text, start))
     check_after(text[found.end :])
     return found
+
+
+def _after(pattern: str | re.Pattern[str], text: str, place: int) -> int:
+    """The place after what the pattern matches here."""
+    found = re.compile(pattern).match(text, place)
+    return found.end() if found else place
 
 
 def _tags(text: str) -> Found | None:
@@ -194,15 +195,17 @@ def _tags(text: str) -> Found | None:
 
 def _answer_is(text: str, begin: int = 0) -> Found | None:
     """What follows the last `answer is`, from a place on."""
-    marks = list(_ANSWER.finditer(text, begin))
+    backwards = _REVERSED.search(text, max(begin, len(text) - SHORT))
+    if backwards:
+        check_before(backwards["value"])
+        return Found(value_of(backwards["value"]), backwards.start("value"), len(text))
+    marks = list(ANSWER.finditer(text, begin))
     if not marks:
         return None
-    mark = marks[-1]
-    clause = CLAUSE.split(text[max(0, mark.start() - 60) : mark.start()])[-1]
-    if _CONDITION.search(clause):
+    clause = CLAUSE.split(text[max(0, marks[-1].start() - 120) : marks[-1].start()])[-1]
+    if CONDITION.search(clause):
         raise Unreadable("the answer is denied, or depends on a condition")
-    lead = _LEAD.match(text, mark.end())
-    start = lead.end() if lead else mark.end()
+    start = _after(_LEAD, text, marks[-1].end())
     end = _line_end(text, start)
     for opening, closing in (("$$", "$$"), ("\\[", "\\]")):
         if text[start:end].strip() == opening:  # a formula on lines of its own
@@ -224,19 +227,8 @@ def _cleaned(text: str, start: int, end: int) -> Found:
     if box := _boxed(line):
         return Found(box.text, start + box.start, start + box.end)
     begin = start + len(line) - len(line.lstrip())
-    first = _SENTENCE.split(line.strip())[0]
-    reason = _REASON.search(first)
-    first = first[: reason.start()] if reason else first
-    return Found(_unstarred(first), begin, begin + len(first))
-
-
-def _unstarred(text: str) -> str:
-    """Without the stars of bold type that are at one end only."""
-    text = text.strip()
-    for sign in ("**", "*", "`", "__"):
-        if text.count(sign) % 2 and not re.search(rf"\w\s*{re.escape(sign)}\s*\w", text):
-            text = re.sub(rf"{re.escape(sign)}([.,;:!]?)\Z|\A{re.escape(sign)}", r"\1", text).strip()
-    return text
+    first, stop = first_sentence(line.strip())
+    return Found(value_of(first), begin, begin + stop)
 
 
 def _last_line(text: str) -> Found | None:
@@ -252,18 +244,7 @@ def _last_line(text: str) -> Found | None:
             raise Unreadable("the last line is one of a list")
     if _BARE.fullmatch(line) and any(_BARE.fullmatch(one) for one in lines[-30:-1]):
         raise Unreadable("several lines with a number alone")
-    return Found(_said(_SENTENCE.split(line)[-1].strip()), len(text) - 1, len(text))
-
-
-def _said(sentence: str) -> str:
-    """The value that a sentence ends with."""
-    rest = _CUE.sub("", sentence)
-    verbs = list(_VERB.finditer(rest))
-    if not verbs or not re.search(r"[A-Za-z]{2,}", rest[: verbs[-1].start()]):
-        return rest
-    if is_denied(re.sub(r"\\\w+", "", rest)):
-        raise Unreadable("the answer is denied, or one of several")
-    return _unstarred(rest[verbs[-1].end() :])
+    return Found(value_after_verb(last_sentence(line)), len(text) - 1, len(text))
 
 
 def _whole(text: str) -> Found | None:

@@ -48,9 +48,11 @@ def same_number(left: Node, right: Node) -> bool:
 def is_close(left: Node, right: Node) -> bool:
     """Whether `right` may be `left`, rounded."""
     a, b = (Evaluation(30, {}, "e").value(one) for one in (left, right))
-    if any(not isinstance(one, Fraction) and _context(30).im(one) != 0 for one in (a, b)):
+    if not isinstance(b, Fraction) or (not isinstance(a, Fraction) and _context(30).im(a) != 0):
         return False
-    return abs(float(a) - float(b)) <= 0.01 * abs(float(a))
+    places = next((n for n in range(30) if 10**n % b.denominator == 0), None)
+    gap = abs(float(a) - float(b))
+    return places is not None and gap <= 10.0**-places and gap <= 0.02 * abs(float(a))
 
 
 def less(left: Node, right: Node) -> bool:
@@ -220,7 +222,9 @@ class Evaluation:
             return self._counted(name, args)
         if name in ("floor", "ceil"):
             if not rational:
-                raise Unreadable(f"{name} of what is not rational")
+                near = _context(self._digits).nint(args[0])
+                if _context(self._digits).im(args[0]) != 0 or abs(args[0] - near) < 1e-20:
+                    raise Unreadable(f"{name} of what may be a whole number")
             return Fraction(math.floor(args[0]) if name == "floor" else math.ceil(args[0]))
         if name == "abs":
             return abs(args[0])
@@ -298,6 +302,8 @@ class Evaluation:
                 return Fraction(0)
             found = context.log(number)
             return found / context.log(10) if name == "log10" or (name == "log" and self._base == "10") else found
+        if name not in _FUNCTIONS:
+            raise Unreadable(f"{name} within an expression")
         steep = ("tanh", "arctan", "exp", "sinh", "cosh")
         if abs(number) > (40 if name in steep else 10**6):
             raise Unreadable(f"{name} of a number that is too large")

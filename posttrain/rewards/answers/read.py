@@ -8,8 +8,8 @@ from fractions import Fraction
 
 from posttrain.rewards.answers.expression import Parser, negative
 from posttrain.rewards.answers.numbers import exact, is_close, same_number
+from posttrain.rewards.answers.phrases import described, phrase
 from posttrain.rewards.answers.runs import (
-    HEDGES,
     MOST_MEMBERS,
     OPEN,
     Run,
@@ -20,6 +20,7 @@ from posttrain.rewards.answers.runs import (
     top,
     whole,
     without_commas,
+    without_label,
 )
 from posttrain.rewards.answers.spans import complement, intersection, reals_of, union
 from posttrain.rewards.answers.tokens import CURRENCIES, tokens
@@ -43,7 +44,6 @@ from posttrain.rewards.answers.tree import (
     Unit,
     Unreadable,
     Var,
-    Words,
     variables,
     walk,
 )
@@ -51,27 +51,33 @@ from posttrain.rewards.answers.units import PERCENT, table, unit_of
 
 RELATIONS = frozenset({"=", "<", ">", "\\le", "\\ge", "\\ne", "\\approx"})
 _FENCES = {("(", ")"), ("[", "]"), ("(", "]"), ("[", ")"), ("\\{", "\\}"), ("\\langle", "\\rangle"), ("{", "}")}
-_PHRASES: dict[str, Answer] = {
-    "the empty set": Items("set", ()),
-    "empty set": Items("set", ()),
-    "all real numbers": WHOLE_LINE,
-    "all reals": WHOLE_LINE,
-    "no solutions": Words("no solution"),
-}
-_ALONE = frozenset({"no solution", "no solutions", "no", "not possible", "no real solution", "does not exist"})
-_MATRIX = re.compile(r"\s*\\begin\{([pb])matrix\}(.*?)\\end\{\1matrix\}\s*\Z", re.DOTALL)
+_OF_WHAT = re.compile(
+    r"(?<=[\d%}$]) of (?:the|a|an|all|his|her|their|its|your|my|them|these|those)\b"
+    r"(?: (?!half|third|quarter|fifth|tenth|hundred|thousand|million|dozen|percent|sum|square|number)[a-z]+){0,3}\Z"
+)
+"""What a share is of: 3/8 of the pizza."""
+_MATRIX = re.compile(r"(?P<factor>[^&]{0,80}?)\\begin\{([pb])matrix\}(?P<cells>.*?)\\end\{\2matrix\}\s*\Z", re.DOTALL)
+_ARRAY = re.compile(
+    r"(?:\\left\s*)?[(\[]\s*\\begin\{(?P<kind>array|matrix|smallmatrix)\}(?:\{[clr|]+\})?(?P<cells>.*?)\\end\{(?P=kind)\}\s*"
+    r"(?:\\right\s*)?[)\]]",
+    re.DOTALL,
+)
 
 
 def read(text: str, *, units: bool = True) -> Answer:
     """The answer that a text is, all of it; `units`: letters after a number and a space may be units."""
     trimmed = _trimmed(text)
-    if matrix := _MATRIX.match(trimmed.strip("$ ")):
-        return _matrix(matrix[2])
+    bare = re.sub(r"\A(?:\$+|\\[(\[])\s*|\s*(?:\$+|\\[)\]])\Z", "", trimmed)
+    if matrix := _MATRIX.match(_ARRAY.sub(r"\\begin{pmatrix}\g<cells>\\end{pmatrix}", bare)):
+        return _matrix(matrix["cells"], matrix["factor"])
     words = re.sub(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}\\]*)\}", r"\1", trimmed).strip(" $*_`\"'.")
     words = re.sub(r"\s+", " ", words)
-    if phrase := _phrase(words):
-        return phrase
-    return Reader(units=units).answer(tokens(trimmed))
+    if (said := phrase(words)) is not None:
+        return said
+    numbers = described(words, lambda value: whole(tokens(value)))
+    if isinstance(numbers, Reals):
+        return numbers
+    return Reader(units=units).answer(tokens(numbers or trimmed))
 
 
 def _trimmed(text: str) -> str:
@@ -79,32 +85,27 @@ def _trimmed(text: str) -> str:
     text = text.strip()
     while (shorter := re.sub(r"(?<!\\)[.,;:]+(\**\)?\$*)\Z", r"\1", text).strip()) != text and shorter:
         text = shorter
-    return text
+    return _OF_WHAT.sub("", text)
 
 
-def _phrase(words: str) -> Answer | None:
-    """A short text of words only."""
-    small = words.lower()
-    if small in _PHRASES:
-        return _PHRASES[small]
-    if not re.fullmatch(r"[A-Za-z][A-Za-z' -]{1,60}", words) or len(small.split()) > 6:
-        return None
-    parts = small.split()
-    if len(parts) == 1 and ((len(small) < 3 and small != "no") or small in ("infinity", "sqrt", "theta", "alpha")):
-        return None
-    if any(one in HEDGES for one in parts) and small not in _ALONE:
-        return None
-    return Words(small)
-
-
-def _matrix(inner: str) -> Matrix:
+def _matrix(cells: str, factor: str) -> Answer:
+    """A matrix, with a number before it or a name."""
+    name = None
+    if "=" in factor:
+        name, _, factor = factor.partition("=")
+        name = name_of(tokens(name))
+        if name is None:
+            raise Unreadable("an equation with a matrix")
+    scale = whole(tokens(factor)) if factor.strip() else None
     rows = []
-    for row in re.split(r"\\\\(?:\[[^\]]*\])?", inner):
+    for row in re.split(r"\\\\(?:\[[^\]]*\])?", cells):
         if row.strip():
-            rows.append(tuple(whole(tokens(cell)) for cell in row.split("&")))
+            nodes = [whole(tokens(cell)) for cell in row.split("&")]
+            rows.append(tuple(one if scale is None else Call("mul", (scale, one)) for one in nodes))
     if not rows or len({len(row) for row in rows}) != 1:
         raise Unreadable("rows of different lengths")
-    return Matrix(tuple(rows))
+    matrix = Matrix(tuple(rows))
+    return matrix if name is None else Named(name, matrix)
 
 
 class Reader:
@@ -117,6 +118,7 @@ class Reader:
         """The answer that the tokens are."""
         if not found:
             raise Unreadable("empty")
+        found = without_label(found)
         if (compound := self._compound(found)) is not None:
             return compound
         return self._joined(found)
@@ -160,12 +162,16 @@ class Reader:
 
     def _sets(self, found: Run) -> Answer:
         """Sets joined by a union or a difference, or one value."""
-        parts = split(found, "\\cup", "U", "union") if is_fenced(found) else [found]
+        if not found:
+            raise Unreadable("an empty part")
+        parts = split(found, "\\cup", "U", "union") if any(one.text in OPEN for one in found) else [found]
         if len(parts) > 1:
             return union([reals_of(self._sets(one)) for one in parts])
-        parts = split(found, "\\setminus", "-") if found[0].text in ("\\mathbb", "R") else [found]
-        if len(parts) == 2 and parts[1] and parts[1][0].text == "\\{":
-            return intersection([reals_of(self._value(parts[0])), complement(self._value(parts[1]))])
+        real = found[0].text in ("\\mathbb", "R")
+        parts = split(found, "\\setminus", "-") if real else split(found, "\\setminus")
+        if len(parts) == 2 and all(parts) and (real or is_fenced(parts[0])):
+            first = WHOLE_LINE if parts[0][0].text == "R" else reals_of(self._value(parts[0]))
+            return intersection([first, complement(self._value(parts[1]))])
         return self._value(found)
 
     def _value(self, found: Run) -> Answer:
@@ -178,6 +184,12 @@ class Reader:
             fenced = self._fences(found)
             if fenced is not None:
                 return fenced
+        if (french := self._french(found)) is not None:
+            return french
+        if len(found) > 3 and found[0].kind == "word" and len(found[0].text) == 1 and found[0].text.isupper():
+            point = self._fences(found[1:]) if found[1].text == "(" else None
+            if isinstance(point, Items) and point.kind == "(":
+                return Named(found[0].text, point)
         ratio = split(found, ":")
         if 1 < len(ratio) <= 6:
             return Items(":", tuple(Quantity(whole(one)) for one in ratio))
@@ -185,20 +197,37 @@ class Reader:
             return Based(based[1], int(based[2]))
         return self.quantity(found)
 
+    def _french(self, found: Run) -> Answer | None:
+        """]1, 2] is (1, 2]."""
+        ends = found[0].text, found[-1].text
+        inner = found[1:-1]
+        if ends[0] not in "[]" or ends[1] not in "[]" or ends == ("[", "]") or any(one.text in OPEN for one in inner):
+            return None
+        parts = split(inner, ";") if any(one.text == ";" for one in inner) else split(inner, ",")
+        if len(parts) != 2:
+            raise Unreadable("an interval without two ends")
+        return Reals((Span(whole(parts[0]), ends[0] == "[", whole(parts[1]), ends[1] == "]"),))
+
     def _fences(self, found: Run) -> Answer | None:
         """Members between brackets; None: the brackets only group, or are not around all of it."""
         opening, closing = found[0].text, found[-1].text
         if (opening, closing) not in _FENCES or not encloses(found):
             return None
         inner = found[1:-1]
-        if opening == "\\{" or (opening == "{" and len(split(inner, ",", ";")) > 1):
+        if opening == "\\{" or (opening == "{" and len(split(inner, ",", ";", "|")) > 1):
             return self._set(inner)
         members = split(inner, ",", ";")
         if len(members) == 1 or opening == "{":
             if opening != closing and (opening, closing) not in (("(", ")"), ("[", "]"), ("{", "}")):
                 raise Unreadable("brackets around one value")
-            return self._one(inner) if opening == "(" and inner else None
+            stacked = any(one.text in ("\\over", "\\choose") for one in inner)
+            return self._one(inner) if opening in "({" and inner and not stacked else None
         read = [self._one(one) for one in members]
+        signed = [n for n, one in enumerate(members) if any(token.text in ("\\pm", "\\mp") for token in one)]
+        if opening == "(" and closing == ")" and len(signed) == 1 and isinstance(read[signed[0]], Items):
+            (place,), both = signed, read[signed[0]]
+            assert isinstance(both, Items)
+            return Items("set", tuple(Items("(", (*read[:place], one, *read[place + 1 :])) for one in both.members))
         if (opening, closing) in (("(", ")"), ("\\langle", "\\rangle")):
             return Items(opening.replace("\\langle", "<"), tuple(read))
         if len(read) == 2 and all(isinstance(one, Quantity) and one.unit is None for one in read):
@@ -212,17 +241,23 @@ class Reader:
         """What is between the braces of a set."""
         if not inner:
             return Items("set", ())
-        for sign in ("|", ":", "\\mid"):
+        for sign in ("|", ":"):
             parts = split(inner, sign)
             if len(parts) == 2:
-                named = self._one(parts[0]) if len(parts[0]) == 1 else self._joined(parts[0])
-                rule = self._joined(parts[1])
-                if isinstance(rule, Reals) and named in (Quantity(Var(rule.variable or "")),):
+                named, rule = self._one(parts[0]), self._joined(parts[1])
+                if isinstance(rule, Named) and named == Quantity(Var(rule.name)):
+                    return rule.value
+                if isinstance(rule, Reals) and named == Quantity(Var(rule.variable or "")):
                     return Reals(rule.spans)
+                if isinstance(rule, Reals) and isinstance(named, Reals) and named.variable == rule.variable:
+                    return Reals(intersection([named, rule]).spans)
                 raise Unreadable("a set with a rule that is not understood")
         read = [self._one(one) for one in split(inner, ",", ";")]
         if any(isinstance(one, Reals | Equation) for one in read):
-            raise Unreadable("a set of sets")
+            raise Unreadable("a set of relations")
+        if any(isinstance(one, Items) and one.kind == "set" for one in read):
+            signs = any(one.text in ("\\pm", "\\mp") for one in inner)
+            return _items(read) if signs else Items("set", tuple(read))
         return _items(read)
 
     def _relation(self, found: Run) -> Answer:
@@ -307,7 +342,7 @@ class Reader:
         known = [one for one in units if one is not None and one.dimensions and one.dimensions[0][0] in "LTM$"]
         factors = [exact(one.factor) for one in known]
         sizes = [one for one in factors if one is not None]
-        if len(sizes) != len(units) or len({one.dimensions for one in known}) != 1 or sizes != sorted(sizes)[::-1]:
+        if len(sizes) != len(units) or len({one.dimensions for one in known}) != 1 or sizes != sorted(set(sizes))[::-1]:
             return None
         values = [one.value for one in plain[::2] if one.value is not None]
         total = sum((value * size for value, size in zip(values, sizes, strict=True)), Fraction(0)) / sizes[0]
@@ -374,6 +409,9 @@ def _chosen(node: Node, sign: str) -> Node:
     if node.name != "pm":
         return Call(node.name, args)
     right = args[1] if sign == "add" else negative(args[1])
+    total = exact(Call("add", (args[0], right)))
+    if total is not None:
+        return Num(total)
     return right if args[0] == Num(Fraction(0)) else Call("add", (args[0], right))
 
 

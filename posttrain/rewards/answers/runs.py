@@ -42,6 +42,8 @@ def name_of(found: Run) -> str | None:
             return node.name if isinstance(node := whole(found), Var) else None
         except Unreadable:
             return None
+    if found[0].text == "(" and encloses(found) and all(len(t) == 1 and t.isalpha() for t in texts[1:-1:2]):
+        return "".join(texts) if set(texts[2:-1:2]) == {","} else None
     if found[0].kind != "word" or len(found[0].text) > 3:
         return None
     if len(texts) == 3 and texts[1] == "_" and texts[2].isalnum():
@@ -105,3 +107,20 @@ def encloses(found: Run) -> bool:
 def is_fenced(found: Run) -> bool:
     """Whether brackets are at both ends."""
     return bool(found) and found[0].text in ("(", "[", "\\{") and found[-1].text in (")", "]", "\\}")
+
+
+def without_label(found: Run) -> Run:
+    """The tokens without `Domain:` or `the point` before them."""
+    colon = next((n for n, one in enumerate(found) if one.text == ":"), 0)
+    words = [one.text.lower() for one in found[:colon]]
+    if words and all(one.isalpha() for one in words) and len("".join(words)) > 2 and colon + 1 < len(found):
+        if not any(one in HEDGES | _BAD_LABELS for one in words):
+            return without_label(found[colon + 1 :])
+    place = 0
+    while place < len(found) - 1 and found[place].text.lower() in _NOUNS:
+        place += 1
+    return found[place:]
+
+
+_NOUNS = word_set("the an point points set interval pair ordered number numbers value values vector matrix coordinates")
+_BAD_LABELS = word_set("wrong incorrect false nor previous first except without")

@@ -8,6 +8,7 @@ from posttrain.rewards.answers.numbers import less, same_number
 from posttrain.rewards.answers.tree import (
     INFINITY,
     MINUS_INFINITY,
+    WHOLE_LINE,
     Answer,
     Items,
     Node,
@@ -53,18 +54,18 @@ def intersection(sets: Sequence[Reals]) -> Reals:
     return Reals(normal(spans), _variable(sets))
 
 
-def complement(points: Answer) -> Reals:
-    """All numbers but one, or a few."""
-    single = [points] if isinstance(points, Quantity) else []
-    if isinstance(points, Items) and points.kind == "set":
-        single = [one for one in points.members if isinstance(one, Quantity)]
-    if not single:
-        raise Unreadable("all numbers but what?")
-    result = Reals((Span(MINUS_INFINITY, False, INFINITY, False),))
-    for one in single:
-        value = _plain(one)
-        around = (Span(MINUS_INFINITY, False, value, False), Span(value, False, INFINITY, False))
-        result = intersection([result, Reals(around)])
+def complement(answer: Answer) -> Reals:
+    """All numbers that are not in a set, or are not a number."""
+    if isinstance(answer, Quantity):
+        answer = Items("set", (answer,))
+    result = WHOLE_LINE
+    for one in normal(reals_of(answer).spans):
+        around = []
+        if one.low != MINUS_INFINITY:
+            around.append(Span(MINUS_INFINITY, False, one.low, not one.low_closed))
+        if one.high != INFINITY:
+            around.append(Span(one.high, not one.high_closed, INFINITY, False))
+        result = intersection([result, Reals(tuple(around))])
     return result
 
 

@@ -38,7 +38,7 @@ _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿˣ", "0123456789-+nx", s
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
 _WRAPS = (
     "text|mathrm|textbf|mbox|hbox|mathbf|operatorname\\*?|textit|mathit|boldsymbol|bm|textrm|mathsf|textsf|texttt|emph"
-    "|mathtt|textnormal|underline|mathcal|textup|mathop|mathnormal"
+    "|mathtt|boxed|fbox|textnormal|underline|mathcal|textup|mathop|mathnormal"
 )
 _WRAPPED = re.compile(rf"\\(?:{_WRAPS})\s*\{{([^{{}}\\]*)\}}")
 _WRAP = re.compile(rf"\\(?:{_WRAPS})(?![a-zA-Z])")
@@ -55,10 +55,10 @@ _POWER_OF_TEN = re.compile(r"[eE]([+-]?\d{1,4})(?![\w.])")
 _REPEATED = re.compile(r"(\d*\.\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?")
 _WORD = re.compile(r"[A-Za-z]+")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|[{}|\\%$&#_])")
-_LONG_SIGN = re.compile(r"<=|>=|!=|==|\*\*|\|\|")
+_LONG_SIGN = re.compile(r"<=|>=|!=|==|\*\*")
 _ALIASES = {"\\%": "%", "\\lbrace": "\\{", "\\rbrace": "\\}", "**": "^", "==": "=", "<=": "\\le", ">=": "\\ge",
             "!=": "\\ne", "\\leq": "\\le", "\\geq": "\\ge", "\\neq": "\\ne", "\\lt": "<", "\\gt": ">",
-            "\\leqslant": "\\le", "\\geqslant": "\\ge", "\\dfrac": "\\frac", "\\tfrac": "\\frac", "\\cfrac": "\\frac",
+            "\\leqslant": "\\le", "\\geqslant": "\\ge", "\\dfrac": "\\frac", "\\tfrac": "\\frac", "\\cfrac": "\\frac", "\\sfrac": "\\frac", "\\nicefrac": "\\frac", "\\bigcup": "\\cup", "\\mid": "|",
             "\\simeq": "\\approx", "\\vert": "|", "\\lvert": "|", "\\rvert": "|", "\\ast": "*", "\\times": "*",
             "\\cdot": "*", "\\div": "/", "\\colon": ":", "\\varnothing": "\\emptyset", "\\rarr": "\\to",
             "\\dbinom": "\\binom", "\\tbinom": "\\binom", "\\infin": "\\infty", "\\lbrack": "[", "\\rbrack": "]",
@@ -131,8 +131,6 @@ def _number(text: str, place: int, gap: bool, lists: set[int]) -> tuple[Token, i
     if len(digits) > MOST_DIGITS:
         raise Unreadable(f"a number of more than {MOST_DIGITS} digits")
     value = Fraction(digits if not digits.startswith(".") else "0" + digits)
-    if digits[0] == "0" and len(digits) > 1 and digits[1].isdigit():
-        raise Unreadable("a number that begins with 0")
     if power := _POWER_OF_TEN.match(text, end):
         if abs(int(power[1])) > MOST_DIGITS:
             raise Unreadable("an exponent that is too large")
@@ -150,17 +148,30 @@ def _repeating(start: str, again: str) -> Fraction:
 
 def _plain(text: str) -> str:
     """The text with one spelling of signs, without markdown, delimiters of formulas and changes of font."""
-    text = text.strip().translate(_TABLE).replace("\\\\", "\ue001")
+    text = re.sub("([⁰¹²³⁴⁵⁶⁷⁸⁹]+)[/⁄]([₀₁₂₃₄₅₆₇₈₉]+)", _small_fraction, text.strip())
+    text = text.translate(_TABLE).replace("\\\\", "\ue001")
     text = re.sub(r"[\u2013\u2014](?=[\d\\.$(])", "-", text) if text[:1] in "\u2013\u2014" else text
     text = _scripts(_scripts(text, _RAISED, "^"), _LOWERED, "_")
     text = re.sub(r"\\!|\\,(?=\s*(?:,|\\,))", "", text)
     text = re.sub(r"(?<=\d)\{,\}(?=\d)|(?<=\d),\{\}(?=\d)", ",", text)
-    text = re.sub(r"(?<=\d)\\,(?=\d)", " ", text)
+    text = re.sub(r"\\(?:text|mathrm|mbox)\s*\{,\}", ",", text)
+    text = re.sub(r"(?<=\d)(?:\\[,;: ]|~)(?=\d)", " ", text)
+    text = re.sub(r"\\mu[\s\\,{]*(?:mathrm|text)?\{?(?=[mgslLAV](?![A-Za-z]))", "\tu", text) if "\\mu" in text else text
+    text = re.sub(r"(?<=[\d\s])[xX]\s*(?=10\s*\^)", r"\\times ", text)
+    text = re.sub(r"(?<=[A-Za-z])\.(?=\s|\Z|[A-Za-z)}])", "", text)
+    text = re.sub(r"\\mathbf\s*\{?R\}?(?![a-z])", r"\\mathbb{R}", text)
+    text = re.sub(r"\\(?:text)?color\s*\{\w+\}|</?(?:b|i|u|em|strong)>", "", text)
     text = _DEGREES.sub("\u00b0", text.replace("\\,", "\t").replace("~", "\t"))
     for _ in range(3):
         text = _WRAPPED.sub("\t\\1\t", text)
     text = _BREAKS.sub("\t", _SIZES.sub("", _WRAP.sub("", text)))
     return _without_delimiters(_without_markdown(text.replace("\ue001", "\\\\")))
+
+
+def _small_fraction(found: re.Match[str]) -> str:
+    """A fraction of raised and lowered digits."""
+    top, bottom = ("".join({**_RAISED, **_LOWERED}[one] for one in part) for part in found.groups())
+    return rf"\frac{{{top}}}{{{bottom}}}"
 
 
 def _scripts(text: str, signs: dict[str, str], mark: str) -> str:

@@ -17,6 +17,11 @@ class Num:
 
     value: Fraction
 
+    @classmethod
+    def of(cls, number: int) -> Num:
+        """A whole number."""
+        return cls(Fraction(number))
+
 
 @dataclass(frozen=True)
 class Const:

@@ -12,7 +12,17 @@ from posttrain.rewards.answers.tokens import Token
 from posttrain.rewards.answers.tree import ONE, Call, Const, Node, Num, Unit, Unreadable, word_set
 
 PERCENT = Unit((("percent", 1),), ONE)
-_PREFIXES = {"": "1", "k": "1000", "M": "1e6", "G": "1e9", "c": "0.01", "m": "0.001", "n": "1e-9", "d": "0.1"}
+_PREFIXES = {
+    "": "1",
+    "k": "1000",
+    "M": "1e6",
+    "G": "1e9",
+    "c": "0.01",
+    "m": "0.001",
+    "n": "1e-9",
+    "u": "1e-6",
+    "d": "0.1",
+}
 _SPELLED = {"": "1", "kilo": "1000", "mega": "1e6", "giga": "1e9", "centi": "0.01", "milli": "0.001", "micro": "1e-6",
             "nano": "1e-9", "deci": "0.1"}  # fmt: skip
 _PREFIXED = """
@@ -29,8 +39,8 @@ month|mo W:month 1 | year|yr|yrs W:month 12 | decade W:month 120 | century|centu
 acre LL 4046.8564224 | hectare|ha LL 10000 | gallon|gal C 16 | quart|qt C 4 | pint|pt C 2 | cup C 1
 teaspoon|tsp W:tsp 1 | tablespoon|tbsp W:tsp 3 | bit B 1 | ohm|\\Omega W:ohm 1 | kelvin|K K 1 | eV W:ev 1 | dB|decibel W:db 1 | rpm W:rpm 1
 degree|deg|\\degree|° angle 1 | mph L/T 0.44704 | kph|kmh L/T 5/18 | knot W:knot 1 | bar W:bar 1 | atm W:atm 1
-celsius W:celsius 1 | fahrenheit W:fahrenheit 1 | unit|units W:unit 1 | cc LLL 1e-6 | ms T 0.001 | wh W:wh 1
-kwh W:wh 1000
+celsius W:celsius 1 | fahrenheit W:fahrenheit 1 | unit|units W:unit 1 | cc LLL 1e-6 | ms T 0.001 | Wh|wh E 3600
+kWh|kwh E 3600000 | mpg L/C 100.58400
 $|dollar|usd|buck $ 1 | cent|¢ $ 0.01 | nickel W:nickel 1 | dime W:dime 1 | €|euro|eur € 1 | £|gbp £ 1 | ¥|yen|jpy ¥ 1
 ₹|rupee|inr|rs ₹ 1 | ₩|won|krw ₩ 1 | ₽|ruble|rub ₽ 1 | yuan|rmb|cny yuan 1 | franc|chf chf 1 | peso peso 1 | ₪ ₪ 1
 pence|pennies|penny W:penny 1 | point W:point 1 | person|people W:person 1 | man|men W:man 1 | woman|women W:woman 1
@@ -204,8 +214,8 @@ def _glued(rows: str) -> list[str]:
 
 
 def _unit(dimension: str, factor: Fraction) -> Unit:
-    if dimension == "L/T":
-        return Unit((("L", 1), ("T", -1)), Num(factor))
+    if dimension in ("L/T", "L/C"):
+        return Unit(tuple(sorted((("L", 1), (dimension[2], -1)))), Num(factor))
     if len(set(dimension)) == 1 and dimension.isalpha():
         return Unit(((dimension[0], len(dimension)),), Num(factor))
     return Unit(((dimension, 1),), Num(factor))
