@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from posttrain.rewards.answers.extract import TAIL, Form, final_answer, spoken
-from posttrain.rewards.answers.hedges import CLAUSE, POLITE
+from posttrain.rewards.answers.hedges import CLAUSE, CONDITION, POLITE
 from posttrain.rewards.answers.tree import Unreadable
 
 _LETTER = re.compile(
@@ -21,7 +21,7 @@ _MARKS = [
         r"(?:(?:is|would be|must be|should be|will be)\b|[:=]|->|→|\n)[\s*_:]{0,6}"
         r"(?:(?:therefore|thus|clearly|then|hence)\b[\s,:]{0,3})?"
     ),
-    r"\b(?:choose|pick|select|go with|going with)\b",
+    r"\b(?:must|has to) be\b|\b(?:choose|pick|select|go with|going with)\b",
     r"\bcorrect (?:one )?is\b",
     r"(?:^|[.!?]\s{1,3})(?:so|therefore|thus|hence)[,:]?(?=\s{1,3}\W{0,4}(?:option\s|choice\s)?\(?\*{0,2}[A-Z]\b)",
     r"####|<answer>|\\(?:boxed|fbox)\s?\{",
@@ -38,11 +38,11 @@ _DENIED = re.compile(
 )
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|correction|mistake|scratch that|oops|hmm|on second thought|changed? my mind|hold on|"
-    r"disregard|alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also)\b|\bno[,.]",
+    r"disregard|alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also|otherwise|unless|but|however|depends)\b|\bno[,.]",
     re.IGNORECASE,
 )
 _EXPLAINED = re.compile(
-    r"\s{0,4}(?:\Z|[.:,;)\]\-–—\n<}$*]|\b(?:because|since|as|for)\b|is (?:the )?(?:correct|right|best)\b|####)",
+    r"\s{0,4}(?:\Z|[.:,;)\]\n<}$*]|[-–—]\s|\b(?:because|since|as|for)\b|is (?:the )?(?:correct|right|best)\b|####)",
     re.IGNORECASE,
 )
 
@@ -70,6 +70,8 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     if marks and not text[marks[-1] :].strip(" *}\n"):
         raise Unreadable("its answer is empty")
     lines = text.splitlines()
+    if any(re.match(r"\W{0,4}[A-J][).:]\s", one) for one in lines[-20:-1]):
+        raise Unreadable("it ends with the list of choices")
     return _alone(lines[-1] if lines else "", choices)
 
 
@@ -91,7 +93,7 @@ def _other(rest: str, choices: str) -> re.Match[str] | None:
 
 def _checked(text: str, begin: int, end: int, letter: str, choices: str) -> str:
     clause = CLAUSE.split(text[max(0, begin - 80) : begin])[-1]
-    if _DENIED.search(clause):
+    if _DENIED.search(clause) or CONDITION.search(clause):
         raise Unreadable("the choice is denied, or depends on a condition")
     rest = text[end:]
     if _other(rest.split("\n")[0], choices) or re.match(r"(?i)\W*(?:is|are)\s+(?:not|wrong|incorrect|false)\b", rest):

@@ -37,7 +37,7 @@ from posttrain.rewards.answers.tree import (
 Pairs = Literal["unsure", "points", "intervals"]
 _TWICE = re.compile(
     r"(?P<one>.+?)(?:,?\s*\(?(?:i\.?e\.?,?|that is,|or equivalently,?|equivalently,?|which equals)\s+(?P<two>[^()]*|.*)\)?"
-    r"|\s*\((?:=|or|approximately|about|≈|\\approx)?\s*(?P<three>[^()]+)\))",
+    r"|\s*\((?:=|approximately|about|≈|\\approx)?\s*(?P<three>[^()]+)\))",
     re.DOTALL,
 )
 ARITHMETIC = frozenset({"add", "sub", "mul"})
@@ -82,6 +82,10 @@ def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
 def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
     """Whether two whole answers are the same: a set of one is that one; (1, 2) may be an interval."""
     gold, found = _single(gold), _single(found)
+    if isinstance(gold, Named) != isinstance(found, Named) and not isinstance(gold, Equation):
+        if not isinstance(found, Equation):  # x = 5 and 5
+            gold = gold.value if isinstance(gold, Named) else gold
+            found = found.value if isinstance(found, Named) else found
     if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) == 2:
         if pairs == "intervals" or any(_is_infinite(one) for one in gold.members):
             gold = reals_of(gold)
@@ -124,7 +128,7 @@ def same(gold: Answer, found: Answer) -> bool:
     """Whether two answers are the same, kind by kind."""
     if isinstance(gold, Equation) or isinstance(found, Equation):
         return _same_equation(gold, found)
-    if isinstance(gold, Named) or isinstance(found, Named):
+    if isinstance(gold, Named) and isinstance(found, Named):
         return _same_named(gold, found)
     if isinstance(gold, Reals) or isinstance(found, Reals):
         return _same_intervals(gold, found)
@@ -141,6 +145,8 @@ def same(gold: Answer, found: Answer) -> bool:
 
 
 def _same_quantity(gold: Percent | Quantity, found: Percent | Quantity) -> bool:
+    if isinstance(found, Quantity) and found.rounded and not _is_decimal(gold.value):
+        raise Unreadable("only approximately")
     if isinstance(gold, Percent):
         if isinstance(found, Percent):
             return same_value(gold.value, found.value)
@@ -156,6 +162,10 @@ def _same_quantity(gold: Percent | Quantity, found: Percent | Quantity) -> bool:
         return kelvins[0] is not None and kelvins[1] is not None and same_number(kelvins[0], kelvins[1])
     equal = same_number(_in_base_units(gold.value, gold.unit), _in_base_units(found.value, found.unit))
     return equal and _is_worked_out(gold.value, found.value)
+
+
+def _is_decimal(node: Node) -> bool:
+    return isinstance(node, Num) and node.value.denominator != 1
 
 
 def _kelvins(answer: Quantity) -> Node | None:
@@ -250,14 +260,10 @@ def _sides(answer: Answer) -> Node | None:
     return Call("add", (Var(name), Call("neg", (answer.value.value,)))) if len(name.split("_")[0]) == 1 else None
 
 
-def _same_named(gold: Answer, found: Answer) -> bool:
-    if isinstance(gold, Named) and isinstance(found, Named):
-        if gold.name == found.name or _is_words(found.name) or _is_words(gold.name):
-            return same(gold.value, found.value)
-        return _variables_of(gold.value) and _same_equation(gold, found)
-    if isinstance(gold, Named):
-        return same(gold.value, found)
-    return isinstance(found, Named) and same(gold, found.value)
+def _same_named(gold: Named, found: Named) -> bool:
+    if gold.name == found.name or _is_words(found.name) or _is_words(gold.name):
+        return same(gold.value, found.value)
+    return _variables_of(gold.value) and _same_equation(gold, found)
 
 
 def _variables_of(answer: Answer) -> bool:

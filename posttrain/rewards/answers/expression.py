@@ -95,6 +95,8 @@ class Parser:
         while True:
             if self.at("*", "/"):
                 divides = self.at("/")
+                if divides and divided_by_number:
+                    raise Unreadable("two divisions in a row: brackets are missing")
                 self.place += 1
                 right = self._sign_after_operator()
                 node = Call("div" if divides else "mul", (node, right))

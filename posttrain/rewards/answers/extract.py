@@ -37,7 +37,7 @@ MOST_WORDS = 6
 """In an answer; more are an explanation."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
 _LEAD = re.compile(
-    r"[\s:*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|equal to|given by|that)\b"
+    r"[\s:,*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|equal to|given by|that)\b"
     r"[\s,:*]*+){0,3}",
     re.IGNORECASE,
 )

@@ -108,10 +108,10 @@ _CHANGED = re.compile(
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
-    r"\b(?:wait|actually|correction|mistake|scratch that|wrong|incorrect|oops|hmm+|sorry|not right|or rather|no, rather|"
+    r"\b(?:wait|actually|correction|mistake|scratch that|wrong|incorrect|oops|hmm+|sorry|however|not right|or rather|no, rather|"
     r"should (?:be|have been)|on second thought|hold on|alternatively|otherwise|unless|not correct|"
     r"could (?:also|be)|might (?:also|be)|or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|instead|"
-    r"false|let me re|another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is not|isn't)\b",
+    r"false|let me re|kidding|joking|nope|in fact|real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is not|isn't)\b",
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(
@@ -164,9 +164,38 @@ JOINED = re.compile(
     re.IGNORECASE,
 )
 """What may stand between two answers that are given together."""
+_OF = _any(
+    "of",
+    "than",
+    "half",
+    "twice",
+    "double",
+    "triple",
+    "times",
+    "minus",
+    "plus",
+    "negative",
+    "partial",
+    "intermediate",
+    "approximate",
+    "estimated",
+    "possible",
+    "another",
+    "alternative",
+    "other",
+    "second",
+    "initial",
+    "naive",
+    "intuitive",
+    "common",
+    "popular",
+    "usual",
+)
 CONDITION = re.compile(
     rf"\b(?:not|never|if|unless|whether|what|check|previous|first|old|wrote|said|claim\w*|would (?:say|think|be)|"
-    rf"student'?s?|ground truth|expected|say that|refuse\w*|none|few|{_DOUBT})\b|n't\b",
+    rf"student'?s?|ground truth|expected|say that|refuse\w*|none|few|says?|told|thinks|thought|believed?|believes|heard|"
+    rf"some|people|others|hoped|wish\w*|supposed|far from|{_DOUBT})\b|n't\b"
+    rf"|\b{_OF}\s+(?:(?:the|my|your|this|final|correct|right)\s+)*\Z",
     re.IGNORECASE,
 )
 """Words before `the answer is` with which it is not said what the answer is."""

@@ -51,8 +51,10 @@ def is_close(left: Node, right: Node) -> bool:
     if not isinstance(b, Fraction) or (not isinstance(a, Fraction) and _context(30).im(a) != 0):
         return False
     places = next((n for n in range(30) if 10**n % b.denominator == 0), None)
+    if places is None or (isinstance(a, Fraction) and 10**places % a.denominator == 0):
+        return bool(a == b)
     gap = abs(float(a) - float(b))
-    return places is not None and gap <= 10.0**-places and gap <= 0.02 * abs(float(a))
+    return gap <= 10.0**-places and gap <= 0.02 * abs(float(a))
 
 
 def less(left: Node, right: Node) -> bool:

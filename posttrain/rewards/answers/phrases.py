@@ -29,12 +29,9 @@ _PHRASES: dict[str, Answer] = {
     "all negative real numbers": Reals((Span(MINUS_INFINITY, False, ZERO, False),)),
     "all nonnegative real numbers": Reals((Span(ZERO, True, INFINITY, False),)),
     "all non-negative real numbers": Reals((Span(ZERO, True, INFINITY, False),)),
-    "no solutions": Words("no solution"),
-    "there is no solution": Words("no solution"),
-    "there are no solutions": Words("no solution"),
 }
-_ALONE = frozenset({"no solution", "no", "not possible", "no real solution", "no real solutions"})
-_NUMBERS = r"all (?:real )?(?:numbers|reals|values|x)(?: of)?(?: [a-z])?(?: that are| such that [a-z] is)?"
+_ALONE = frozenset({"no solution", "no", "not possible", "no real solution"})
+_NUMBERS = r"(?:the set of )?(?:all )?(?:real )?(?:numbers|reals|values|[a-z])(?: of)?(?: [a-z])?(?: that are| such that [a-z] is| is)?"
 _BOUNDED = re.compile(
     rf"{_NUMBERS} (?P<relation>greater than or equal to|less than or equal to|greater than|less than|at least|at most|"
     r"except|other than|not equal to) (?P<value>.+)"
@@ -55,12 +52,13 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d\d) ?([ap])\.? ?m\.?", re.IGNORECASE)
 
 def phrase(words: str) -> Answer | None:
     """A short text of words only, or a time of day; None: it is neither."""
-    small = words.lower().removeprefix("the ")
-    if small in _PHRASES:
-        return _PHRASES[small]
+    small = re.sub(r"\Athere (?:is|are) |\A(?:the )?set of |\Athe ", "", words.lower())
+    small = re.sub(r"\bsolutions\Z", "solution", small)
+    if small in _PHRASES or f"all {small}" in _PHRASES:
+        return _PHRASES.get(small) or _PHRASES[f"all {small}"]
     if clock := _CLOCK.fullmatch(words):
         return Words(f"{int(clock[1])}:{clock[2]} {clock[3].lower()}m")
-    parts = words.lower().split()
+    parts = small.split()
     if not re.fullmatch(r"[A-Za-z][A-Za-z' -]{1,60}", words) or len(parts) > 6:
         return None
     if not re.search(r"[A-Za-z]{3}", words) and parts != ["no"]:

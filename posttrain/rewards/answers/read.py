@@ -130,13 +130,16 @@ class Reader:
             read = [self._joined(one) for one in without_commas(alternatives)]
             if all(isinstance(one, Reals) for one in read):
                 return union([one for one in read if isinstance(one, Reals)])
+            if len({one.name for one in read if isinstance(one, Named)}) > 1:
+                raise Unreadable("alternatives with different names")
             return _items(read)
         parts = split(found, "and", "\\land", ",", ";")
         if len(parts) == 1:
             return self._one(found)
         read = [self._one(one) for one in without_commas(parts)]
         if any(isinstance(one, Reals) for one in read):
-            if not all(isinstance(one, Reals) and one.variable for one in read) or len(split(found, ",", ";")) > 1:
+            commas = len(split(found, ",", ";")) > 1 and not any(one.text == "\\ne" for one in found)
+            if not all(isinstance(one, Reals) and one.variable for one in read) or commas:
                 raise Unreadable("inequalities that are joined by commas")
             return intersection([one for one in read if isinstance(one, Reals)])
         return _items(read)
@@ -269,6 +272,7 @@ class Reader:
         if set(signs) & {"<", ">", "\\le", "\\ge", "\\ne"}:
             return self._inequality(parts, signs)
         name = name_of(parts[0])
+        rounded = signs[0] == "\\approx" and (not parts[0] or name is not None)
         if not parts[0] or name is not None:
             parts, signs = parts[1:], signs[1:]
         elif len(parts) == 2 and signs == ["="] and (name := name_of(parts[1])) is not None:
@@ -280,6 +284,8 @@ class Reader:
             if isinstance(right, Quantity) and (variables(left) or variables(right.value)):
                 return Equation(left, right.value)
         value = self._chain(parts, signs)
+        if rounded and isinstance(value, Quantity):
+            value = Quantity(value.value, value.unit, rounded=True)
         if name is None:
             return value
         if isinstance(value, Quantity) and len(name) == 1 and name in variables(value.value):
@@ -302,7 +308,8 @@ class Reader:
         return values[exact_ones]
 
     def _inequality(self, parts: Sequence[Run], signs: Sequence[str]) -> Reals:
-        nodes = [whole(one) for one in parts]
+        named = [name_of(one) if len(one) > 1 else None for one in parts]
+        nodes = [whole(one) if name is None else Var(name) for one, name in zip(parts, named, strict=True)]
         places = [n for n, one in enumerate(nodes) if isinstance(one, Var)]
         if len(places) != 1 or len(nodes) > 3 or any(variables(n) for n in nodes if not isinstance(n, Var)):
             raise Unreadable("an inequality that is not solved for a variable")

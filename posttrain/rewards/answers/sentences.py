@@ -11,7 +11,8 @@ from posttrain.rewards.answers.units import unit_of
 
 ANSWER = re.compile(
     r"\b(?:answers?|ans)\b(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}(?:\w{1,20}\s{1,3})?\w{1,20})?"
-    r"(?:\s?\([a-z ]{1,30}\))?[ \t]{0,3}[*_]{0,3}[ \t]{0,3}"
+    r"(?:,?\s(?:i|we|you|that|in|get|got|found|obtain|want|need|[a-z]{2,12}s)\b){0,4},?(?:\s?\([a-z ]{1,30}\))?"
+    r"[ \t]{0,3}[*_]{0,3}[ \t]{0,3}"
     r"(?:(?:is|are|was|equals|will be|would be|must be|should be|comes out to|turns out to be)\b"
     r"|[:=]|\s[—–]\s|[—–]\s|->|→|\\to\b|\n)",
     re.IGNORECASE,
@@ -32,6 +33,13 @@ _REASON = re.compile(
     r"(?:rather than|instead of|and not|not) [$\\(]{0,3}-?\d[\d.,]{0,20})(?:\b|\s)"
     r"|,\s{1,3}(?:the|a|an|just|exactly|who)\s|[:;]\s{1,3}(?!or\b|and\b|if\b)(?=[a-z]{2,20}\s)"
 )
+_ASIDE = re.compile(
+    r"(?<=[\d%}$)*a-z])\s(?:for|in|at|on|after|during|with|and) (?:the|a|an|each|all|his|her|their|this|that|our|we)\b"
+    r"(?![^\n]*(?:\d|\b(?:negative|minus|thousands?|millions?|billions?|factor|power|base|opposite|denominator|root|"
+    r"hundreds?|tens?|digits?|below|debt|or|not|but|if|than|sign|per|exponent|percent|half|dozens?|wrong|units?)\b))"
+    r"[a-z ,'-]*\.?\Z"
+)
+"""Where, when and for what: it says nothing about the value."""
 _SENTENCE = re.compile(r"(?<=[.!?])(?:\*\*|\$)?\s+(?=[A-Z*\"(\\$0-9#])")
 _NUMBER = re.compile(r"[$€£]?-?(?<![\w.,])\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?(?![\d/:]|[.,]\d)")
 _GIVES = re.compile(
@@ -51,7 +59,8 @@ def first_sentence(line: str) -> tuple[str, int]:
     first = _SENTENCE.split(line)[0] if line else line
     cue = _CUE.match(first)
     said = list(ANSWER.finditer(first))
-    reason = _REASON.search(first, max(said[-1].end() if said else 0, cue.end() if cue else 0, 1))
+    begin = max(said[-1].end() if said else 0, cue.end() if cue else 0, 1)
+    reason = _REASON.search(first, begin) or _ASIDE.search(first, begin)
     return (first[: reason.start()], reason.end()) if reason else (first, len(first))
 
 
@@ -67,7 +76,7 @@ def value_of(sentence: str) -> str:
         text = text[said[-1].end() :]
     if words(text) > 2 and (value := _only_number(text)):
         return value
-    return unstarred(text)
+    return re.sub(r"(?<=[\w)%])!\Z", "", unstarred(text))
 
 
 def words(text: str) -> int:

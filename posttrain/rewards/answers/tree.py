@@ -85,6 +85,8 @@ class Quantity:
 
     value: Node
     unit: Unit | None = None
+    rounded: bool = False
+    """Whether a sign of approximation is before it."""
 
 
 @dataclass(frozen=True)

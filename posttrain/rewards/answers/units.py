@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,26 +27,92 @@ _PREFIXES = {
 _SPELLED = {"": "1", "kilo": "1000", "mega": "1e6", "giga": "1e9", "centi": "0.01", "milli": "0.001", "micro": "1e-6",
             "nano": "1e-9", "deci": "0.1"}  # fmt: skip
 _PREFIXED = """
-m meter|metre L 1 | g gram M 1 | s second T 1 | l liter|litre LLL 0.001 | L liter LLL 0.001 | W watt P 1 | J joule E 1
-V volt V 1 | A ampere|amp A 1 | Hz hertz F 1 | N newton N 1 | Pa pascal Q 1 | B byte B 8 | mol mole X 1
-cal calorie E 4.184
-""".replace("\n", " | ")
-"""Symbol, names, dimension, base units: with prefixes."""
+m meter|metre L 1
+g gram M 1
+s second T 1
+l liter|litre L3 0.001
+L liter L3 0.001
+N newton M1L1T-2 1000
+J joule M1L2T-2 1000
+W watt M1L2T-3 1000
+Wh watthour M1L2T-2 3600000
+Pa pascal M1L-1T-2 1000
+cal calorie M1L2T-2 4184
+Hz hertz T-1 1
+V volt V 1
+A ampere|amp A 1
+B byte B 8
+mol mole X 1
+"""
+"""Symbol, names, dimensions, size in meters, grams and seconds: with prefixes."""
 _PLAIN = """
-in|inch|inches|ins L 0.0254 | ft|foot|feet L 0.3048 | yd|yds|yard L 0.9144 | mi|mile L 1609.344 | nautical_mile L 1852
-lb|lbs|pound M 453.59237 | oz|ounce M 28.349523125 | ton W:ton 1 | tonne M 1000000 | stone W:stone 1
-min|mins|minute T 60 | h|hr|hrs|hour T 3600 | day T 86400 | week|wk|wks T 604800 | sec|secs T 1 | d T 86400
-month|mo W:month 1 | year|yr|yrs W:month 12 | decade W:month 120 | century|centuries W:month 1200
-acre LL 4046.8564224 | hectare|ha LL 10000 | gallon|gal C 16 | quart|qt C 4 | pint|pt C 2 | cup C 1
-teaspoon|tsp W:tsp 1 | tablespoon|tbsp W:tsp 3 | bit B 1 | ohm|\\Omega W:ohm 1 | kelvin|K K 1 | eV W:ev 1 | dB|decibel W:db 1 | rpm W:rpm 1
-degree|deg|\\degree|° angle 1 | mph L/T 0.44704 | kph|kmh L/T 5/18 | knot W:knot 1 | bar W:bar 1 | atm W:atm 1
-celsius W:celsius 1 | fahrenheit W:fahrenheit 1 | unit|units W:unit 1 | cc LLL 1e-6 | ms T 0.001 | Wh|wh E 3600
-kWh|kwh E 3600000 | mpg L/C 100.58400
-$|dollar|usd|buck $ 1 | cent|¢ $ 0.01 | nickel W:nickel 1 | dime W:dime 1 | €|euro|eur € 1 | £|gbp £ 1 | ¥|yen|jpy ¥ 1
-₹|rupee|inr|rs ₹ 1 | ₩|won|krw ₩ 1 | ₽|ruble|rub ₽ 1 | yuan|rmb|cny yuan 1 | franc|chf chf 1 | peso peso 1 | ₪ ₪ 1
-pence|pennies|penny W:penny 1 | point W:point 1 | person|people W:person 1 | man|men W:man 1 | woman|women W:woman 1
-child|children W:child 1 | mouse|mice W:mouse 1 | sheep W:sheep 1 | fish W:fish 1 | time|times W:time 1
-""".replace("\n", " | ")
+in|inch|inches|ins L 0.0254
+ft|foot|feet L 0.3048
+yd|yds|yard L 0.9144
+mi|mile L 1609.344
+lb|lbs|pound M 453.59237
+oz|ounce M 28.349523125
+stone M 6350.29318
+ton W:ton 1
+tonne M 1000000
+mcg M 0.000001
+min|mins|minute T 60
+h|hr|hrs|hour T 3600
+d|day T 86400
+week|wk|wks T 604800
+sec|secs T 1
+month|mo W:month 1
+year|yr|yrs W:month 12
+decade W:month 120
+century|centuries W:month 1200
+acre L2 4046.8564224
+hectare|ha L2 10000
+cc L3 0.000001
+gallon|gal L3 0.003785411784
+quart|qt L3 0.000946352946
+pint|pt L3 0.000473176473
+cup L3 0.0002365882365
+tablespoon|tbsp L3 0.00001478676478125
+teaspoon|tsp L3 0.00000492892159375
+bit B 1
+ohm|\\Omega W:ohm 1
+kelvin|K K 1
+celsius W:celsius 1
+fahrenheit W:fahrenheit 1
+dB|decibel W:db 1
+rpm W:rpm 1
+atm M1L-1T-2 101325000
+bar M1L-1T-2 100000000
+mph L1T-1 0.44704
+kph|kmh L1T-1 5/18
+knot L1T-1 463/900
+mpg L-2 1609.344/0.003785411784
+degree|deg|\\degree|° angle 1
+revolution|turn angle 360
+unit|units W:unit 1
+$|dollar|usd|buck $ 1
+cent|¢ $ 0.01
+€|euro|eur € 1
+£|gbp £ 1
+¥|yen|jpy ¥ 1
+₹|rupee|inr|rs ₹ 1
+₩|won|krw ₩ 1
+₽|ruble|rub ₽ 1
+yuan|rmb|cny yuan 1
+franc|chf chf 1
+peso peso 1
+₪ ₪ 1
+pence|pennies|penny W:penny 1
+person|people W:person 1
+man|men W:man 1
+woman|women W:woman 1
+child|children W:child 1
+mouse|mice W:mouse 1
+sheep W:sheep 1
+fish W:fish 1
+time|times W:time 1
+"""
+"""Names, dimensions, size."""
 _ONLY_GAP = word_set("m g s l L h d A N W J V B K in min")
 """Symbols that are variables unless a space is before them."""
 _NO_NOUNS = word_set(
@@ -85,6 +152,9 @@ def ends_expression(found: Sequence[Token], place: int) -> bool:
 def unit_of(found: Sequence[Token]) -> tuple[int, Unit | None]:
     """What these tokens after a number are, all of them: a factor (million) and a unit."""
     words = [one for one in found if one.text not in ("{", "}")]
+    if len(words) > 2 and (words[0].text, words[-1].text) in (("(", ")"), ("[", "]")):
+        words = [replace(words[1], gap=True), *words[2:-1]]
+    words = words[1:] if len(words) == 2 and words[0].text == "US" else words
     if not words or len(words) > 14:
         raise Unreadable("no unit")
     scale = _SCALES.get(words[0].text.lower(), 1)
@@ -193,29 +263,25 @@ def _singular(noun: str) -> str:
 def table() -> dict[str, Unit]:
     """Every unit by its names."""
     units: dict[str, Unit] = {}
-    for row in filter(None, (row.strip() for row in _glued(_PREFIXED))):
-        symbol, names, dimension, factor = row.split()
+    for row in _PREFIXED.strip().splitlines():
+        symbol, names, dimension, size = row.split()
         for prefix, scale in _PREFIXES.items():
-            units[prefix + symbol] = _unit(dimension, Fraction(factor) * Fraction(scale))
+            units[prefix + symbol] = _unit(dimension, Fraction(size) * Fraction(scale))
         for prefix, scale in _SPELLED.items():
             for name in names.split("|"):
-                units[prefix + name] = _unit(dimension, Fraction(factor) * Fraction(scale))
-    for row in filter(None, (row.strip() for row in _glued(_PLAIN))):
-        names, dimension, factor = row.split()
+                units[prefix + name] = _unit(dimension, Fraction(size) * Fraction(scale))
+    for row in _PLAIN.strip().splitlines():
+        names, dimension, size = row.split()
+        top, _, bottom = size.partition("/")
         for name in names.split("|"):
-            units[name] = _unit(dimension, Fraction(factor))
+            units[name] = _unit(dimension, Fraction(top) / Fraction(bottom or 1))
     turn = Call("div", (Num(Fraction(180)), Const("pi")))
     units["rad"] = units["radian"] = Unit((("angle", 1),), turn)
     return units
 
 
-def _glued(rows: str) -> list[str]:
-    return rows.split(" | ")
-
-
 def _unit(dimension: str, factor: Fraction) -> Unit:
-    if dimension in ("L/T", "L/C"):
-        return Unit(tuple(sorted((("L", 1), (dimension[2], -1)))), Num(factor))
-    if len(set(dimension)) == 1 and dimension.isalpha():
-        return Unit(((dimension[0], len(dimension)),), Num(factor))
-    return Unit(((dimension, 1),), Num(factor))
+    """A unit of one dimension (L, W:month), or of several with their exponents (M1L2T-2)."""
+    parts = re.findall(r"([LMT])(-?\d)", dimension)
+    powers = sorted((name, int(power)) for name, power in parts) if parts else [(dimension, 1)]
+    return Unit(tuple(powers), Num(factor))
