@@ -21,7 +21,7 @@ LEARNED: Final = "model"
 REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
     "REWARDS",
     {
-        "correct": "posttrain.rewards.numeric",
+        "correct": "posttrain.rewards.correct",
         "format": "posttrain.rewards.format",
         "json_schema": "posttrain.rewards.json_schema",
         "language": "posttrain.rewards.language",

@@ -1,4 +1,4 @@
-"""Rewards that compare the final answer of a completion with the prompt's answer (docs/rewards.md)."""
+"""The final number of a completion, and the reward `format` (docs/rewards.md)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from posttrain.params import Params
-from posttrain.rewards.reward import Examples, rule
-from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.rollout import Score
 
 _DIGITS = r"(-?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 _NUMBER = rf"{_DIGITS}\.?\s*\Z"
@@ -63,37 +62,11 @@ def why_no_number(answer: str, after: str | None) -> str:
     return next((reason for pattern, reason in _REASONS.items() if re.search(pattern, written)), "not a number")
 
 
-def _unjudged(prompt: Prompt, options: NumericOptions) -> str | None:
-    found = expected_number(prompt.answer, options.after)
-    return None if found is not None else why_no_number(prompt.answer, options.after)
-
-
 def missing_number(options: NumericOptions) -> Score:
     """The score of a completion without a final number."""
     wanted = "a number" if options.after is None else f"`{options.after} N`"
     verb = "end with" if options.find == "end" else "have"
     return Score(0.0, "unparseable", f"it does not {verb} {wanted}")
-
-
-def _examples(prompt: Prompt, options: NumericOptions) -> Examples:
-    """The expected number as a completion, and the next one."""
-    number = expected_number(prompt.answer, options.after)
-    if number is None:
-        return Examples()
-    mark = "" if options.after is None else f"{options.after} "
-    return Examples([f"{mark}{number:f}"], [f"{mark}{number + 1:f}"])
-
-
-@rule(NumericOptions, _unjudged, examples=_examples)
-def correct(rollout: Rollout, options: NumericOptions) -> Score:
-    """1 where the final number is the expected one."""
-    found = final_number(rollout.text, options)
-    expected = expected_number(rollout.prompt.answer, options.after)
-    if found is None:
-        return missing_number(options)
-    if expected is None:
-        return Score(0.0, "unparseable", "the prompt has no answer that can be read")
-    return Score(float(found == expected))
 
 
 @lru_cache
@@ -104,6 +77,3 @@ def _marked(after: str) -> re.Pattern[str]:
 def _decimal(found: re.Match[str] | None) -> Decimal | None:
     """The matched number, exactly: as float, large numbers are equal that are not."""
     return Decimal(found.group(1) + found.group(2).replace(",", "")) if found else None
-
-
-REWARDS = {"correct": correct}

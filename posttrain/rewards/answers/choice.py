@@ -1,0 +1,118 @@
+"""The letter that a completion chooses."""
+
+from __future__ import annotations
+
+import re
+
+from posttrain.rewards.answers.extract import TAIL, Form, final_answer, spoken
+from posttrain.rewards.answers.hedges import CLAUSE, CONDITION, POLITE
+from posttrain.rewards.answers.tree import Unreadable
+
+_LETTER = re.compile(
+    r"[\s*_$\"'`:]{0,8}(?:(?:option|choice|letter|answer)\b[\s*_:]{0,4})?"
+    r"(?:\\(?:text|mathrm|textbf|mathbf|textit)\s?\{|\\boxed\{|[\s*_$\"'`({\[]|\\\(){0,8}(?P<letter>[A-Za-z])"
+    r"(?![A-Za-z0-9_'’^])(?P<close>(?:[)}\]*$\"'`]|\\\)){0,8})",
+    re.IGNORECASE,
+)
+_OF_THE_QUESTION = r"(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}(?:\w{1,20}\s{1,3})?\w{1,20})?"
+_MARKS = [
+    (
+        rf"\b(?:answer|option|choice)\b{_OF_THE_QUESTION}[ \t]{{0,3}}[*_]{{0,3}}[ \t]{{0,3}}"
+        r"(?:(?:is|would be|must be|should be|will be)\b|[:=]|->|→|\n)[\s*_:]{0,6}"
+        r"(?:(?:therefore|thus|clearly|then|hence)\b[\s,:]{0,3})?"
+    ),
+    r"\b(?:must|has to) be\b|\b(?:choose|pick|select|go with|going with)\b",
+    r"\bcorrect (?:one )?is\b",
+    r"(?:^|[.!?]\s{1,3})(?:so|therefore|thus|hence)[,:]?(?=\s{1,3}\W{0,4}(?:option\s|choice\s)?\(?\*{0,2}[A-Z]\b)",
+    r"####|<answer>|\\(?:boxed|fbox)\s?\{",
+]
+_SAID = re.compile("|".join(_MARKS), re.IGNORECASE | re.MULTILINE)
+_IS_RIGHT = re.compile(
+    r"(?:\b(?:option|choice|answer)\s{1,3})?[*(]{0,3}\b(?P<letter>[A-Z])\b[*)]{0,3}\s{1,3}(?:is|must be|should be)"
+    r"\s{1,3}(?:the\s|therefore\s)?(?:correct|right|best)\b"
+)
+_DENIED = re.compile(
+    r"\b(?:not|never|neither|nor|wrong|incorrect|if|unless|either|maybe|perhaps|might|could|eliminate|rule out|guess|"
+    r"previous|first thought|tempting)\b|n't\b",
+    re.IGNORECASE,
+)
+_TAKEN_BACK = re.compile(
+    r"\b(?:wait|actually|correction|mistake|scratch that|oops|hmm|on second thought|changed? my mind|hold on|"
+    r"disregard|alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also|otherwise|unless|but|however|depends)\b|\bno[,.]",
+    re.IGNORECASE,
+)
+_EXPLAINED = re.compile(
+    r"\s{0,4}(?:\Z|[.:,;)\]\n<}$*]|[-–—]\s|\b(?:because|since|as|for)\b|is (?:the )?(?:correct|right|best)\b|####)",
+    re.IGNORECASE,
+)
+
+
+def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = False) -> str:
+    """The last letter that a completion gives as its answer; unreadable if it gives none, or several."""
+    if form != "auto":
+        return _alone(final_answer(text, form, truncated=truncated), choices)
+    text = POLITE.sub("", spoken(text)).strip()[-TAIL:]
+    marks = [one.end() for one in _SAID.finditer(text)]
+    places = [(one, found) for one in marks if (found := _LETTER.match(text, one)) and _is_choice(found, choices, text)]
+    right = [one for one in _IS_RIGHT.finditer(text) if one["letter"] in choices]
+    if right and (not places or right[-1].start() > places[-1][1].start("letter")):
+        return _checked(text, right[-1].start(), right[-1].end(), right[-1]["letter"], choices)
+    if places:
+        mark, found = places[-1]
+        if marks[-1] != mark and re.match(r"\s*\W{0,4}(?:\w+\W{0,3}){0,3}\s*$", text[marks[-1] :].split("\n")[0]):
+            raise Unreadable("its last answer is none of the choices")
+        line = text.rfind("\n", 0, mark) + 1
+        others = [at for at, one in places[:-1] if at > line and one["letter"].upper() != found["letter"].upper()]
+        if others and not _TAKEN_BACK.search(text[others[-1] : mark]):
+            raise Unreadable("several choices on one line")
+        begin = max((one.start() for one in _SAID.finditer(text) if one.end() == mark), default=mark)
+        return _checked(text, begin, found.end(), found["letter"], choices)
+    if marks and not text[marks[-1] :].strip(" *}\n"):
+        raise Unreadable("its answer is empty")
+    lines = text.splitlines()
+    if any(re.match(r"\W{0,4}[A-J][).:]\s", one) for one in lines[-20:-1]):
+        raise Unreadable("it ends with the list of choices")
+    return _alone(lines[-1] if lines else "", choices)
+
+
+def _is_choice(found: re.Match[str], choices: str, text: str) -> bool:
+    letter = found["letter"]
+    if letter.upper() not in choices:
+        return False
+    closed = bool(re.search(r"[)}\]$*]", found["close"]))
+    if letter.islower() and not closed and text[found.end() :].strip(" .\n"):
+        return False
+    return closed or bool(_EXPLAINED.match(text, found.end())) or bool(_other(text[found.end() :], choices))
+
+
+def _other(rest: str, choices: str) -> re.Match[str] | None:
+    """Another choice beside the first."""
+    between = r"(?:,|/|&|\bor\b|\band\b|and/or)?[\s*($]{0,4}(?:or\s|and\s)?(?:\\boxed\{)?[\s*($]{0,4}"
+    return re.match(rf"[\s*)}}$\]]{{0,6}}{between}[{choices}](?![\w'’])", rest)
+
+
+def _checked(text: str, begin: int, end: int, letter: str, choices: str) -> str:
+    clause = CLAUSE.split(text[max(0, begin - 80) : begin])[-1]
+    if _DENIED.search(clause) or CONDITION.search(clause):
+        raise Unreadable("the choice is denied, or depends on a condition")
+    rest = text[end:]
+    if _other(rest.split("\n")[0], choices) or re.match(r"(?i)\W*(?:is|are)\s+(?:not|wrong|incorrect|false)\b", rest):
+        raise Unreadable("several choices, or a choice that is denied")
+    if _TAKEN_BACK.search(rest):
+        raise Unreadable("the choice is taken back")
+    return letter.upper()
+
+
+def _alone(text: str, choices: str) -> str:
+    """The letter of a text that is only a letter, or a letter with what it stands for."""
+    text = text.strip()
+    found = _LETTER.match(text)
+    if not found or found["letter"].upper() not in choices:
+        raise Unreadable(f"it chooses none of {choices}")
+    rest = text[found.end() :]
+    closed = ")" in found["close"]
+    if not re.fullmatch(r"[\s.:)*}$]*", rest) and not (closed or re.match(r"\s*[.:)]\s", rest)):
+        raise Unreadable("words after the letter")
+    if found["letter"].islower() and not closed and rest.strip(" ."):
+        raise Unreadable("words after the letter")
+    return _checked(text, 0, found.end(), found["letter"], choices)

@@ -1,0 +1,261 @@
+r"""Finds the final answer in a completion: in \boxed{}, after ####, after "the answer is", in <answer> tags, alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from posttrain.rewards.answers.hedges import (
+    CLAUSE,
+    CLOSING,
+    CONDITION,
+    JOINED,
+    POLITE,
+    are_alternatives,
+    check_after,
+    check_before,
+)
+from posttrain.rewards.answers.sentences import (
+    ANSWER,
+    first_sentence,
+    last_sentence,
+    value_after_verb,
+    value_of,
+    words,
+)
+from posttrain.rewards.answers.tree import Unreadable
+
+Form = Literal["auto", "boxed", "hashes", "answer_is", "tags", "whole"]
+TAIL = 20_000
+"""Characters at the end of a completion in which its answer is looked for."""
+SHORT = 400
+"""Characters of a line that may be an answer with a few words around it."""
+LONGEST_BOX = 2000
+MOST_WORDS = 6
+"""In an answer; more are an explanation."""
+_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
+_LEAD = re.compile(
+    r"[\s:,*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|equal to|given by|that)\b"
+    r"[\s,:*]*+){0,3}",
+    re.IGNORECASE,
+)
+_REVERSED = re.compile(
+    r"(?:^|[.!?]\s)(?P<value>[^\n]{1,80}?)\s{1,3}is (?:the|my|our) (?:final |correct )?answer\W*\Z", re.MULTILINE
+)
+_HEADING = re.compile(r"[*_]{0,3}(?:the\s)?(?:final\s)?answer\b\s{0,3}(?:is\b)?[:*_\s]{0,8}", re.IGNORECASE)
+_EXPLANATIONS = re.compile(
+    r"\s*[*_]{0,3}(?:explanations?|steps?\b.*|solution|check|verification|reasoning|notes?|conclusion|summary|remarks?|"
+    r"why|method|working|details|proof|calculation)[*_:. ]*\Z",
+    re.IGNORECASE,
+)
+_FENCE = re.compile(r"\s*(?:```\w*|\$\$|\\\[|\\\]|-{3,})\s*")
+_BULLET = re.compile(r"(?:[-*+•]|\d+[.)])\s+")
+_BARE = re.compile(r"\s*[-+$*`]{0,4}\d[\d,./]*%?[*`$.]{0,4}\s*")
+_PLACEHOLDERS = frozenset({"", "answer", "your answer", "...", "\\ldots", "\\dots", "final answer", "n"})
+
+
+@dataclass(frozen=True)
+class Found:
+    """A final answer and where it stands."""
+
+    text: str
+    start: int
+    end: int
+
+
+def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> str:
+    """The final answer of a completion; unreadable if it has none, or more than one."""
+    text = POLITE.sub("", CLOSING.sub("", spoken(text))).rstrip()
+    if not text:
+        raise Unreadable("it is empty")
+    found = FORMS[form](text)
+    if found is None:
+        raise Unreadable(f"it has no final answer{'' if form == 'auto' else f' in the form {form}'}")
+    if truncated and found.end >= len(text) and text[-1:] not in "}>":
+        raise Unreadable("it is truncated in its answer")
+    return found.text.strip()
+
+
+def after_mark(text: str, mark: str) -> str:
+    """The answer after the last mark: the rest of its line, or the next line."""
+    _, found, rest = text.rpartition(mark)
+    if not found:
+        raise Unreadable(f"it does not have `{mark} ANSWER`")
+    rest = POLITE.sub("", CLOSING.sub("", rest[:TAIL])).strip()
+    answer = _cleaned(rest, 0, _line_end(rest, 0))
+    check_after(rest[answer.end :])
+    return answer.text
+
+
+def gold_answer(answer: str) -> str:
+    """The gold answer, which may stand in a box or after ####."""
+    if "####" in answer:
+        return answer.rpartition("####")[2].strip()
+    boxes = _boxes(answer)
+    return boxes[-1].text.strip() if boxes else answer.strip()
+
+
+def spoken(text: str) -> str:
+    """The end of a text, without its thoughts."""
+    _, closed, rest = text.rpartition("</think>")
+    if not closed and "<think>" in text:
+        raise Unreadable("its thoughts do not end")
+    return rest[-TAIL:]
+
+
+def _auto(text: str) -> Found | None:
+    """The last answer in any form."""
+    marked = [one for one in (_boxed(text), _hashes(text), _tags(text)) if one is not None]
+    last = max(marked, key=lambda one: one.end, default=None)
+    said = _answer_is(text, last.end if last else 0)
+    if said is not None and words(said.text) > MOST_WORDS and not said.text.startswith("all "):
+        said = None  # "Answer: first we add ..."
+    return said or last or _last_line(text)
+
+
+def _boxes(text: str) -> list[Found]:
+    r"""Every \boxed{...} with braces that match; the outer one of a box in a box."""
+    found: list[Found] = []
+    for mark in _BOX.finditer(text):
+        if found and found[-1].end > mark.start():
+            continue
+        level, place = 1, mark.end()
+        while place < len(text) and place - mark.end() < LONGEST_BOX and level:
+            sign = text[place]
+            place += 2 if sign == "\\" else 1
+            level += (sign == "{") - (sign == "}")
+        if level:
+            raise Unreadable("a box without an end")
+        found.append(Found(text[mark.end() : place - 1], mark.start(), place))
+    return found
+
+
+def _boxed(text: str) -> Found | None:
+    """The last box, with those that are given together with it."""
+    boxes = _boxes(text)
+    if not boxes:
+        if re.search(r"\\(?:boxed|fbox)\b", text):
+            raise Unreadable("a box without an end")
+        return None
+    last = boxes[-1]
+    if last.text.strip().lower() in _PLACEHOLDERS:
+        raise Unreadable("the last box is empty")
+    joined = [last]
+    for one in reversed(boxes[:-1]):
+        between = text[one.end : joined[0].start]
+        if "\n\n" in between or not JOINED.match(between):
+            break
+        joined.insert(0, one)
+    if len({one.text.strip() for one in joined}) > 1:
+        return Found(" or ".join(one.text.strip() for one in joined), joined[0].start, last.end)
+    start = text.rfind("\n", 0, last.start) + 1
+    others = [one for one in boxes[:-1] if one.start >= start and one.text.strip() != last.text.strip()]
+    if others and are_alternatives(text[others[-1].end : last.start]):
+        raise Unreadable("two boxes on one line")
+    check_before(text[: last.start])
+    check_after(text[last.end :])
+    return last
+
+
+def _hashes(text: str) -> Found | None:
+    """What follows the last ####, unless it is a heading over an explanation."""
+    places = [one.end() for one in re.finditer("#{4,}", text)]
+    while places and _EXPLANATIONS.match(text[places[-1] : _line_end(text, places[-1])]):
+        places.pop()
+    if not places:
+        return None
+    start = places[-1]
+    earlier = [one for one in places[:-1] if text.find("\n", one, start) < 0]
+    if earlier and are_alternatives(text[earlier[-1] : start].strip("# ")):
+        raise Unreadable("two answers on one line")
+    start = _after(r"[\s:]*+", text, start)
+    start = _after(_HEADING, text, start)
+    found = _cleaned(text, start, _line_end(text, start))
+    check_after(text[found.end :])
+    return found
+
+
+def _after(pattern: str | re.Pattern[str], text: str, place: int) -> int:
+    """The place after what the pattern matches here."""
+    found = re.compile(pattern).match(text, place)
+    return found.end() if found else place
+
+
+def _tags(text: str) -> Found | None:
+    end = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, max(end, 0))
+    if start < 0:
+        return None
+    inner = text[start + len("<answer>") : end]
+    boxed = _boxed(inner)
+    return Found(boxed.text if boxed else inner, start, end + len("</answer>"))
+
+
+def _answer_is(text: str, begin: int = 0) -> Found | None:
+    """What follows the last `answer is`, from a place on."""
+    backwards = _REVERSED.search(text, max(begin, len(text) - SHORT))
+    if backwards:
+        check_before(backwards["value"])
+        return Found(value_of(backwards["value"]), backwards.start("value"), len(text))
+    marks = list(ANSWER.finditer(text, begin))
+    if not marks:
+        return None
+    clause = CLAUSE.split(text[max(0, marks[-1].start() - 120) : marks[-1].start()])[-1]
+    if CONDITION.search(clause):
+        raise Unreadable("the answer is denied, or depends on a condition")
+    start = _after(_LEAD, text, marks[-1].end())
+    end = _line_end(text, start)
+    for opening, closing in (("$$", "$$"), ("\\[", "\\]")):
+        if text[start:end].strip() == opening:  # a formula on lines of its own
+            stop = text.find(closing, end)
+            end = stop + len(closing) if stop > 0 else end
+    found = _cleaned(text, start, end)
+    check_after(text[found.end :])
+    return found
+
+
+def _line_end(text: str, start: int) -> int:
+    end = text.find("\n", start)
+    return len(text) if end < 0 else end
+
+
+def _cleaned(text: str, start: int, end: int) -> Found:
+    """The answer at the beginning of a line, without remarks after it."""
+    line = text[start:end]
+    if box := _boxed(line):
+        return Found(box.text, start + box.start, start + box.end)
+    begin = start + len(line) - len(line.lstrip())
+    first, stop = first_sentence(line.strip())
+    return Found(value_of(first), begin, begin + stop)
+
+
+def _last_line(text: str) -> Found | None:
+    """The last line: an answer alone, or the end of a sentence that says what it is."""
+    lines = [one for one in text.splitlines() if one.strip() and not _FENCE.fullmatch(one)]
+    if not lines or len(lines[-1]) > SHORT:
+        return None
+    line = lines[-1].strip()
+    bullet = _BULLET.match(line)
+    if bullet and len(lines) > 1:
+        line = line[bullet.end() :]
+        if not re.search(r"[A-Za-z]{2,} [A-Za-z]{2,}", line):
+            raise Unreadable("the last line is one of a list")
+    if _BARE.fullmatch(line) and any(_BARE.fullmatch(one) for one in lines[-30:-1]):
+        raise Unreadable("several lines with a number alone")
+    return Found(value_after_verb(last_sentence(line)), len(text) - 1, len(text))
+
+
+def _whole(text: str) -> Found | None:
+    return Found(text, 0, len(text)) if len(text) <= SHORT * 4 else None
+
+
+FORMS: dict[Form, Callable[[str], Found | None]] = {
+    "auto": _auto,
+    "boxed": _boxed,
+    "hashes": _hashes,
+    "answer_is": _answer_is,
+    "tags": _tags,
+    "whole": _whole,
+}

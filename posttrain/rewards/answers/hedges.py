@@ -1,0 +1,224 @@
+"""The words around an answer that deny it, take it back or add another; and those that say nothing."""
+
+from __future__ import annotations
+
+import re
+
+from posttrain.rewards.answers.tree import Unreadable
+
+
+def _any(*alternatives: str) -> str:
+    return f"(?:{'|'.join(alternatives)})"
+
+
+_POLITE_STARTS = _any(
+    "let me know",
+    "i hope",
+    "hope (?:this|that|it)",
+    "feel free",
+    "(?:i'm |i am )?happy to",
+    "good luck",
+    "would you like",
+    "thank(?:s| you)",
+    "have a (?:great|nice|good)",
+    "if you (?:have|need|'d|would|want)",
+    "is there anything",
+    "do you (?:have|want|need)",
+    "great (?:job|question)",
+    "don't hesitate",
+)
+POLITE = re.compile(rf"(?im)(?:(?<=[.!?\n}}$*])|^|\s[—–])[ \t]*[ \t>*_(]{{0,3}}(?:please\s+)?{_POLITE_STARTS}\b[^\n]*$")
+"""Remarks to the reader after an answer."""
+CLOSING = re.compile(r"(?:\s*(?:<\|[a-z_]{1,20}\|>|</s>|<eos>|<end_of_turn>|[✅✔☑🎉😊👍🙂😀⭐🏆💯✨🎊\ufe0f]))+\s*\Z")
+"""Tokens that end a turn, and signs of joy."""
+CLAUSE = re.compile(r"[.!?;:,\n](?=\s|\Z)|\b(?:so|therefore|hence|thus|but|then|because)\b", re.IGNORECASE)
+_DOUBT = _any(
+    r"false\w*",
+    r"wrong\w*",
+    r"incorrect\w*",
+    r"mistaken\w*",
+    "mistake",
+    "tempting",
+    r"doubt\w*",
+    "unlikely",
+    "impossible",
+    "maybe",
+    "perhaps",
+    "possibly",
+    "might",
+    "may be",
+    "could be",
+    "either",
+    r"guess\w*",
+    "unsure",
+    "unless",
+    "would have been",
+    "ignore",
+    r"assum\w+ that",
+    r"misconception\w*",
+    "myth",
+    "nobody",
+    "no one",
+    r"den(?:y|ies|ied)",
+    "hardly",
+    "pretend",
+)
+_DENIED = re.compile(
+    r"\b(?:not|never|neither|nor|cannot|rather than|instead of|anything but|unlike|except|excluding)\b"
+    r"(?:\s+\S+){0,3}\s*\Z|n't(?:\s+\S+){0,3}\s*\Z"
+    r"|(?:\bnot|n't) (?:true|correct|right|the case|the answer|sure|certain|think|believe|equal)\b"
+    rf"|\b{_DOUBT}\b",
+    re.IGNORECASE,
+)
+_CHANGES = _any(
+    "minus",
+    "negative",
+    "twice",
+    "double",
+    "triple",
+    "half",
+    "half of",
+    "times",
+    "plus",
+    "more than",
+    "less than",
+    "at least",
+    "at most",
+    "over",
+    "under",
+    "square of",
+    "root of",
+    "about",
+    "approximately",
+    "around",
+    "roughly",
+    "almost",
+    "nearly",
+    "opposite of",
+    "reciprocal of",
+    "inverse of",
+    "between",
+    "greater than",
+    "fewer than",
+    "(?<!add )(?<!adds )up to",
+    "or",
+)
+_CHANGED = re.compile(
+    rf"(?:\b{_CHANGES}|(?<![=:,]\s)(?<![=:,])(?<!\A)[-+/^<>≤≥±]|\w\s*\*)[\s$(\\]*\Z",
+    re.IGNORECASE,
+)
+_TAKEN_BACK = re.compile(
+    r"\b(?:wait|actually|correction|mistake|scratch that|wrong|incorrect|oops|hmm+|sorry|however|not right|or rather|no, rather|"
+    r"should (?:be|have been)|on second thought|hold on|alternatively|otherwise|unless|not correct|"
+    r"could (?:also|be)|might (?:also|be)|or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|instead|"
+    r"false|let me re|kidding|joking|nope|in fact|real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is not|isn't)\b",
+    re.IGNORECASE,
+)
+_BETWEEN = re.compile(
+    r"\b(?:or|maybe|perhaps|possibly|alternatively|also|either|another|and|if|otherwise|else|depending|could|might)\b",
+    re.IGNORECASE,
+)
+_ADDITIONS = _any(
+    "or",
+    "and",
+    "and/or",
+    "either",
+    "maybe",
+    "perhaps",
+    "possibly",
+    "if",
+    "when",
+    "for",
+    "else",
+    "but",
+    "not",
+    "is not",
+    "isn't",
+    "was",
+    "where",
+    "could",
+    "would",
+    "might",
+    "to",
+    "through",
+    "minus",
+    "plus",
+    "times",
+    "thousand",
+    "million",
+    "hundred",
+    "billion",
+    "trillion",
+    "dozen",
+    "divided",
+    "squared",
+    "cubed",
+)
+_ADDED = re.compile(
+    rf"\A(?:[\s$*)\]]|\\[)\]])*+[,;]?\s*\(?(?:{_ADDITIONS}\b|[-+/^=<>≤≥±!](?!\s*\Z)|\\(?:pm|times|cdot|div|approx|ne|le|ge)\b)",
+    re.IGNORECASE,
+)
+JOINED = re.compile(
+    r"[\s$*\\,;().\[\]]*(?:(?:\b(?:or|and|also|maybe|perhaps|possibly|either|if|else|otherwise)\b|/|\bx\b|\by\b|=)"
+    r"[\s$*\\,;().=]*)*\Z",
+    re.IGNORECASE,
+)
+"""What may stand between two answers that are given together."""
+_OF = _any(
+    "of",
+    "than",
+    "half",
+    "twice",
+    "double",
+    "triple",
+    "times",
+    "minus",
+    "plus",
+    "negative",
+    "partial",
+    "intermediate",
+    "approximate",
+    "estimated",
+    "possible",
+    "another",
+    "alternative",
+    "other",
+    "second",
+    "initial",
+    "naive",
+    "intuitive",
+    "common",
+    "popular",
+    "usual",
+)
+CONDITION = re.compile(
+    rf"\b(?:not|never|if|unless|whether|what|check|previous|first|old|wrote|said|claim\w*|would (?:say|think|be)|"
+    rf"student'?s?|ground truth|expected|say that|refuse\w*|none|few|says?|told|thinks|thought|believed?|believes|heard|"
+    rf"some|people|others|hoped|wish\w*|supposed|far from|{_DOUBT})\b|n't\b"
+    rf"|\b{_OF}\s+(?:(?:the|my|your|this|final|correct|right)\s+)*\Z",
+    re.IGNORECASE,
+)
+"""Words before `the answer is` with which it is not said what the answer is."""
+
+
+def check_before(text: str) -> None:
+    """Refuse an answer that the words before it deny or change."""
+    clause = CLAUSE.split(re.sub(r"[\s$*(\[\\]+\Z", "", text[-200:]))[-1]
+    if _DENIED.search(clause) or _CHANGED.search(clause):
+        raise Unreadable("the words before the answer deny or change it")
+
+
+def check_after(rest: str) -> None:
+    """Refuse an answer that what follows takes back or adds to."""
+    if _ADDED.match(rest.split("\n", maxsplit=1)[0]) or _TAKEN_BACK.search(rest[:2000]):
+        raise Unreadable("the words after the answer take it back, or add another")
+
+
+def are_alternatives(between: str) -> bool:
+    """Whether two answers with this text between them are given side by side, not one after the other."""
+    return not re.search(r"[A-Za-z]{2,}", between) or bool(_BETWEEN.search(between) and not _TAKEN_BACK.search(between))
+
+
+def is_denied(text: str) -> bool:
+    """Whether a text denies something, or is not sure of it."""
+    return bool(_DENIED.search(text) or re.search(r"(?i)\b(?:not|never|if|or)\b|n't\b", text))

@@ -1,0 +1,103 @@
+"""The adversarial cases: rows that were written before the parser, and what the reward `correct` says of each."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.rewards.correct import CorrectOptions, correct
+from posttrain.rollout import Score
+from tests.library.models import rollout_of
+
+CASES = Path(__file__).parent / "cases"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "boxed": {"answer": "math", "form": "boxed"},
+    "hashes": {"answer": "math", "form": "hashes"},
+    "answer_is": {"answer": "math", "form": "answer_is"},
+    **{name: {"answer": "math"} for name in ("fractions", "units", "thousands", "latex")},
+    "intervals": {"answer": "math", "pairs": "intervals"},
+    "sets": {"answer": "math", "pairs": "points"},
+    "choice": {"answer": "choice", "choices": "ABCDEFGHIJ"},
+    "exact": {"answer": "exact"},
+    "numeric": {"answer": "numeric", "find": "last"},
+}
+"""Dialect -> the options of `correct` that judge it."""
+DIALECTS = tuple(OPTIONS)
+MATH = tuple(name for name, options in OPTIONS.items() if options["answer"] == "math")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the cases."""
+
+    number: int
+    answer: str
+    completion: str
+    right: bool
+    kind: str
+    options: CorrectOptions
+
+
+def cases(dialect: str) -> list[Case]:
+    """The rows of a dialect; their numbers begin at 0."""
+    lines = (CASES / f"{dialect}.jsonl").read_text(encoding="utf-8").splitlines()
+    found = []
+    for number, line in enumerate(lines):
+        row = json.loads(line)
+        after = {"after": row["after"]} if row.get("after") else {}
+        options = CorrectOptions(**OPTIONS[dialect], **after)
+        found.append(Case(number, row["answer"], row["completion"], row["right"], row["kind"], options))
+    return found
+
+
+def judged(case: Case) -> Score:
+    """What the reward says."""
+    judge = correct.judge(case.options, None)  # type: ignore[arg-type]
+    (score,) = judge([rollout_of(case.completion, case.answer)])
+    assert isinstance(score, Score)
+    return score
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many of the cases a grader gets wrong."""
+
+    right: int
+    wrong: int
+    false_positives: int
+    false_negatives: int
+
+
+def count(some: Iterable[tuple[bool, bool]]) -> Count:
+    """The count of pairs (right by the label, right by the grader)."""
+    pairs = list(some)
+    right = sum(label for label, _ in pairs)
+    positives = sum(not label and said for label, said in pairs)
+    negatives = sum(label and not said for label, said in pairs)
+    return Count(right, len(pairs) - right, positives, negatives)
+
+
+def interval(hits: int, of: int) -> tuple[float, float]:
+    """The 95 % Clopper-Pearson interval of a share, by bisection of the binomial's tails."""
+
+    def tail(share: float, least: int) -> float:
+        return sum(math.comb(of, k) * share**k * (1 - share) ** (of - k) for k in range(least, of + 1))
+
+    def root(least: int, level: float) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if tail(middle, least) < level else (low, middle)
+        return low
+
+    return (0.0 if hits == 0 else root(hits, 0.025)), (1.0 if hits == of else root(hits + 1, 0.975))
+
+
+def failures(dialect: str, numbers: Sequence[int]) -> list[tuple[Case, Score]]:
+    """The cases of which the reward says otherwise than the label."""
+    scored = [(case, judged(case)) for case in cases(dialect) if case.number in set(numbers)]
+    return [(case, score) for case, score in scored if case.right != (score.value == 1.0)]
