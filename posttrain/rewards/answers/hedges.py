@@ -27,7 +27,10 @@ _POLITE_STARTS = _any(
     "great (?:job|question)",
     "don't hesitate",
 )
-POLITE = re.compile(rf"(?im)(?:(?<=[.!?\n}}$*])|^|\s[—–])[ \t]*[ \t>*_(]{{0,3}}(?:please\s+)?{_POLITE_STARTS}\b[^\n]*$")
+POLITE = re.compile(
+    rf"(?im)(?:(?<=[.!?\n}}$*])|^|\s[—–])[ \t]*[ \t>*_(]{{0,3}}(?:please\s+)?{_POLITE_STARTS}\b"
+    r"(?![^\n]*(?:\d|\b(?:wait|actually|but|instead|wrong|incorrect|answer is|not)\b))[^\n]*$"
+)
 """Remarks to the reader after an answer."""
 CLOSING = re.compile(r"(?:\s*(?:<\|[a-z_]{1,20}\|>|</s>|<eos>|<end_of_turn>|[✅✔☑🎉😊👍🙂😀⭐🏆💯✨🎊\ufe0f]))+\s*\Z")
 """Tokens that end a turn, and signs of joy."""

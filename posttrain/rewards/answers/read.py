@@ -121,13 +121,13 @@ class Reader:
         found = without_label(found)
         if (compound := self._compound(found)) is not None:
             return compound
-        return self._joined(found)
+        return self._joined(without_commas(found))
 
     def _joined(self, found: Run) -> Answer:
         """Parts joined by `or`, `and` and commas."""
         alternatives = split(found, "or", "\\lor")
         if len(alternatives) > 1:
-            read = [self._joined(one) for one in without_commas(alternatives)]
+            read = [self._joined(one) for one in alternatives]
             if all(isinstance(one, Reals) for one in read):
                 return union([one for one in read if isinstance(one, Reals)])
             if len({one.name for one in read if isinstance(one, Named)}) > 1:
@@ -136,7 +136,7 @@ class Reader:
         parts = split(found, "and", "\\land", ",", ";")
         if len(parts) == 1:
             return self._one(found)
-        read = [self._one(one) for one in without_commas(parts)]
+        read = [self._one(one) for one in parts]
         if any(isinstance(one, Reals) for one in read):
             commas = len(split(found, ",", ";")) > 1 and not any(one.text == "\\ne" for one in found)
             if not all(isinstance(one, Reals) and one.variable for one in read) or commas:
@@ -435,6 +435,7 @@ def _items(read: Sequence[Answer]) -> Answer:
             flat.append(one)
     if len(flat) > MOST_MEMBERS:
         raise Unreadable(f"more than {MOST_MEMBERS} members")
+    flat = [Named(re.sub(r"_\d+\Z", "", one.name), one.value) if isinstance(one, Named) else one for one in flat]
     names = {one.name for one in flat if isinstance(one, Named)}
     if len(names) == 1 and isinstance(flat[0], Named):  # x = 1 or 2
         name = flat[0].name

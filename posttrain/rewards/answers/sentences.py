@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from posttrain.rewards.answers.hedges import is_denied
+from posttrain.rewards.answers.hedges import CONDITION, is_denied
 from posttrain.rewards.answers.tokens import tokens
 from posttrain.rewards.answers.tree import Unreadable
 from posttrain.rewards.answers.units import unit_of
@@ -25,13 +25,18 @@ _CUE = re.compile(
     re.IGNORECASE,
 )
 _VERB = re.compile(
-    r"\b(?:is|are|equals|gives|get|have|obtain|was|becomes|costs?|earns?|makes|has|pays|needs)\b|:(?=\s)", re.IGNORECASE
+    r"\b(?:is|are|equals|gives|get|have|obtain|becomes|costs?|earns?|makes|has|pays|needs)\b|:(?=\s)", re.IGNORECASE
 )
 _REASON = re.compile(
     r"[,;(]?\s{0,3}\b(?:because|since|as (?:required|desired|expected|stated|above|shown|claimed|asked|both|we|it|there)|"
-    r"which (?:is|means|matches|agrees|gives|was)|(?:when )?rounded (?:to|up|down)|to (?:two|three|one|the nearest)|"
-    r"(?:rather than|instead of|and not|not) [$\\(]{0,3}-?\d[\d.,]{0,20})(?:\b|\s)"
-    r"|,\s{1,3}(?:the|a|an|just|exactly|who)\s|[:;]\s{1,3}(?!or\b|and\b|if\b)(?=[a-z]{2,20}\s)"
+    r"(?:rather than|instead of|and not|not) [$\\(]{0,3}-?\d[\d.,]{0,20})(?:\b|\s)|;\s{1,3}(?=[a-z]{2,20}\s)"
+    r"(?![^\n]*\b(?:or|if|and|answer|solution|also|another|second|other than)\b)"
+)
+"""Why, and what not: it may hold other numbers."""
+_REMARK = re.compile(
+    r"(?:[,;(]?\s{0,3}\b(?:which (?:is|means|matches|agrees)|(?:when )?rounded (?:to|up|down)|to (?:two|three|one|the nearest))\b"
+    r"|,\s{1,3}(?:the|a|an|just|exactly|who)\s|:\s{1,3}(?!or\b|and\b|if\b)(?=[a-z]{2,20}\s))"
+    r"(?![^\n]*(?:\d|\b(?:or|if|not|but|than|except|plus|times|wrong|incorrect|doubled|halved|tripled|negative)\b))"
 )
 _ASIDE = re.compile(
     r"(?<=[\d%}$)*a-z])\s(?:for|in|at|on|after|during|with|and) (?:the|a|an|each|all|his|her|their|this|that|our|we)\b"
@@ -60,7 +65,7 @@ def first_sentence(line: str) -> tuple[str, int]:
     cue = _CUE.match(first)
     said = list(ANSWER.finditer(first))
     begin = max(said[-1].end() if said else 0, cue.end() if cue else 0, 1)
-    reason = _REASON.search(first, begin) or _ASIDE.search(first, begin)
+    reason = _REASON.search(first, begin) or _REMARK.search(first, begin) or _ASIDE.search(first, begin)
     return (first[: reason.start()], reason.end()) if reason else (first, len(first))
 
 
@@ -76,7 +81,7 @@ def value_of(sentence: str) -> str:
         text = text[said[-1].end() :]
     if words(text) > 2 and (value := _only_number(text)):
         return value
-    return re.sub(r"(?<=[\w)%])!\Z", "", unstarred(text))
+    return unstarred(text)
 
 
 def words(text: str) -> int:
@@ -90,7 +95,7 @@ def value_after_verb(sentence: str) -> str:
     verbs = list(_VERB.finditer(rest))
     if not verbs or not re.search(r"[A-Za-z]{2,}", rest[: verbs[-1].start()]):
         return value_of(rest)
-    if is_denied(re.sub(r"\\\w+", "", rest)):
+    if CONDITION.search(rest[: verbs[-1].start()]) or is_denied(re.sub(r"\\\w+", "", rest)):
         raise Unreadable("the answer is denied, or one of several")
     return value_of(rest[verbs[-1].end() :])
 

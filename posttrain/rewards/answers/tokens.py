@@ -161,7 +161,10 @@ def _plain(text: str) -> str:
     text = re.sub(r"(?<=[A-Za-z])\.(?=\s|\Z|[A-Za-z)}])", "", text)
     text = re.sub(r"\\mathbf\s*\{?R\}?(?![a-z])", r"\\mathbb{R}", text)
     text = re.sub(r"\\(?:text)?color\s*\{\w+\}|</?(?:b|i|u|em|strong)>", "", text)
-    text = _DEGREES.sub("\u00b0", text.replace("\\,", "\t").replace("~", "\t"))
+    text = _DEGREES.sub("\u00b0", text.replace("\\,", "\t"))
+    if re.search(r"~~|(?<![\w}])~", text):
+        raise Unreadable("a tilde: about, or struck out")
+    text = text.replace("~", "\t")
     for _ in range(3):
         text = _WRAPPED.sub("\t\\1\t", text)
     text = _BREAKS.sub("\t", _SIZES.sub("", _WRAP.sub("", text)))

@@ -127,8 +127,8 @@ _NO_NOUNS = word_set(
 )
 _ADJECTIVES = word_set(
     """
-    red green blue yellow white black brown orange pink purple big small large little old new more total whole full
-    empty different distinct possible ways such remaining extra additional baseball basketball football chocolate gold
+    red green blue yellow white black brown orange pink purple big small large little old new total whole full
+    empty different distinct possible ways such remaining baseball basketball football chocolate gold
     silver ice cream school birthday paper plastic toy candy trading movie comic math
     """
 )
