@@ -36,7 +36,7 @@ from posttrain.rewards.answers.tree import (
 
 Pairs = Literal["unsure", "points", "intervals"]
 _TWICE = re.compile(
-    r"(?P<one>.+?)(?:,?\s*\(?(?:i\.?e\.?,?|that is,|or equivalently,?|equivalently,?|which equals)\s+(?P<two>[^()]*|.*)\)?"
+    r"(?P<one>.+?)(?:,?\s*\(?(?:i\.?e\.?,?|that is,|or equivalently,?|equivalently,?|which (?:equals|is (?:about|approximately|roughly)))\s+(?P<two>[^()]*|.*)\)?"
     r"|\s*\((?:=|approximately|about|≈|\\approx)?\s*(?P<three>[^()]+)\))",
     re.DOTALL,
 )
@@ -66,7 +66,7 @@ def same_answer(gold: str, found: str, pairs: Pairs = "unsure") -> bool:
 
 def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
     """Whether an answer that is written twice, `3 m (300 cm)`, is right both times, or exact and then rounded."""
-    twice = _TWICE.fullmatch(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", found).strip())
+    twice = _TWICE.fullmatch(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", found).strip(" .$"))
     if not twice:
         return False
     try:

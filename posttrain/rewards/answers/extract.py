@@ -37,12 +37,14 @@ MOST_WORDS = 6
 """In an answer; more are an explanation."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
 _LEAD = re.compile(
-    r"[\s:,*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|equal to|given by|that)\b"
+    r"[\s:,*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|precisely|obviously|of course|still|now|always|definitely|surely|certainly|equal to|given by|that)\b"
     r"[\s,:*]*+){0,3}",
     re.IGNORECASE,
 )
 _REVERSED = re.compile(
-    r"(?:^|[.!?]\s)(?P<value>[^\n]{1,80}?)\s{1,3}is (?:the|my|our) (?:final |correct )?answer\W*\Z", re.MULTILINE
+    r"(?:^|[.!?]\s)(?P<value>[^\n]{1,80}?)\s{1,3}(?:[—–-]\s?that(?:'s| is)|is) (?:the|my|our) (?:final |correct )?answer"
+    r"(?:\s[a-z]{1,12}){0,4}\W*\Z",
+    re.MULTILINE,
 )
 _HEADING = re.compile(r"[*_]{0,3}(?:the\s)?(?:final\s)?answer\b\s{0,3}(?:is\b)?[:*_\s]{0,8}", re.IGNORECASE)
 _EXPLANATIONS = re.compile(

@@ -28,7 +28,7 @@ _POLITE_STARTS = _any(
     "don't hesitate",
 )
 POLITE = re.compile(
-    rf"(?im)(?:(?<=[.!?\n}}$*])|^|\s[—–])[ \t]*[ \t>*_(]{{0,3}}(?:please\s+)?{_POLITE_STARTS}\b"
+    rf"(?im)(?:(?<=[.!?\n}}$*])|^|\s[—–-])[ \t]*[ \t>*_(]{{0,3}}(?:please\s+)?{_POLITE_STARTS}\b"
     r"(?![^\n]*(?:\d|\b(?:wait|actually|but|instead|wrong|incorrect|answer is|not)\b))[^\n]*$"
 )
 """Remarks to the reader after an answer."""
@@ -169,6 +169,11 @@ JOINED = re.compile(
 """What may stand between two answers that are given together."""
 _OF = _any(
     "of",
+    "check",
+    "previous",
+    "first",
+    "old",
+    "expected",
     "than",
     "half",
     "twice",
@@ -195,9 +200,9 @@ _OF = _any(
     "usual",
 )
 CONDITION = re.compile(
-    rf"\b(?:not|never|if|unless|whether|what|check|previous|first|old|wrote|said|claim\w*|would (?:say|think|be)|"
-    rf"student'?s?|ground truth|expected|say that|refuse\w*|none|few|says?|told|thinks|thought|believed?|believes|heard|"
-    rf"some|people|others|hoped|wish\w*|supposed|far from|{_DOUBT})\b|n't\b"
+    rf"\b(?:not|never|if|unless|whether|what|wrote|said|claim\w*|would (?:say|think|be)|"
+    rf"student'?s?|ground truth|say that|refuse\w*|none|says?|told|thinks|thought|believed|believes|heard|"
+    rf"some (?:people|students|say)|people|hoped|wish\w*|supposed|far from|{_DOUBT})\b|n't\b"
     rf"|\b{_OF}\s+(?:(?:the|my|your|this|final|correct|right)\s+)*\Z",
     re.IGNORECASE,
 )

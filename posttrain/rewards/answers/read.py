@@ -23,7 +23,7 @@ from posttrain.rewards.answers.runs import (
     without_label,
 )
 from posttrain.rewards.answers.spans import complement, intersection, reals_of, union
-from posttrain.rewards.answers.tokens import CURRENCIES, tokens
+from posttrain.rewards.answers.tokens import CURRENCIES, Token, tokens
 from posttrain.rewards.answers.tree import (
     INFINITY,
     MINUS_INFINITY,
@@ -360,12 +360,15 @@ class Reader:
         sign = found[0].text == "-" and len(found) > 1
         rest = found[1:] if sign else found
         money: Unit | None = None
-        if rest[0].text in CURRENCIES or rest[0].text in ("USD", "EUR", "GBP", "Rs", "US"):
+        if (rest[0].text in CURRENCIES and rest[0].text != "¢") or rest[0].text in ("USD", "EUR", "GBP", "Rs", "US"):
             money = table()["$" if rest[0].text == "US" else rest[0].text.lower().replace("$", "$")]
             rest = rest[2:] if rest[0].text == "US" and len(rest) > 1 and rest[1].text == "$" else rest[1:]
             if not rest or rest[0].text == "-" or rest[0].kind != "number":
                 raise Unreadable("a currency without a number")
-            value, unit = self._with_unit(rest)
+            per = next((n for n, one in enumerate(rest) if one.text == "/" and rest[-1].kind == "word"), len(rest))
+            value, unit = self._with_unit(rest[:per])
+            if per < len(rest) and unit is None:
+                unit = unit_of([Token("word", "per", gap=True), *rest[per + 1 :]])[1]
             value = negative(value) if sign else value
             if unit is not None and unit.dimensions and any(n not in ("T", "M", "L") for n, _ in unit.dimensions):
                 if unit != money:

@@ -12,7 +12,7 @@ LONGEST = 1500
 """Characters of an answer; a longer one is not read."""
 MOST_TOKENS = 600
 MOST_DIGITS = 1200
-CURRENCIES = "$€£¥₹₩₽₪฿"
+CURRENCIES = "$¢€£¥₹₩₽₪฿"
 DEEPEST = 40
 """Levels of brackets, groups and powers."""
 
@@ -38,7 +38,7 @@ _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿˣ", "0123456789-+nx", s
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
 _WRAPS = (
     "text|mathrm|textbf|mbox|hbox|mathbf|operatorname\\*?|textit|mathit|boldsymbol|bm|textrm|mathsf|textsf|texttt|emph"
-    "|mathtt|boxed|fbox|textnormal|underline|mathcal|textup|mathop|mathnormal"
+    "|mathtt|boxed|fbox|ensuremath|textnormal|underline|mathcal|textup|mathop|mathnormal"
 )
 _WRAPPED = re.compile(rf"\\(?:{_WRAPS})\s*\{{([^{{}}\\]*)\}}")
 _WRAP = re.compile(rf"\\(?:{_WRAPS})(?![a-zA-Z])")
@@ -160,9 +160,9 @@ def _plain(text: str) -> str:
     text = re.sub(r"(?<=[\d\s])[xX]\s*(?=10\s*\^)", r"\\times ", text)
     text = re.sub(r"(?<=[A-Za-z])\.(?=\s|\Z|[A-Za-z)}])", "", text)
     text = re.sub(r"\\mathbf\s*\{?R\}?(?![a-z])", r"\\mathbb{R}", text)
-    text = re.sub(r"\\(?:text)?color\s*\{\w+\}|</?(?:b|i|u|em|strong)>", "", text)
+    text = re.sub(r"\\(?:text)?color\s*\{\w+\}|</?(?:b|i|u|em|strong)>|\\(?:tag|[hv]?phantom)\*?\{[^{}]*\}", "", text)
     text = _DEGREES.sub("\u00b0", text.replace("\\,", "\t"))
-    if re.search(r"~~|(?<![\w}])~", text):
+    if re.search(r"~~|\A[\s$(]*~", text):
         raise Unreadable("a tilde: about, or struck out")
     text = text.replace("~", "\t")
     for _ in range(3):
@@ -186,7 +186,7 @@ def _without_markdown(text: str) -> str:
     """The text without the signs of bold, italics and code around it."""
     text = text.strip()
     for _ in range(4):
-        for sign in ("**", "__", "*", "_", "`", '"', "\u201c"):
+        for sign in ("**", "__", "*", "_", "`", '"', "'", "\u201c"):
             other = "\u201d" if sign == "\u201c" else sign
             inner = text[len(sign) : -len(other)].strip()
             if text.startswith(sign) and text.endswith(other) and inner and sign not in inner:
