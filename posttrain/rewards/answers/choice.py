@@ -42,7 +42,8 @@ _DENIED = re.compile(
 )
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|correction|mistake|scratch that|oops|hmm|on second thought|changed? my mind|hold on|"
-    r"disregard|alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also|otherwise|unless|but|however|depends)\b|\bno[,.]",
+    r"disregard|alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also|otherwise|"
+    r"unless|but|however|depends)\b|\bno[,.]",
     re.IGNORECASE,
 )
 _EXPLAINED = re.compile(

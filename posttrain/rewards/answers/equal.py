@@ -36,7 +36,8 @@ from posttrain.rewards.answers.tree import (
 
 Pairs = Literal["unsure", "points", "intervals"]
 _TWICE = re.compile(
-    r"(?P<one>.+?)(?:,?\s*\(?(?:i\.?e\.?,?|that is,|or equivalently,?|equivalently,?|which (?:equals|is (?:about|approximately|roughly)))\s+(?P<two>[^()]*|.*)\)?"
+    r"(?P<one>.+?)(?:,?\s*\(?(?:i\.?e\.?,?|that is,|or equivalently,?|equivalently,?|which (?:equals|"
+    r"is (?:about|approximately|roughly)))\s+(?P<two>[^()]*|.*)\)?"
     r"|\s*\((?:=|approximately|about|≈|\\approx)?\s*(?P<three>[^()]+)\))",
     re.DOTALL,
 )
@@ -83,9 +84,8 @@ def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
     """Whether two whole answers are the same: a set of one is that one; (1, 2) may be an interval."""
     gold, found = _single(gold), _single(found)
     if isinstance(gold, Named) != isinstance(found, Named) and not isinstance(gold, Equation):
-        if not isinstance(found, Equation):  # x = 5 and 5
-            gold = gold.value if isinstance(gold, Named) else gold
-            found = found.value if isinstance(found, Named) else found
+        gold = gold.value if isinstance(gold, Named) and not isinstance(found, Equation) else gold  # x = 5 and 5
+        found = found.value if isinstance(found, Named) else found
     if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) == 2:
         if pairs == "intervals" or any(_is_infinite(one) for one in gold.members):
             gold = reals_of(gold)

@@ -37,12 +37,14 @@ MOST_WORDS = 6
 """In an answer; more are an explanation."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
 _LEAD = re.compile(
-    r"[\s:,*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|precisely|obviously|of course|still|now|always|definitely|surely|certainly|equal to|given by|that)\b"
+    r"[\s:,*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|precisely|obviously|"
+    r"of course|still|now|always|definitely|surely|certainly|equal to|given by|that)\b"
     r"[\s,:*]*+){0,3}",
     re.IGNORECASE,
 )
 _REVERSED = re.compile(
-    r"(?:^|[.!?]\s)(?P<value>[^\n]{1,80}?)\s{1,3}(?:[—–-]\s?that(?:'s| is)|is) (?:the|my|our) (?:final |correct )?answer"
+    r"(?:^|[.!?]\s)(?P<value>[^\n]{1,80}?)\s{1,3}(?:[—–-]\s?that(?:'s| is)|is) (?:the|my|our) (?:final |"
+    r"correct )?answer"
     r"(?:\s[a-z]{1,12}){0,4}\W*\Z",
     re.MULTILINE,
 )

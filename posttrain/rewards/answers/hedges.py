@@ -111,10 +111,12 @@ _CHANGED = re.compile(
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
-    r"\b(?:wait|actually|correction|mistake|scratch that|wrong|incorrect|oops|hmm+|sorry|however|not right|or rather|no, rather|"
+    r"\b(?:wait|actually|correction|mistake|scratch that|wrong|incorrect|oops|hmm+|sorry|however|not right|"
+    r"or rather|no, rather|"
     r"should (?:be|have been)|on second thought|hold on|alternatively|otherwise|unless|not correct|"
     r"could (?:also|be)|might (?:also|be)|or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|instead|"
-    r"false|let me re|kidding|joking|nope|in fact|real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is not|isn't)\b",
+    r"false|let me re|kidding|joking|nope|in fact|real answer|recalculat\w*|try again|redo|my bad|"
+    r"another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is not|isn't)\b",
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from posttrain.rewards.answers.expression import Parser, negative
+from posttrain.rewards.answers.matrices import matrix_of
 from posttrain.rewards.answers.numbers import exact, is_close, same_number
 from posttrain.rewards.answers.phrases import described, phrase
 from posttrain.rewards.answers.runs import (
@@ -33,7 +34,6 @@ from posttrain.rewards.answers.tree import (
     Call,
     Equation,
     Items,
-    Matrix,
     Named,
     Node,
     Num,
@@ -56,20 +56,14 @@ _OF_WHAT = re.compile(
     r"(?: (?!half|third|quarter|fifth|tenth|hundred|thousand|million|dozen|percent|sum|square|number)[a-z]+){0,3}\Z"
 )
 """What a share is of: 3/8 of the pizza."""
-_MATRIX = re.compile(r"(?P<factor>[^&]{0,80}?)\\begin\{([pb])matrix\}(?P<cells>.*?)\\end\{\2matrix\}\s*\Z", re.DOTALL)
-_ARRAY = re.compile(
-    r"(?:\\left\s*)?[(\[]\s*\\begin\{(?P<kind>array|matrix|smallmatrix)\}(?:\{[clr|]+\})?(?P<cells>.*?)\\end\{(?P=kind)\}\s*"
-    r"(?:\\right\s*)?[)\]]",
-    re.DOTALL,
-)
 
 
 def read(text: str, *, units: bool = True) -> Answer:
     """The answer that a text is, all of it; `units`: letters after a number and a space may be units."""
     trimmed = _trimmed(text)
     bare = re.sub(r"\A(?:\$+|\\[(\[])\s*|\s*(?:\$+|\\[)\]])\Z", "", trimmed)
-    if matrix := _MATRIX.match(_ARRAY.sub(r"\\begin{pmatrix}\g<cells>\\end{pmatrix}", bare)):
-        return _matrix(matrix["cells"], matrix["factor"])
+    if (matrix := matrix_of(bare)) is not None:
+        return matrix
     words = re.sub(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}\\]*)\}", r"\1", trimmed).strip(" $*_`\"'.")
     words = re.sub(r"\s+", " ", words)
     if (said := phrase(words)) is not None:
@@ -86,26 +80,6 @@ def _trimmed(text: str) -> str:
     while (shorter := re.sub(r"(?<!\\)[.,;:]+(\**\)?\$*)\Z", r"\1", text).strip()) != text and shorter:
         text = shorter
     return _OF_WHAT.sub("", text)
-
-
-def _matrix(cells: str, factor: str) -> Answer:
-    """A matrix, with a number before it or a name."""
-    name = None
-    if "=" in factor:
-        name, _, factor = factor.partition("=")
-        name = name_of(tokens(name))
-        if name is None:
-            raise Unreadable("an equation with a matrix")
-    scale = whole(tokens(factor)) if factor.strip() else None
-    rows = []
-    for row in re.split(r"\\\\(?:\[[^\]]*\])?", cells):
-        if row.strip():
-            nodes = [whole(tokens(cell)) for cell in row.split("&")]
-            rows.append(tuple(one if scale is None else Call("mul", (scale, one)) for one in nodes))
-    if not rows or len({len(row) for row in rows}) != 1:
-        raise Unreadable("rows of different lengths")
-    matrix = Matrix(tuple(rows))
-    return matrix if name is None else Named(name, matrix)
 
 
 class Reader:

@@ -122,9 +122,9 @@ def without_label(found: Run) -> Run:
     """The tokens without `Domain:` or `the point` before them."""
     colon = next((n for n, one in enumerate(found) if one.text == ":"), 0)
     words = [one.text.lower() for one in found[:colon]]
-    if words and all(one.isalpha() for one in words) and len("".join(words)) > 2 and colon + 1 < len(found):
-        if not any(one in HEDGES | _BAD_LABELS for one in words):
-            return without_label(found[colon + 1 :])
+    is_label = all(one.isalpha() and one not in HEDGES | _BAD_LABELS for one in words) and len("".join(words)) > 2
+    if is_label and colon + 1 < len(found):
+        return without_label(found[colon + 1 :])
     place = 0
     while place < len(found) - 1 and found[place].text.lower() in _NOUNS:
         place += 1
@@ -133,6 +133,7 @@ def without_label(found: Run) -> Run:
 
 _NOUNS = word_set("the an point points set interval pair ordered number numbers value values vector matrix coordinates")
 _BAD_LABELS = word_set(
-    "wrong incorrect false nor previous first except without half twice double triple minus plus negative check estimate "
-    "guess attempt draft example question problem given opposite reciprocal inverse square old original approximately about"
+    "wrong incorrect false nor previous first except without half twice double triple minus plus negative check "
+    "estimate guess attempt draft example question problem given opposite reciprocal inverse square old original "
+    "approximately about"
 )

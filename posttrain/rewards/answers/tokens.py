@@ -58,7 +58,8 @@ _COMMAND = re.compile(r"\\(?:[A-Za-z]+|[{}|\\%$&#_])")
 _LONG_SIGN = re.compile(r"<=|>=|!=|==|\*\*")
 _ALIASES = {"\\%": "%", "\\lbrace": "\\{", "\\rbrace": "\\}", "**": "^", "==": "=", "<=": "\\le", ">=": "\\ge",
             "!=": "\\ne", "\\leq": "\\le", "\\geq": "\\ge", "\\neq": "\\ne", "\\lt": "<", "\\gt": ">",
-            "\\leqslant": "\\le", "\\geqslant": "\\ge", "\\dfrac": "\\frac", "\\tfrac": "\\frac", "\\cfrac": "\\frac", "\\sfrac": "\\frac", "\\nicefrac": "\\frac", "\\bigcup": "\\cup", "\\mid": "|",
+            "\\leqslant": "\\le", "\\geqslant": "\\ge", "\\dfrac": "\\frac", "\\tfrac": "\\frac", "\\cfrac": "\\frac",
+            "\\sfrac": "\\frac", "\\nicefrac": "\\frac", "\\bigcup": "\\cup", "\\mid": "|",
             "\\simeq": "\\approx", "\\vert": "|", "\\lvert": "|", "\\rvert": "|", "\\ast": "*", "\\times": "*",
             "\\cdot": "*", "\\div": "/", "\\colon": ":", "\\varnothing": "\\emptyset", "\\rarr": "\\to",
             "\\dbinom": "\\binom", "\\tbinom": "\\binom", "\\infin": "\\infty", "\\lbrack": "[", "\\rbrack": "]",

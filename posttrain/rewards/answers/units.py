@@ -168,7 +168,7 @@ def unit_of(found: Sequence[Token]) -> tuple[int, Unit | None]:
 
 
 def _without_fraction(found: Sequence[Token]) -> Sequence[Token]:
-    """`\\frac{m}{s}` as m / s."""
+    r"""`\frac{m}{s}` as m / s."""
     texts = [one.text for one in found]
     if texts[:2] != ["\\frac", "{"] or texts.count("{") != 2 or texts[-1] != "}":
         return found
