@@ -56,7 +56,7 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     """The last letter that a completion gives as its answer; unreadable if it gives none, or several."""
     if form != "auto":
         return _alone(final_answer(text, form, truncated=truncated), choices)
-    text = POLITE.sub("", spoken(text)).strip()[-TAIL:]
+    text = POLITE.sub("", spoken(text).strip()).strip()[-TAIL:]
     marks = [one.end() for one in _SAID.finditer(text)]
     places = [(one, found) for one in marks if (found := _LETTER.match(text, one)) and _is_choice(found, choices, text)]
     right = [one for one in _IS_RIGHT.finditer(text) if one["letter"] in choices]

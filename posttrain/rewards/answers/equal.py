@@ -96,7 +96,7 @@ def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
     if isinstance(gold, Items) and gold.kind == "set" and isinstance(found, Items) and found.kind == "(":
         return _assigned(found, gold)
     if isinstance(found, Items) and found.kind == "set" and not isinstance(gold, Items | Named):
-        return bool(found.members) and all(same(gold, one) for one in found.members)
+        return bool(found.members) and all(same(gold, one) and same(found.members[0], one) for one in found.members)
     return same(gold, found)
 
 

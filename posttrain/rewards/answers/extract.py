@@ -71,7 +71,7 @@ class Found:
 
 def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> str:
     """The final answer of a completion; unreadable if it has none, or more than one."""
-    text = POLITE.sub("", CLOSING.sub("", spoken(text))).rstrip()
+    text = POLITE.sub("", CLOSING.sub("", spoken(text).strip())).rstrip()
     if not text:
         raise Unreadable("it is empty")
     found = FORMS[form](text)
@@ -87,7 +87,7 @@ def after_mark(text: str, mark: str) -> str:
     _, found, rest = text.rpartition(mark)
     if not found:
         raise Unreadable(f"it does not have `{mark} ANSWER`")
-    rest = POLITE.sub("", CLOSING.sub("", rest[:TAIL])).strip()
+    rest = POLITE.sub("", CLOSING.sub("", rest[:TAIL].strip())).strip()
     answer = _cleaned(rest, 0, _line_end(rest, 0))
     check_after(rest[answer.end :])
     return answer.text
