@@ -122,7 +122,9 @@ def test_hostile_answers_cost_little_and_are_never_right(name: str) -> None:
     assert time.process_time() - start < 5
 
 
-@pytest.mark.parametrize("unit", ["a", "(", "*", "\\", "$", "\n", "answer is ", "####", "\\boxed{", "so ", "if you ", "~"])
+@pytest.mark.parametrize(
+    "unit", ["a", "(", "*", "\\", "$", "\n", "answer is ", "####", "\\boxed{", "so ", "if you ", "~"]
+)
 def test_completions_of_ten_megabytes_cost_little(unit: str) -> None:
     text = unit * (BIG // len(unit))
     start = time.process_time()
