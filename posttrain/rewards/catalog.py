@@ -78,6 +78,8 @@ def _term(name: Any, value: Any) -> Term:
         options = check(reward.options, own, where=str(name), file=PARAMS_FILE)
     except ParamsError as error:
         raise ValueError(error.what) from error  # the error around it names the file and the fix
+    if not reward.in_workers(options) and (unused := sorted(WORKER_KEYS & value.keys() & shared)):
+        raise ValueError(f"'{name}' with these options needs no worker process, so it has no {unused[0]}. Remove it")
     return Term.model_validate({"reward": reward, "options": options, **{k: value[k] for k in value if k in shared}})
 
 

@@ -18,6 +18,8 @@ from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score
 
 Answer = Literal["numeric", "math", "choice", "exact", "regex"]
+MAY_TAKE_LONG: tuple[Answer, ...] = ("math", "choice", "regex")
+"""What runs in worker processes: the user's own patterns, and texts of a model under many patterns."""
 OTHER_NUMBER = "987654321"
 """In wrong examples of answers that are no numbers."""
 
@@ -188,7 +190,7 @@ def _written(answer: str, options: CorrectOptions) -> str:
     return forms.get(options.form, r"\boxed{{{}}}").format(answer)
 
 
-@rule(CorrectOptions, _unjudged, examples=_examples, isolated=True)
+@rule(CorrectOptions, _unjudged, examples=_examples, isolated=lambda options: options.answer in MAY_TAKE_LONG)
 def correct(rollout: Rollout, options: CorrectOptions) -> Score:
     """1 where the final answer is the expected one."""
     try:

@@ -71,10 +71,15 @@ class Reward(Generic[O]):
     judged, which groups are sampled again, or what a filter keeps."""
     examples: Callable[[Prompt, O], Examples] = lambda prompt, options: Examples()  # noqa: ARG005
     """Completions of a prompt whose scores are known; they are scored before the first step of a run."""
-    isolated: bool = False
-    """Whether it runs in worker processes with a time limit: code that may hang, crash or come from others."""
+    isolated: bool | Callable[[O], bool] = False
+    """Whether it runs in worker processes with a time limit: code that may hang, crash or come from others; or a
+    function that says so for its options."""
     each: Each | None = None
     """The function of one rollout behind it: each call has a time limit of its own and fails alone."""
+
+    def in_workers(self, options: O) -> bool:
+        """Whether it runs in worker processes with these options."""
+        return self.isolated(options) if callable(self.isolated) else self.isolated
 
 
 def rule(
@@ -83,7 +88,7 @@ def rule(
     *,
     shaping: bool = False,
     examples: Callable[[Prompt, O], Examples] = lambda prompt, options: Examples(),  # noqa: ARG005
-    isolated: bool = False,
+    isolated: bool | Callable[[O], bool] = False,
 ) -> Callable[[Callable[[Rollout, O], Any]], Reward[O]]:
     """Make a reward of a function of one rollout and the options; an `async` function runs in worker processes."""
 

@@ -97,7 +97,7 @@ class RewardSum:
 
 def make_judge(name: str, term: Term, options: Params, context: Context) -> Judge:
     """What scores rollouts with these options, in worker processes if the reward asks for them."""
-    if term.reward.isolated:
+    if term.reward.in_workers(options):
         return Workers(name, term, options, context.where)
     return term.reward.judge(options, context)
 

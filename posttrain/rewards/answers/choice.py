@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from posttrain.rewards.answers.extract import TAIL, Form, final_answer, spoken
-from posttrain.rewards.answers.hedges import CLAUSE, CONDITION, POLITE
+from posttrain.rewards.answers.hedges import CLAUSE, CONDITION, POLITE, is_denied
 from posttrain.rewards.answers.tree import Unreadable
 
 _LETTER = re.compile(
@@ -17,7 +17,7 @@ _LETTER = re.compile(
 _OF_THE_QUESTION = r"(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}(?:\w{1,20}\s{1,3})?\w{1,20})?"
 _MARKS = [
     (
-        rf"\b(?:answer|option|choice)\b{_OF_THE_QUESTION}[ \t]{{0,3}}[*_]{{0,3}}[ \t]{{0,3}}"
+        rf"\b(?:answer|option|choice)\b{_OF_THE_QUESTION}[ \t]{{0,3}}[*_\"']{{0,3}}[ \t]{{0,3}}"
         r"(?:(?:is|would be|must be|should be|will be)\b|[:=]|->|→|\n)[\s*_:]{0,6}"
         r"(?:(?:therefore|thus|clearly|then|hence)\b[\s,:]{0,3})?"
     ),
@@ -31,6 +31,10 @@ _IS_RIGHT = re.compile(
     r"(?:\b(?:option|choice|answer)\s{1,3})?[*(]{0,3}\b(?P<letter>[A-Z])\b[*)]{0,3}\s{1,3}(?:is|must be|should be)"
     r"\s{1,3}(?:the\s|therefore\s)?(?:correct|right|best)\b"
 )
+_ENDING = re.compile(
+    r"\b(?:is|be|it's|leaves|only|option|choice|letter|say|with|for|hence|so|therefore|thus|ist|lautet|correct|solution|"
+    r"result|matches)[:,]?\s{1,3}[(*$\"'\\{]{0,4}(?P<letter>[A-Z])[)*$\"'}.!]{0,5}\Z"
+)
 _DENIED = re.compile(
     r"\b(?:not|never|neither|nor|wrong|incorrect|if|unless|either|maybe|perhaps|might|could|eliminate|rule out|guess|"
     r"previous|first thought|tempting)\b|n't\b",
@@ -38,7 +42,8 @@ _DENIED = re.compile(
 )
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|correction|mistake|scratch that|oops|hmm|on second thought|changed? my mind|hold on|"
-    r"disregard|alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also|otherwise|unless|but|however|depends)\b|\bno[,.]",
+    r"disregard|alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also|otherwise|"
+    r"unless|but|however|depends)\b|\bno[,.]",
     re.IGNORECASE,
 )
 _EXPLAINED = re.compile(
@@ -51,7 +56,7 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     """The last letter that a completion gives as its answer; unreadable if it gives none, or several."""
     if form != "auto":
         return _alone(final_answer(text, form, truncated=truncated), choices)
-    text = POLITE.sub("", spoken(text)).strip()[-TAIL:]
+    text = POLITE.sub("", spoken(text).strip()).strip()[-TAIL:]
     marks = [one.end() for one in _SAID.finditer(text)]
     places = [(one, found) for one in marks if (found := _LETTER.match(text, one)) and _is_choice(found, choices, text)]
     right = [one for one in _IS_RIGHT.finditer(text) if one["letter"] in choices]
@@ -65,14 +70,18 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
         others = [at for at, one in places[:-1] if at > line and one["letter"].upper() != found["letter"].upper()]
         if others and not _TAKEN_BACK.search(text[others[-1] : mark]):
             raise Unreadable("several choices on one line")
-        begin = max((one.start() for one in _SAID.finditer(text) if one.end() == mark), default=mark)
+        begin = mark
         return _checked(text, begin, found.end(), found["letter"], choices)
     if marks and not text[marks[-1] :].strip(" *}\n"):
         raise Unreadable("its answer is empty")
     lines = text.splitlines()
     if any(re.match(r"\W{0,4}[A-J][).:]\s", one) for one in lines[-20:-1]):
         raise Unreadable("it ends with the list of choices")
-    return _alone(lines[-1] if lines else "", choices)
+    last = lines[-1].strip() if lines else ""
+    ending = _ENDING.search(last[-200:])
+    if ending and ending["letter"] in choices and not is_denied(last):
+        return _checked(last[-200:], ending.start(), len(last), ending["letter"], choices)
+    return _alone(last, choices)
 
 
 def _is_choice(found: re.Match[str], choices: str, text: str) -> bool:

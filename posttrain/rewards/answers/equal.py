@@ -36,7 +36,8 @@ from posttrain.rewards.answers.tree import (
 
 Pairs = Literal["unsure", "points", "intervals"]
 _TWICE = re.compile(
-    r"(?P<one>.+?)(?:,?\s*\(?(?:i\.?e\.?,?|that is,|or equivalently,?|equivalently,?|which equals)\s+(?P<two>[^()]*|.*)\)?"
+    r"(?P<one>.+?)(?:,?\s*\(?(?:i\.?e\.?,?|that is,|or equivalently,?|equivalently,?|which (?:equals|"
+    r"is (?:about|approximately|roughly)))\s+(?P<two>[^()]*|.*)\)?"
     r"|\s*\((?:=|approximately|about|≈|\\approx)?\s*(?P<three>[^()]+)\))",
     re.DOTALL,
 )
@@ -66,7 +67,7 @@ def same_answer(gold: str, found: str, pairs: Pairs = "unsure") -> bool:
 
 def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
     """Whether an answer that is written twice, `3 m (300 cm)`, is right both times, or exact and then rounded."""
-    twice = _TWICE.fullmatch(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", found).strip())
+    twice = _TWICE.fullmatch(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", found).strip(" .$"))
     if not twice:
         return False
     try:
@@ -83,9 +84,8 @@ def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
     """Whether two whole answers are the same: a set of one is that one; (1, 2) may be an interval."""
     gold, found = _single(gold), _single(found)
     if isinstance(gold, Named) != isinstance(found, Named) and not isinstance(gold, Equation):
-        if not isinstance(found, Equation):  # x = 5 and 5
-            gold = gold.value if isinstance(gold, Named) else gold
-            found = found.value if isinstance(found, Named) else found
+        gold = gold.value if isinstance(gold, Named) and not isinstance(found, Equation) else gold  # x = 5 and 5
+        found = found.value if isinstance(found, Named) else found
     if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) == 2:
         if pairs == "intervals" or any(_is_infinite(one) for one in gold.members):
             gold = reals_of(gold)
@@ -96,7 +96,7 @@ def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
     if isinstance(gold, Items) and gold.kind == "set" and isinstance(found, Items) and found.kind == "(":
         return _assigned(found, gold)
     if isinstance(found, Items) and found.kind == "set" and not isinstance(gold, Items | Named):
-        return bool(found.members) and all(same(gold, one) for one in found.members)
+        return bool(found.members) and all(same(gold, one) and same(found.members[0], one) for one in found.members)
     return same(gold, found)
 
 

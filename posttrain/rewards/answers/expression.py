@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
 from posttrain.rewards.answers.tokens import DEEPEST, Token
-from posttrain.rewards.answers.tree import INFINITY, ONE, Call, Const, Node, Num, Unreadable, Var, word_set
+from posttrain.rewards.answers.tree import INFINITY, ONE, Call, Const, Node, Num, Unreadable, Var, walk, word_set
 from posttrain.rewards.answers.units import ends_expression
 
 GREEK = word_set(
@@ -28,6 +29,7 @@ CONSTANTS = {
     "inf": INFINITY,
     "oo": INFINITY,
 }
+_JOINED = re.compile("(sin|cos|tan|ln)([a-hj-z])")
 INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
 CLOSING = {"(": ")", "[": "]", "{": "}", "\\{": "\\}", "|": "|", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
 NOT_VARIABLES = word_set(
@@ -127,9 +129,18 @@ class Parser:
             return True
         if token.text == "|":
             return not self._bars  # |a||b|
-        return token.text in {"(", "{", "\\lfloor", "\\lceil", "\\sqrt", "\\cbrt", "\\frac", "\\binom"} or (
-            token.kind == "command" and token.text[1:] in FUNCTIONS | GREEK | CONSTANTS.keys()
-        )
+        return token.text in {
+            "(",
+            "{",
+            "\\lfloor",
+            "\\lceil",
+            "\\sqrt",
+            "\\cbrt",
+            "\\frac",
+            "\\binom",
+            "\\vec",
+            "\\hat",
+        } or (token.kind == "command" and token.text[1:] in FUNCTIONS | GREEK | CONSTANTS.keys())
 
     def _ends(self, token: Token) -> bool:
         return self.units and ends_expression(self.tokens, self.place) and token.kind in ("word", "sign", "command")
@@ -229,6 +240,9 @@ class Parser:
             return CONSTANTS[name]
         if name in GREEK:
             return self._indexed(name)
+        joined = _JOINED.fullmatch(name)
+        if joined:  # sinx
+            return Call(joined[1], (Var(joined[2]),))
         if (name.lower() in NOT_VARIABLES and len(name) > 1) or len(name) > 3:
             raise Unreadable(f"the word '{name}' within an expression")
         nodes = [CONSTANTS.get(one, Var(one)) for one in name[:-1]]
@@ -254,7 +268,7 @@ class Parser:
         else:
             below = self.next.text if self.next else ""
             self.place += 1
-        if not below.isalnum():
+        if not re.fullmatch(r"\w+(?:[+-]\w+)?", below):
             raise Unreadable("an index that is not a name or a number")
         return Var(f"{name}_{below}")
 
@@ -273,6 +287,12 @@ class Parser:
             return self._indexed(name)
         if name in CONSTANTS:
             return CONSTANTS[name]
+        if name in ("vec", "hat", "overrightarrow"):
+            inner = self._argument()
+            letters = [one.name for one in walk(inner) if isinstance(one, Var)]
+            if not letters:
+                raise Unreadable(f"\\{name} over what is no letter")
+            return Var(f"{name} {''.join(letters)}")
         if name in ("overline", "bar", "angle", "mathbb"):
             raise Unreadable(f"\\{name} within an expression")
         raise Unreadable(f"\\{name}")

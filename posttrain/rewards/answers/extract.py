@@ -37,12 +37,16 @@ MOST_WORDS = 6
 """In an answer; more are an explanation."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
 _LEAD = re.compile(
-    r"[\s:,*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|equal to|given by|that)\b"
+    r"[\s:,*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|precisely|obviously|"
+    r"of course|still|now|always|definitely|surely|certainly|equal to|given by|that)\b"
     r"[\s,:*]*+){0,3}",
     re.IGNORECASE,
 )
 _REVERSED = re.compile(
-    r"(?:^|[.!?]\s)(?P<value>[^\n]{1,80}?)\s{1,3}is (?:the|my|our) (?:final |correct )?answer\W*\Z", re.MULTILINE
+    r"(?:^|[.!?]\s)(?P<value>[^\n]{1,80}?)\s{1,3}(?:[—–-]\s?that(?:'s| is)|is) (?:the|my|our) (?:final |"
+    r"correct )?answer"
+    r"(?:\s[a-z]{1,12}){0,4}\W*\Z",
+    re.MULTILINE,
 )
 _HEADING = re.compile(r"[*_]{0,3}(?:the\s)?(?:final\s)?answer\b\s{0,3}(?:is\b)?[:*_\s]{0,8}", re.IGNORECASE)
 _EXPLANATIONS = re.compile(
@@ -67,7 +71,7 @@ class Found:
 
 def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> str:
     """The final answer of a completion; unreadable if it has none, or more than one."""
-    text = POLITE.sub("", CLOSING.sub("", spoken(text))).rstrip()
+    text = POLITE.sub("", CLOSING.sub("", spoken(text).strip())).rstrip()
     if not text:
         raise Unreadable("it is empty")
     found = FORMS[form](text)
@@ -83,7 +87,7 @@ def after_mark(text: str, mark: str) -> str:
     _, found, rest = text.rpartition(mark)
     if not found:
         raise Unreadable(f"it does not have `{mark} ANSWER`")
-    rest = POLITE.sub("", CLOSING.sub("", rest[:TAIL])).strip()
+    rest = POLITE.sub("", CLOSING.sub("", rest[:TAIL].strip())).strip()
     answer = _cleaned(rest, 0, _line_end(rest, 0))
     check_after(rest[answer.end :])
     return answer.text

@@ -27,9 +27,12 @@ _POLITE_STARTS = _any(
     "great (?:job|question)",
     "don't hesitate",
 )
-POLITE = re.compile(rf"(?im)(?:(?<=[.!?\n}}$*])|^|\s[—–])[ \t]*[ \t>*_(]{{0,3}}(?:please\s+)?{_POLITE_STARTS}\b[^\n]*$")
+POLITE = re.compile(
+    rf"(?im)(?:(?<=[.!?\n}}$*])|^|\s[—–-])[ \t]*[ \t>*_(]{{0,3}}(?:please\s+)?{_POLITE_STARTS}\b"
+    r"(?![^\n]*(?:\d|\b(?:wait|actually|but|instead|wrong|incorrect|answer is|not)\b))[^\n]*$"
+)
 """Remarks to the reader after an answer."""
-CLOSING = re.compile(r"(?:\s*(?:<\|[a-z_]{1,20}\|>|</s>|<eos>|<end_of_turn>|[✅✔☑🎉😊👍🙂😀⭐🏆💯✨🎊\ufe0f]))+\s*\Z")
+CLOSING = re.compile(r"(?:\s{0,4}(?:<\|[a-z_]{1,20}\|>|</s>|<eos>|<end_of_turn>|[✅✔☑🎉😊👍🙂😀⭐🏆💯✨🎊\ufe0f]))+\Z")
 """Tokens that end a turn, and signs of joy."""
 CLAUSE = re.compile(r"[.!?;:,\n](?=\s|\Z)|\b(?:so|therefore|hence|thus|but|then|because)\b", re.IGNORECASE)
 _DOUBT = _any(
@@ -108,10 +111,12 @@ _CHANGED = re.compile(
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
-    r"\b(?:wait|actually|correction|mistake|scratch that|wrong|incorrect|oops|hmm+|sorry|however|not right|or rather|no, rather|"
+    r"\b(?:wait|actually|correction|mistake|scratch that|wrong|incorrect|oops|hmm+|sorry|however|not right|"
+    r"or rather|no, rather|"
     r"should (?:be|have been)|on second thought|hold on|alternatively|otherwise|unless|not correct|"
     r"could (?:also|be)|might (?:also|be)|or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|instead|"
-    r"false|let me re|kidding|joking|nope|in fact|real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is not|isn't)\b",
+    r"false|let me re|kidding|joking|nope|in fact|real answer|recalculat\w*|try again|redo|my bad|"
+    r"another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is not|isn't)\b",
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(
@@ -166,6 +171,11 @@ JOINED = re.compile(
 """What may stand between two answers that are given together."""
 _OF = _any(
     "of",
+    "check",
+    "previous",
+    "first",
+    "old",
+    "expected",
     "than",
     "half",
     "twice",
@@ -192,9 +202,9 @@ _OF = _any(
     "usual",
 )
 CONDITION = re.compile(
-    rf"\b(?:not|never|if|unless|whether|what|check|previous|first|old|wrote|said|claim\w*|would (?:say|think|be)|"
-    rf"student'?s?|ground truth|expected|say that|refuse\w*|none|few|says?|told|thinks|thought|believed?|believes|heard|"
-    rf"some|people|others|hoped|wish\w*|supposed|far from|{_DOUBT})\b|n't\b"
+    rf"\b(?:not|never|if|unless|whether|what|wrote|said|claim\w*|would (?:say|think|be)|"
+    rf"student'?s?|ground truth|say that|refuse\w*|none|says?|told|thinks|thought|believed|believes|heard|"
+    rf"some (?:people|students|say)|people|hoped|wish\w*|supposed|far from|{_DOUBT})\b|n't\b"
     rf"|\b{_OF}\s+(?:(?:the|my|your|this|final|correct|right)\s+)*\Z",
     re.IGNORECASE,
 )

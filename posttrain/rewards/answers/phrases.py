@@ -31,7 +31,10 @@ _PHRASES: dict[str, Answer] = {
     "all non-negative real numbers": Reals((Span(ZERO, True, INFINITY, False),)),
 }
 _ALONE = frozenset({"no solution", "no", "not possible", "no real solution"})
-_NUMBERS = r"(?:the set of )?(?:all )?(?:real )?(?:numbers|reals|values|[a-z])(?: of)?(?: [a-z])?(?: that are| such that [a-z] is| is)?"
+_NUMBERS = (
+    r"(?:the set of )?(?:all )?(?:real )?(?:numbers|reals|values|[a-z])(?: of)?(?: [a-z])?(?: that are|"
+    r" such that [a-z] is| is)?"
+)
 _BOUNDED = re.compile(
     rf"{_NUMBERS} (?P<relation>greater than or equal to|less than or equal to|greater than|less than|at least|at most|"
     r"except|other than|not equal to) (?P<value>.+)"

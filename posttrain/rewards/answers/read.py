@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from posttrain.rewards.answers.expression import Parser, negative
+from posttrain.rewards.answers.matrices import matrix_of
 from posttrain.rewards.answers.numbers import exact, is_close, same_number
 from posttrain.rewards.answers.phrases import described, phrase
 from posttrain.rewards.answers.runs import (
@@ -23,7 +24,7 @@ from posttrain.rewards.answers.runs import (
     without_label,
 )
 from posttrain.rewards.answers.spans import complement, intersection, reals_of, union
-from posttrain.rewards.answers.tokens import CURRENCIES, tokens
+from posttrain.rewards.answers.tokens import CURRENCIES, Token, tokens
 from posttrain.rewards.answers.tree import (
     INFINITY,
     MINUS_INFINITY,
@@ -33,7 +34,6 @@ from posttrain.rewards.answers.tree import (
     Call,
     Equation,
     Items,
-    Matrix,
     Named,
     Node,
     Num,
@@ -56,20 +56,14 @@ _OF_WHAT = re.compile(
     r"(?: (?!half|third|quarter|fifth|tenth|hundred|thousand|million|dozen|percent|sum|square|number)[a-z]+){0,3}\Z"
 )
 """What a share is of: 3/8 of the pizza."""
-_MATRIX = re.compile(r"(?P<factor>[^&]{0,80}?)\\begin\{([pb])matrix\}(?P<cells>.*?)\\end\{\2matrix\}\s*\Z", re.DOTALL)
-_ARRAY = re.compile(
-    r"(?:\\left\s*)?[(\[]\s*\\begin\{(?P<kind>array|matrix|smallmatrix)\}(?:\{[clr|]+\})?(?P<cells>.*?)\\end\{(?P=kind)\}\s*"
-    r"(?:\\right\s*)?[)\]]",
-    re.DOTALL,
-)
 
 
 def read(text: str, *, units: bool = True) -> Answer:
     """The answer that a text is, all of it; `units`: letters after a number and a space may be units."""
     trimmed = _trimmed(text)
     bare = re.sub(r"\A(?:\$+|\\[(\[])\s*|\s*(?:\$+|\\[)\]])\Z", "", trimmed)
-    if matrix := _MATRIX.match(_ARRAY.sub(r"\\begin{pmatrix}\g<cells>\\end{pmatrix}", bare)):
-        return _matrix(matrix["cells"], matrix["factor"])
+    if (matrix := matrix_of(bare)) is not None:
+        return matrix
     words = re.sub(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}\\]*)\}", r"\1", trimmed).strip(" $*_`\"'.")
     words = re.sub(r"\s+", " ", words)
     if (said := phrase(words)) is not None:
@@ -88,26 +82,6 @@ def _trimmed(text: str) -> str:
     return _OF_WHAT.sub("", text)
 
 
-def _matrix(cells: str, factor: str) -> Answer:
-    """A matrix, with a number before it or a name."""
-    name = None
-    if "=" in factor:
-        name, _, factor = factor.partition("=")
-        name = name_of(tokens(name))
-        if name is None:
-            raise Unreadable("an equation with a matrix")
-    scale = whole(tokens(factor)) if factor.strip() else None
-    rows = []
-    for row in re.split(r"\\\\(?:\[[^\]]*\])?", cells):
-        if row.strip():
-            nodes = [whole(tokens(cell)) for cell in row.split("&")]
-            rows.append(tuple(one if scale is None else Call("mul", (scale, one)) for one in nodes))
-    if not rows or len({len(row) for row in rows}) != 1:
-        raise Unreadable("rows of different lengths")
-    matrix = Matrix(tuple(rows))
-    return matrix if name is None else Named(name, matrix)
-
-
 class Reader:
     """Reads tokens as an answer."""
 
@@ -121,13 +95,13 @@ class Reader:
         found = without_label(found)
         if (compound := self._compound(found)) is not None:
             return compound
-        return self._joined(found)
+        return self._joined(without_commas(found))
 
     def _joined(self, found: Run) -> Answer:
         """Parts joined by `or`, `and` and commas."""
         alternatives = split(found, "or", "\\lor")
         if len(alternatives) > 1:
-            read = [self._joined(one) for one in without_commas(alternatives)]
+            read = [self._joined(one) for one in alternatives]
             if all(isinstance(one, Reals) for one in read):
                 return union([one for one in read if isinstance(one, Reals)])
             if len({one.name for one in read if isinstance(one, Named)}) > 1:
@@ -136,7 +110,7 @@ class Reader:
         parts = split(found, "and", "\\land", ",", ";")
         if len(parts) == 1:
             return self._one(found)
-        read = [self._one(one) for one in without_commas(parts)]
+        read = [self._one(one) for one in parts]
         if any(isinstance(one, Reals) for one in read):
             commas = len(split(found, ",", ";")) > 1 and not any(one.text == "\\ne" for one in found)
             if not all(isinstance(one, Reals) and one.variable for one in read) or commas:
@@ -360,12 +334,15 @@ class Reader:
         sign = found[0].text == "-" and len(found) > 1
         rest = found[1:] if sign else found
         money: Unit | None = None
-        if rest[0].text in CURRENCIES or rest[0].text in ("USD", "EUR", "GBP", "Rs", "US"):
+        if (rest[0].text in CURRENCIES and rest[0].text != "¢") or rest[0].text in ("USD", "EUR", "GBP", "Rs", "US"):
             money = table()["$" if rest[0].text == "US" else rest[0].text.lower().replace("$", "$")]
             rest = rest[2:] if rest[0].text == "US" and len(rest) > 1 and rest[1].text == "$" else rest[1:]
             if not rest or rest[0].text == "-" or rest[0].kind != "number":
                 raise Unreadable("a currency without a number")
-            value, unit = self._with_unit(rest)
+            per = next((n for n, one in enumerate(rest) if one.text == "/" and rest[-1].kind == "word"), len(rest))
+            value, unit = self._with_unit(rest[:per])
+            if per < len(rest) and unit is None:
+                unit = unit_of([Token("word", "per", gap=True), *rest[per + 1 :]])[1]
             value = negative(value) if sign else value
             if unit is not None and unit.dimensions and any(n not in ("T", "M", "L") for n, _ in unit.dimensions):
                 if unit != money:
@@ -435,6 +412,7 @@ def _items(read: Sequence[Answer]) -> Answer:
             flat.append(one)
     if len(flat) > MOST_MEMBERS:
         raise Unreadable(f"more than {MOST_MEMBERS} members")
+    flat = [Named(re.sub(r"_\d+\Z", "", one.name), one.value) if isinstance(one, Named) else one for one in flat]
     names = {one.name for one in flat if isinstance(one, Named)}
     if len(names) == 1 and isinstance(flat[0], Named):  # x = 1 or 2
         name = flat[0].name

@@ -32,6 +32,8 @@ def name_of(found: Run) -> str | None:
         words = [one.text.lower() for one in found]
         if words == ["e"] or words == ["i"] or words == ["pi"] or any(one in HEDGES for one in words):
             return None
+        if any(one in _BAD_LABELS for one in words):
+            raise Unreadable("a name that is not that of the answer")
         return " ".join(words) if len(words) > 1 or len(words[0]) > 1 else found[0].text
     if found[0].text in ("\\angle", "\\triangle", "\\overline", "\\Delta") and all(
         one.kind == "word" for one in found[1:] if one.text not in ("{", "}")
@@ -43,7 +45,10 @@ def name_of(found: Run) -> str | None:
         except Unreadable:
             return None
     if found[0].text == "(" and encloses(found) and all(len(t) == 1 and t.isalpha() for t in texts[1:-1:2]):
-        return "".join(texts) if set(texts[2:-1:2]) == {","} else None
+        letters = texts[1:-1:2]
+        if set(texts[2:-1:2]) != {","} or letters != sorted(letters):
+            raise Unreadable("coordinates in an unusual order")
+        return "".join(texts)
     if found[0].kind != "word" or len(found[0].text) > 3:
         return None
     if len(texts) == 3 and texts[1] == "_" and texts[2].isalnum():
@@ -85,10 +90,14 @@ def split(found: Run, *separators: str) -> list[Run]:
     return parts
 
 
-def without_commas(parts: Sequence[Run]) -> list[Run]:
-    """The parts without what `1, 2, and 3` and `1, or 2` leave beside the words."""
-    found = [part[:-1] if part and part[-1].text == "," else part for part in parts]
-    return [part for place, part in enumerate(found) if part or place != len(found) - 2]
+def without_commas(found: Run) -> Run:
+    """The tokens without the comma of `1, 2, and 3` and `1, or 2`."""
+    joins = ("and", "or")
+    return [
+        one
+        for place, one in enumerate(found)
+        if one.text != "," or place + 1 == len(found) or found[place + 1].text not in joins
+    ]
 
 
 def encloses(found: Run) -> bool:
@@ -113,9 +122,9 @@ def without_label(found: Run) -> Run:
     """The tokens without `Domain:` or `the point` before them."""
     colon = next((n for n, one in enumerate(found) if one.text == ":"), 0)
     words = [one.text.lower() for one in found[:colon]]
-    if words and all(one.isalpha() for one in words) and len("".join(words)) > 2 and colon + 1 < len(found):
-        if not any(one in HEDGES | _BAD_LABELS for one in words):
-            return without_label(found[colon + 1 :])
+    is_label = all(one.isalpha() and one not in HEDGES | _BAD_LABELS for one in words) and len("".join(words)) > 2
+    if is_label and colon + 1 < len(found):
+        return without_label(found[colon + 1 :])
     place = 0
     while place < len(found) - 1 and found[place].text.lower() in _NOUNS:
         place += 1
@@ -123,4 +132,8 @@ def without_label(found: Run) -> Run:
 
 
 _NOUNS = word_set("the an point points set interval pair ordered number numbers value values vector matrix coordinates")
-_BAD_LABELS = word_set("wrong incorrect false nor previous first except without")
+_BAD_LABELS = word_set(
+    "wrong incorrect false nor previous first except without half twice double triple minus plus negative check "
+    "estimate guess attempt draft example question problem given opposite reciprocal inverse square old original "
+    "approximately about"
+)

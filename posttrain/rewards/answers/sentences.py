@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 
-from posttrain.rewards.answers.hedges import is_denied
+from posttrain.rewards.answers.hedges import CONDITION, is_denied
 from posttrain.rewards.answers.tokens import tokens
 from posttrain.rewards.answers.tree import Unreadable
 from posttrain.rewards.answers.units import unit_of
 
 ANSWER = re.compile(
     r"\b(?:answers?|ans)\b(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}(?:\w{1,20}\s{1,3})?\w{1,20})?"
-    r"(?:,?\s(?:i|we|you|that|in|get|got|found|obtain|want|need|[a-z]{2,12}s)\b){0,4},?(?:\s?\([a-z ]{1,30}\))?"
+    r"(?:,?\s(?:i|we|you|you're|looking|for|then|here|now|therefore|that|in|get|got|found|obtain|want|need|"
+    r"[a-z]{2,12}s)\b){0,4},?(?:\s?\([a-z ]{1,30}\))?"
     r"[ \t]{0,3}[*_]{0,3}[ \t]{0,3}"
-    r"(?:(?:is|are|was|equals|will be|would be|must be|should be|comes out to|turns out to be)\b"
-    r"|[:=]|\s[—–]\s|[—–]\s|->|→|\\to\b|\n)",
+    r"(?:(?:is|are|was|equals|will be|would be|must be|should be|comes out to|turns out to be|comes out (?:as|"
+    r"at)|works out to(?: be)?|"
+    r"(?:must|should|would|will) (?:then|therefore|thus) be)\b"
+    r"|[:=]|\s[—–]\s|[—–]\s|->|=>|→|⇒|\\to\b|\n)",
     re.IGNORECASE,
 )
 """What stands before an answer: the answer is, Answer:, final answer."""
@@ -25,16 +28,26 @@ _CUE = re.compile(
     re.IGNORECASE,
 )
 _VERB = re.compile(
-    r"\b(?:is|are|equals|gives|get|have|obtain|was|becomes|costs?|earns?|makes|has|pays|needs)\b|:(?=\s)", re.IGNORECASE
+    r"\b(?:is|are|equals|gives|get|have|obtain|becomes|costs?|earns?|makes|has|pays|needs)\b|:(?=\s)", re.IGNORECASE
 )
 _REASON = re.compile(
-    r"[,;(]?\s{0,3}\b(?:because|since|as (?:required|desired|expected|stated|above|shown|claimed|asked|both|we|it|there)|"
-    r"which (?:is|means|matches|agrees|gives|was)|(?:when )?rounded (?:to|up|down)|to (?:two|three|one|the nearest)|"
-    r"(?:rather than|instead of|and not|not) [$\\(]{0,3}-?\d[\d.,]{0,20})(?:\b|\s)"
-    r"|,\s{1,3}(?:the|a|an|just|exactly|who)\s|[:;]\s{1,3}(?!or\b|and\b|if\b)(?=[a-z]{2,20}\s)"
+    r"[,;(]?\s{0,3}\b(?:because|since|as (?:required|desired|expected|stated|above|shown|claimed|asked|both|we|"
+    r"it|there)|"
+    r"(?:rather than|instead of|and not|not) [$\\(]{0,3}-?\d[\d.,]{0,20})(?:\b|\s)|;\s{1,3}(?=[a-z]{2,20}\s)|"
+    r",\s(?:as|given that)\s(?=[\d$\\(])"
+    r"(?![^\n]*\b(?:or|if|and|answer|solution|also|another|second|other than)\b)"
+)
+"""Why, and what not: it may hold other numbers."""
+_REMARK = re.compile(
+    r"(?:[,;(]?\s{0,3}\b(?:which (?:is|means|matches|agrees)|(?:when )?rounded (?:to|up|down)|to (?:two|three|"
+    r"one|the nearest))\b"
+    r"|,\s{1,3}(?:the|a|an|just|exactly|who|obtained|found|computed|being)\s|\s[—–]\s(?=[a-z]{1,20}\s)|"
+    r"\sso (?:we|that|this|it)\b|:\s{1,3}(?!or\b|and\b|if\b)(?=[a-z]{2,20}\s))"
+    r"(?![^\n]*(?:\d|\b(?:or|if|not|but|than|except|plus|times|wrong|incorrect|doubled|halved|tripled|negative)\b))"
 )
 _ASIDE = re.compile(
-    r"(?<=[\d%}$)*a-z])\s(?:for|in|at|on|after|during|with|and) (?:the|a|an|each|all|his|her|their|this|that|our|we)\b"
+    r"(?<=[\d%}$)*a-z])\s(?:for|in|at|on|after|during|with|and|by|from) (?:the|a|an|each|all|his|her|their|this|"
+    r"that|our|we)\b"
     r"(?![^\n]*(?:\d|\b(?:negative|minus|thousands?|millions?|billions?|factor|power|base|opposite|denominator|root|"
     r"hundreds?|tens?|digits?|below|debt|or|not|but|if|than|sign|per|exponent|percent|half|dozens?|wrong|units?)\b))"
     r"[a-z ,'-]*\.?\Z"
@@ -60,7 +73,7 @@ def first_sentence(line: str) -> tuple[str, int]:
     cue = _CUE.match(first)
     said = list(ANSWER.finditer(first))
     begin = max(said[-1].end() if said else 0, cue.end() if cue else 0, 1)
-    reason = _REASON.search(first, begin) or _ASIDE.search(first, begin)
+    reason = _REASON.search(first, begin) or _REMARK.search(first, begin) or _ASIDE.search(first, begin)
     return (first[: reason.start()], reason.end()) if reason else (first, len(first))
 
 
@@ -76,7 +89,7 @@ def value_of(sentence: str) -> str:
         text = text[said[-1].end() :]
     if words(text) > 2 and (value := _only_number(text)):
         return value
-    return re.sub(r"(?<=[\w)%])!\Z", "", unstarred(text))
+    return unstarred(text)
 
 
 def words(text: str) -> int:
@@ -90,7 +103,7 @@ def value_after_verb(sentence: str) -> str:
     verbs = list(_VERB.finditer(rest))
     if not verbs or not re.search(r"[A-Za-z]{2,}", rest[: verbs[-1].start()]):
         return value_of(rest)
-    if is_denied(re.sub(r"\\\w+", "", rest)):
+    if CONDITION.search(rest[: verbs[-1].start()]) or is_denied(re.sub(r"\\\w+", "", rest)):
         raise Unreadable("the answer is denied, or one of several")
     return value_of(rest[verbs[-1].end() :])
 

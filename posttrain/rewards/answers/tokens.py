@@ -12,7 +12,7 @@ LONGEST = 1500
 """Characters of an answer; a longer one is not read."""
 MOST_TOKENS = 600
 MOST_DIGITS = 1200
-CURRENCIES = "$€£¥₹₩₽₪฿"
+CURRENCIES = "$¢€£¥₹₩₽₪฿"
 DEEPEST = 40
 """Levels of brackets, groups and powers."""
 
@@ -38,7 +38,7 @@ _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿˣ", "0123456789-+nx", s
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
 _WRAPS = (
     "text|mathrm|textbf|mbox|hbox|mathbf|operatorname\\*?|textit|mathit|boldsymbol|bm|textrm|mathsf|textsf|texttt|emph"
-    "|mathtt|boxed|fbox|textnormal|underline|mathcal|textup|mathop|mathnormal"
+    "|mathtt|boxed|fbox|ensuremath|textnormal|underline|mathcal|textup|mathop|mathnormal"
 )
 _WRAPPED = re.compile(rf"\\(?:{_WRAPS})\s*\{{([^{{}}\\]*)\}}")
 _WRAP = re.compile(rf"\\(?:{_WRAPS})(?![a-zA-Z])")
@@ -58,7 +58,8 @@ _COMMAND = re.compile(r"\\(?:[A-Za-z]+|[{}|\\%$&#_])")
 _LONG_SIGN = re.compile(r"<=|>=|!=|==|\*\*")
 _ALIASES = {"\\%": "%", "\\lbrace": "\\{", "\\rbrace": "\\}", "**": "^", "==": "=", "<=": "\\le", ">=": "\\ge",
             "!=": "\\ne", "\\leq": "\\le", "\\geq": "\\ge", "\\neq": "\\ne", "\\lt": "<", "\\gt": ">",
-            "\\leqslant": "\\le", "\\geqslant": "\\ge", "\\dfrac": "\\frac", "\\tfrac": "\\frac", "\\cfrac": "\\frac", "\\sfrac": "\\frac", "\\nicefrac": "\\frac", "\\bigcup": "\\cup", "\\mid": "|",
+            "\\leqslant": "\\le", "\\geqslant": "\\ge", "\\dfrac": "\\frac", "\\tfrac": "\\frac", "\\cfrac": "\\frac",
+            "\\sfrac": "\\frac", "\\nicefrac": "\\frac", "\\bigcup": "\\cup", "\\mid": "|",
             "\\simeq": "\\approx", "\\vert": "|", "\\lvert": "|", "\\rvert": "|", "\\ast": "*", "\\times": "*",
             "\\cdot": "*", "\\div": "/", "\\colon": ":", "\\varnothing": "\\emptyset", "\\rarr": "\\to",
             "\\dbinom": "\\binom", "\\tbinom": "\\binom", "\\infin": "\\infty", "\\lbrack": "[", "\\rbrack": "]",
@@ -160,8 +161,11 @@ def _plain(text: str) -> str:
     text = re.sub(r"(?<=[\d\s])[xX]\s*(?=10\s*\^)", r"\\times ", text)
     text = re.sub(r"(?<=[A-Za-z])\.(?=\s|\Z|[A-Za-z)}])", "", text)
     text = re.sub(r"\\mathbf\s*\{?R\}?(?![a-z])", r"\\mathbb{R}", text)
-    text = re.sub(r"\\(?:text)?color\s*\{\w+\}|</?(?:b|i|u|em|strong)>", "", text)
-    text = _DEGREES.sub("\u00b0", text.replace("\\,", "\t").replace("~", "\t"))
+    text = re.sub(r"\\(?:text)?color\s*\{\w+\}|</?(?:b|i|u|em|strong)>|\\(?:tag|[hv]?phantom)\*?\{[^{}]*\}", "", text)
+    text = _DEGREES.sub("\u00b0", text.replace("\\,", "\t"))
+    if re.search(r"~~|\A[\s$(]*~", text):
+        raise Unreadable("a tilde: about, or struck out")
+    text = text.replace("~", "\t")
     for _ in range(3):
         text = _WRAPPED.sub("\t\\1\t", text)
     text = _BREAKS.sub("\t", _SIZES.sub("", _WRAP.sub("", text)))
@@ -183,7 +187,7 @@ def _without_markdown(text: str) -> str:
     """The text without the signs of bold, italics and code around it."""
     text = text.strip()
     for _ in range(4):
-        for sign in ("**", "__", "*", "_", "`", '"', "\u201c"):
+        for sign in ("**", "__", "*", "_", "`", '"', "'", "\u201c"):
             other = "\u201d" if sign == "\u201c" else sign
             inner = text[len(sign) : -len(other)].strip()
             if text.startswith(sign) and text.endswith(other) and inner and sign not in inner:

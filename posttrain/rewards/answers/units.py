@@ -84,7 +84,7 @@ rpm W:rpm 1
 atm M1L-1T-2 101325000
 bar M1L-1T-2 100000000
 mph L1T-1 0.44704
-kph|kmh L1T-1 5/18
+kph|kmh|kmph L1T-1 5/18
 knot L1T-1 463/900
 mpg L-2 1609.344/0.003785411784
 degree|deg|\\degree|° angle 1
@@ -127,8 +127,8 @@ _NO_NOUNS = word_set(
 )
 _ADJECTIVES = word_set(
     """
-    red green blue yellow white black brown orange pink purple big small large little old new more total whole full
-    empty different distinct possible ways such remaining extra additional baseball basketball football chocolate gold
+    red green blue yellow white black brown orange pink purple big small large little old new total whole full
+    empty different distinct possible ways such remaining baseball basketball football chocolate gold
     silver ice cream school birthday paper plastic toy candy trading movie comic math
     """
 )
@@ -151,6 +151,7 @@ def ends_expression(found: Sequence[Token], place: int) -> bool:
 
 def unit_of(found: Sequence[Token]) -> tuple[int, Unit | None]:
     """What these tokens after a number are, all of them: a factor (million) and a unit."""
+    found = _without_fraction(found)
     words = [one for one in found if one.text not in ("{", "}")]
     if len(words) > 2 and (words[0].text, words[-1].text) in (("(", ")"), ("[", "]")):
         words = [replace(words[1], gap=True), *words[2:-1]]
@@ -164,6 +165,15 @@ def unit_of(found: Sequence[Token]) -> tuple[int, Unit | None]:
             words = words[: -len(remark)]
             break
     return scale, _unit_of(words) if words else None
+
+
+def _without_fraction(found: Sequence[Token]) -> Sequence[Token]:
+    r"""`\frac{m}{s}` as m / s."""
+    texts = [one.text for one in found]
+    if texts[:2] != ["\\frac", "{"] or texts.count("{") != 2 or texts[-1] != "}":
+        return found
+    middle = texts.index("}")
+    return [*found[2:middle], Token("sign", "/", gap=False), *found[middle + 2 : -1]]
 
 
 def _unit_of(words: Sequence[Token]) -> Unit:
@@ -202,7 +212,7 @@ def _one(words: Sequence[Token], place: int) -> tuple[Unit, int, int]:
     if token.text == "°" and place + 1 < len(words) and words[place + 1].text in ("C", "F"):
         name = {"C": "celsius", "F": "fahrenheit"}[words[place + 1].text]
         return table()[name], 1, place + 2
-    if token.text.lower() in ("degrees", "degree") and place + 1 < len(words):
+    if token.text.lower() in ("degrees", "degree", "deg") and place + 1 < len(words):
         name = {"c": "celsius", "f": "fahrenheit"}.get(words[place + 1].text.lower(), words[place + 1].text.lower())
         if name not in ("celsius", "fahrenheit"):
             raise Unreadable("degrees of what?")
@@ -231,7 +241,7 @@ def _known(token: Token) -> Unit | None:
         return known[text]
     small = text.lower()
     if len(small) < 3:
-        return None
+        return known.get(small) if text in ("CM", "KM", "KG", "MM", "ML", "LB", "FT", "OZ", "HR", "MI") else None
     return known.get(small) or (known.get(small[:-1]) if small.endswith("s") else None)
 
 

@@ -1,0 +1,115 @@
+"""The reward `correct`: its options, its statuses, and its examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from posttrain.errors import ParamsError
+from posttrain.params import Params, check
+from posttrain.rewards.catalog import REWARDS, Rewards
+from posttrain.rewards.correct import CorrectOptions, correct
+from posttrain.rollout import Prompt, Score
+from tests.library.models import rollout_of
+
+KINDS: list[tuple[dict[str, Any], str]] = [
+    ({}, "1,234"),
+    ({"after": "####"}, "48 / 2 = 24\n#### 24"),
+    ({"answer": "math"}, r"\frac{\sqrt{2}}{2}"),
+    ({"answer": "math"}, r"\{1, 2\}"),
+    ({"answer": "math", "form": "hashes"}, "[1, 2)"),
+    ({"answer": "math", "form": "answer_is"}, "5 cm"),
+    ({"answer": "math", "form": "tags"}, "x^2+1"),
+    ({"answer": "math", "form": "whole"}, "25%"),
+    ({"answer": "math", "after": "=>"}, "no solution"),
+    ({"answer": "choice"}, "B"),
+    ({"answer": "choice", "choices": "ABCDE", "form": "boxed"}, "(e)"),
+    ({"answer": "exact"}, "def f(): pass"),
+]
+
+
+class Settings(Params):
+    reward: Rewards
+
+
+def score(options: CorrectOptions, text: str, answer: str) -> Score:
+    (found,) = correct.judge(options, None)([rollout_of(text, answer)])  # type: ignore[arg-type]
+    assert isinstance(found, Score)
+    return found
+
+
+@pytest.mark.parametrize(("given", "answer"), KINDS)
+def test_examples_score_what_they_promise(given: dict[str, Any], answer: str) -> None:
+    options = CorrectOptions(**given)
+    prompt = Prompt("p", [], [], answer)
+    assert correct.unjudged(prompt, options) is None
+    examples = correct.examples(prompt, options)
+    assert examples.right and examples.wrong
+    assert [score(options, one, answer).value for one in examples.right] == [1.0] * len(examples.right)
+    assert [score(options, one, answer).value for one in examples.wrong] == [0.0] * len(examples.wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "answer", "value", "status"),
+    [
+        ({"answer": "exact"}, " Paris\n", "Paris", 1.0, "ok"),
+        ({"answer": "exact"}, "paris", "Paris", 0.0, "ok"),
+        ({"answer": "exact", "after": "=>"}, "Paris", "Paris", 0.0, "unparseable"),
+        ({"answer": "regex", "pattern": r"city: (\w+)"}, "city: Rome, city: Paris", "Paris", 1.0, "ok"),
+        ({"answer": "regex", "pattern": r"city: (\w+)"}, "Paris", "Paris", 0.0, "unparseable"),
+        ({"answer": "regex", "pattern": r"[0-9]+"}, "1 then 22", "22", 1.0, "ok"),
+        ({"answer": "choice"}, "The answer is (B).", "B", 1.0, "ok"),
+        ({"answer": "choice"}, "A or B", "B", 0.0, "unparseable"),
+        ({"answer": "math"}, r"\boxed{0.5}", "1/2", 1.0, "ok"),
+        ({"answer": "math"}, r"\boxed{0.6}", "1/2", 0.0, "ok"),
+        ({"answer": "math"}, r"\boxed{\int x}", "1/2", 0.0, "unparseable"),
+        ({"answer": "math", "after": "=>"}, "=> 1\nso => 0.5.", "1/2", 1.0, "ok"),
+        ({"answer": "math"}, "", "1/2", 0.0, "unparseable"),
+    ],
+)
+def test_each_answer_type(given: dict[str, Any], text: str, answer: str, value: float, status: str) -> None:
+    found = score(CorrectOptions(**given), text, answer)
+    assert (found.value, found.status) == (value, status)
+    assert bool(found.reason) == (status != "ok")
+
+
+@pytest.mark.parametrize(
+    ("given", "answer", "why"),
+    [
+        ({"answer": "math"}, r"\int_0^1 x dx", "int"),
+        ({"answer": "math"}, " ", "empty"),
+        ({"answer": "choice"}, "E", "none of the choices ABCD"),
+        ({"answer": "exact"}, "", "empty"),
+        ({}, "1/2", "a fraction"),
+    ],
+)
+def test_answers_that_it_cannot_read_are_named(given: dict[str, Any], answer: str, why: str) -> None:
+    prompt, options = Prompt("p", [], [], answer), CorrectOptions(**given)
+    assert why in (correct.unjudged(prompt, options) or "")
+    assert not correct.examples(prompt, options).right
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"answer": "maths"}, "correct.answer"),
+        ({"answer": "regex"}, "needs a pattern"),
+        ({"answer": "regex", "pattern": "("}, "no regular expression"),
+        ({"answer": "regex", "pattern": "(a)(b)"}, "has 2 groups"),
+        ({"form": "boxed"}, "form is an option of answer: math and choice"),
+        ({"answer": "math", "choices": "AB"}, "choices is an option of answer: choice"),
+        ({"answer": "math", "forms": "boxed"}, "correct.forms: unknown key"),
+    ],
+)
+def test_wrong_options_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        check(Settings, {"reward": {"correct": given}}, where="online.runs.a")
+    assert said in str(caught.value)
+
+
+def test_it_runs_where_it_can_be_stopped() -> None:
+    reward = REWARDS["correct"]
+    assert not reward.shaping
+    assert reward.in_workers(CorrectOptions(answer="math")) and not reward.in_workers(CorrectOptions())
+    assert REWARDS["format"].shaping
