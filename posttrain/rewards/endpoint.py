@@ -8,6 +8,7 @@ import json
 import os
 import random
 import time
+import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +22,8 @@ from pydantic import Field, field_validator
 from posttrain.errors import RewardError
 from posttrain.params import Params
 from posttrain.rollout import Status
+
+warnings.filterwarnings("ignore", "coroutine 'connect_tcp", RuntimeWarning)  # anyio's, where a request is cancelled
 
 LARGEST: Final = 2**20
 """Bytes of a reply."""

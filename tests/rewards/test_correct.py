@@ -113,3 +113,9 @@ def test_it_runs_where_it_can_be_stopped() -> None:
     assert not reward.shaping
     assert reward.in_workers(CorrectOptions(answer="math")) and not reward.in_workers(CorrectOptions())
     assert REWARDS["format"].shaping
+
+
+def test_a_pattern_sees_the_mark_that_a_task_sets() -> None:
+    options = CorrectOptions(answer="regex", pattern="#### ([0-9]+)", after="####")
+    (score,) = correct.judge(options, None)([rollout_of("4 + 2 = 6\n#### 6", "so\n#### 6")])  # type: ignore[arg-type]
+    assert score == Score(1.0)
