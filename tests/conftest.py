@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
+from tests.faults.processes import Server
 from tests.workspace import ROOT, dvc, make_workspace
 
 SMOKE_PARAMS = ROOT / "recipes" / "smoke.yaml"
@@ -39,6 +41,13 @@ def smoke_workspace(tmp_path_factory: pytest.TempPathFactory, worker_id: str) ->
     status, _, output = report.read_text(encoding="utf-8").partition("\n")
     assert status == "0", f"dvc repro failed in {workspace}:\n{output[-6000:]}"
     return workspace
+
+
+@pytest.fixture(scope="session")
+def stage_server() -> Iterator[Server]:
+    """Runs stages in forks of a process that has imported the library, which saves seconds for each."""
+    with Server() as server:
+        yield server
 
 
 @pytest.fixture

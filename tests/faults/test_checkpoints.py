@@ -109,6 +109,7 @@ def test_restart_removes_the_checkpoint_and_the_run_is_that_of_the_new_code(fold
     assert products(folder) == from_nothing(folder)
 
 
+@pytest.mark.slow
 def test_other_packages_are_named_with_both_versions(folder: Path) -> None:
     for file in (folder / "checkpoints").rglob("state.json"):
         state = json.loads(file.read_text())

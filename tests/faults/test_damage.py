@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,8 @@ QUICK = ("newest checkpoint damaged", "all checkpoints damaged")
 
 
 @pytest.fixture(scope="module")
-def bench(smoke_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Server() as server:
-        yield Bench(server, smoke_workspace, tmp_path_factory.mktemp("bench"))
+def bench(stage_server: Server, smoke_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(stage_server, smoke_workspace, tmp_path_factory.mktemp("bench"))
 
 
 @pytest.mark.parametrize("name", slow_except(QUICK, FAULTS))

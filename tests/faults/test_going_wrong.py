@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -27,36 +26,37 @@ EXPLOSION = (
 )
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as started:
-        yield started
-
-
-def run_with(server: Server, workspace: Path, stage: str, path: list[str], value: str) -> Ended:
+def run_with(stage_server: Server, workspace: Path, stage: str, path: list[str], value: str) -> Ended:
     given = {"change": "setting", "arguments": {"path": path, "value": value}}
-    return server.run(workspace, stage, before="tests.faults.changes:apply", given=given)
+    return stage_server.run(workspace, stage, before="tests.faults.changes:apply", given=given)
 
 
 @pytest.mark.parametrize(
     ("stage", "path", "value", "cause"),
     [
-        ("online grpo", ["online", "runs", "grpo"], f'{RUNAWAY}, {SMALL}, "checkpoint_every": 1}}', "runs away"),
-        (
+        pytest.param(
+            "online grpo",
+            ["online", "runs", "grpo"],
+            f'{RUNAWAY}, {SMALL}, "checkpoint_every": 1}}',
+            "runs away",
+            id="kl",
+        ),
+        pytest.param(
             "online grpo",
             ["online", "runs", "grpo"],
             f'{COLLAPSE}, {SMALL}, "checkpoint_every": 1}}',
             "entropy has collapsed",
+            marks=pytest.mark.slow,
+            id="entropy",
         ),
-        ("sft main", ["sft", "runs", "main"], EXPLOSION, "the gradient explodes"),
+        pytest.param("sft main", ["sft", "runs", "main"], EXPLOSION, "the gradient explodes", id="gradient"),
     ],
-    ids=["kl", "entropy", "gradient"],
 )
 def test_a_run_that_goes_wrong_ends_with_the_cause(
-    server: Server, smoke_workspace: Path, tmp_path: Path, stage: str, path: list[str], value: str, cause: str
+    stage_server: Server, smoke_workspace: Path, tmp_path: Path, stage: str, path: list[str], value: str, cause: str
 ) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
-    ended = run_with(server, workspace, stage, path, value)
+    ended = run_with(stage_server, workspace, stage, path, value)
     assert ended.status == 1 and cause in ended.output, ended.output
     assert "Traceback" not in ended.output and "null (params.yaml)" in ended.output
     kept = [json.loads((folder / "state.json").read_text()) for folder in checkpoints_of(workspace)]
@@ -67,23 +67,24 @@ def test_a_run_that_goes_wrong_ends_with_the_cause(
         assert newest.get("entropy", 1) >= 0.001, newest
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_off_lets_the_run_go_on_from_the_kept_checkpoint(
-    server: Server, smoke_workspace: Path, tmp_path: Path
+    stage_server: Server, smoke_workspace: Path, tmp_path: Path
 ) -> None:
     workspace, path = prepared(smoke_workspace, tmp_path / "w"), ["online", "runs", "grpo"]
     run = f'{RUNAWAY}, {SMALL.replace("40", "8")}, "checkpoint_every": 1'
     tight = '"limits": {"kl": 2.0, "steps": 2}'
-    assert run_with(server, workspace, "online grpo", path, f"{run}, {tight}}}").status == 1
+    assert run_with(stage_server, workspace, "online grpo", path, f"{run}, {tight}}}").status == 1
     off = '"limits": {"kl": null, "entropy": null, "gradient": null}'
-    ended = run_with(server, workspace, "online grpo", path, f"{run}, {off}}}")
+    ended = run_with(stage_server, workspace, "online grpo", path, f"{run}, {off}}}")
     assert ended.status == 0 and "resumes from the checkpoint" in ended.output, ended.output
 
 
 def test_a_run_that_will_not_fit_is_refused_before_it_begins(
-    server: Server, smoke_workspace: Path, tmp_path: Path
+    stage_server: Server, smoke_workspace: Path, tmp_path: Path
 ) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
-    ended = run_with(server, workspace, "sft main", ["sft", "runs", "main", "limits"], '{"memory": 1.0e-9}')
+    ended = run_with(stage_server, workspace, "sft main", ["sft", "runs", "main", "limits"], '{"memory": 1.0e-9}')
     assert ended.status == 1 and "GB more memory" in ended.output and "micro_tokens" in ended.output, ended.output
     assert not checkpoints_of(workspace)
 
@@ -99,7 +100,7 @@ def little_memory(more: int) -> None:
     [("evaluate sft", "prompts: 20, samples: 2"), ("data_samples compared", "prompts: 30, heldout_prompts: 10")],
 )
 def test_a_stage_that_runs_out_of_memory_says_which_knobs_lower_it(
-    server: Server, smoke_workspace: Path, tmp_path: Path, stage: str, short: str
+    stage_server: Server, smoke_workspace: Path, tmp_path: Path, stage: str, short: str
 ) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
     params = workspace / "params.yaml"
@@ -109,6 +110,6 @@ def test_a_stage_that_runs_out_of_memory_says_which_knobs_lower_it(
     params.unlink()
     params.write_text(told)
     named = "tests.faults.test_going_wrong:little_memory"
-    ended = server.run(workspace, stage, before=named, given={"more": 900_000_000})
+    ended = stage_server.run(workspace, stage, before=named, given={"more": 900_000_000})
     assert ended.status == 1 and "the memory ran out" in ended.output and "sampling.rows" in ended.output, ended.output
     assert "Traceback" not in ended.output

@@ -64,6 +64,7 @@ def test_damage_is_found_and_healed(damaged: Flips, fault: str) -> None:
     assert not row["wrong"], row
 
 
+@pytest.mark.slow
 def test_an_edit_between_the_end_of_a_run_and_its_record_is_found(finished: Path) -> None:
     forced = repro(finished, "--force", "--single-item", "numbers")
     assert forced.status == 0, forced.output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from tests.faults.processes import Server
 QUICK = ("sft main",)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as started:
-        yield started
-
-
 def assert_survived(tally: Tally, kills: int) -> None:
     assert not tally.faults, "\n".join(tally.faults[:3])
     assert tally.killed == kills and tally.compared > 0
@@ -28,14 +21,14 @@ def assert_survived(tally: Tally, kills: int) -> None:
 
 
 @pytest.mark.parametrize("stage", QUICK)
-def test_a_few_kills(server: Server, smoke_workspace: Path, tmp_path: Path, stage: str) -> None:
-    assert_survived(torture(server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 3, seed=1), 3)
+def test_a_few_kills(stage_server: Server, smoke_workspace: Path, tmp_path: Path, stage: str) -> None:
+    assert_survived(torture(stage_server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 3, seed=1), 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
-def test_twenty_kills(server: Server, smoke_workspace: Path, tmp_path: Path, stage: str) -> None:
-    assert_survived(torture(server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 20, seed=20), 20)
+def test_twenty_kills(stage_server: Server, smoke_workspace: Path, tmp_path: Path, stage: str) -> None:
+    assert_survived(torture(stage_server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 20, seed=20), 20)
 
 
 @pytest.mark.slow

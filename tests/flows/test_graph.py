@@ -121,7 +121,7 @@ def test_reading_waits_for_the_lock(bare: Project) -> None:
             "start: base/tniy",
             "sft.runs.main.start = 'base/tniy': no run makes this model. Did you mean",
         ),
-        ("start: base/tiny", "strat: base/tiny", "sft.runs.main.start is missing"),
+        pytest.param("start: base/tiny", "strat: base/tiny", "sft.runs.main.start is missing", marks=pytest.mark.slow),
     ],
 )
 def test_a_flow_checks_the_parameters_before_anything_else(tmp_path: Path, right: str, wrong: str, words: str) -> None:

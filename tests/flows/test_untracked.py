@@ -71,6 +71,7 @@ def test_an_experiment_gets_a_copy_of_it(owner: Project) -> None:
     assert experiment(owner, *copies) == ""
 
 
+@pytest.mark.slow
 def test_what_dvc_add_tracks_is_in_every_copy_and_known_to_flows(owner: Project) -> None:
     owner.dvc("add", "my")
     commit(owner, "my.dvc", ".gitignore")

@@ -245,7 +245,7 @@ def test_wrong_options_are_refused_without_showing_a_secret(options: dict[str, A
         ("bad content", "no chat completion"),
         ("huge", "larger than 1 MiB"),
         ("slow 5", "no reply within 1.5 s"),
-        ("drip", "no reply within 1.5 s"),
+        pytest.param("drip", "no reply within 1.5 s", marks=pytest.mark.slow),
     ],
 )
 def test_a_fault_is_survived_once_and_is_infrastructure_when_it_stays(

@@ -190,6 +190,7 @@ def test_a_weak_secret_is_refused_and_not_shown(weak: str, tmp_path: Path, monke
     assert not weak or weak not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_chat_in_the_terminal(model: Path) -> None:
     command = [sys.executable, "-m", "posttrain", "chat", str(model), "--temperature", "0"]
     done = subprocess.run(

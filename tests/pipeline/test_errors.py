@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.processes import Server
 from tests.marks import slow_except
 from tests.workspace import ROOT, make_workspace, run
 from tests.workspace import stage as run_stage
@@ -52,19 +53,19 @@ def workspace(smoke_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -
     ],
 )
 def test_a_wrong_parameter_stops_the_stage_before_any_work(
-    workspace: Path, stage: str, old: str, new: str, expected: list[str]
+    stage_server: Server, workspace: Path, stage: str, old: str, new: str, expected: list[str]
 ) -> None:
     params = workspace / "params.yaml"
     text = params.read_text()
     assert old in text
     params.write_text(text.replace(old, new, 1))
     before = _files(workspace)
-    done = run_stage(workspace, *stage.split())
+    ended = stage_server.run(workspace, stage)
     params.write_text(text)
-    assert done.returncode == 1, done.stdout
-    assert "Traceback" not in done.stdout
+    assert ended.status == 1, ended.output
+    assert "Traceback" not in ended.output
     for words in expected:
-        assert words in done.stdout, done.stdout
+        assert words in ended.output, ended.output
     assert _files(workspace) == before
 
 

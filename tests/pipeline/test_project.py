@@ -89,6 +89,7 @@ def test_dvc_reads_the_graph_of_the_checkout_with_other_commands(project: Path) 
     assert dvc(project, "dag").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_flow_of_the_package_runs_beside_a_folder_of_the_same_name(project: Path) -> None:
     done = command(project, sys.executable, "-P", "-m", "flows.graph", "data_files@mine")
     assert done.returncode == 0 and json.loads(done.stdout.splitlines()[0])["stages"], done.stdout

@@ -97,6 +97,7 @@ def stopped(workspace: Path, run: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_with_composed_rewards_and_a_few_failures(own_workspace: Path) -> None:
     with_runs(own_workspace, composed={"reward": COMPOSED, "max_failed": 0.3})
     done = dvc(own_workspace, "repro", "evaluate@composed")

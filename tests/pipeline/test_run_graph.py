@@ -215,7 +215,12 @@ def test_dvc_does_not_use_the_outputs_of_a_removed_run(own_workspace: Path) -> N
             "start: preference/dpo",
             "error: params.yaml: cycle: sft.runs.main needs preference.runs.dpo",
         ),
-        ("kl: {beta: 0.02}", "kl: {beta: http://x}", "error: params.yaml: line 71: DVC cannot read it"),
+        pytest.param(
+            "kl: {beta: 0.02}",
+            "kl: {beta: http://x}",
+            "error: params.yaml: line 71: DVC cannot read it",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_make_run_reports_a_wrong_params_file_without_a_traceback(

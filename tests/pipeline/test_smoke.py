@@ -150,6 +150,7 @@ def test_adding_a_run_adds_its_stages(own_workspace: Path) -> None:
     assert set(stale) == {"code", "online@mine", "evaluate@mine", "report"}
 
 
+@pytest.mark.slow
 def test_a_killed_stage_resumes_and_ends_with_the_same_bytes(own_workspace: Path) -> None:
     """SIGKILL of the stage after its first checkpoint; the next repro ends as if nothing had happened."""
     import os

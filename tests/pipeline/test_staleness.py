@@ -64,7 +64,7 @@ EDITS = {
 }
 
 
-QUICK = ("a docstring in algorithms", "the row of one run", "code in training", "code of the report")
+QUICK = ("a docstring in algorithms", "the row of one run")
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,7 @@ def test_an_edit_makes_only_the_runs_stale_that_can_run_it(workspace: Path, name
         path.write_text(old, encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_another_seed_makes_the_runs_stale_that_train_or_sample(workspace: Path) -> None:
     params = workspace / "params.yaml"
     text = params.read_text(encoding="utf-8")
@@ -107,6 +108,7 @@ def test_another_seed_makes_the_runs_stale_that_train_or_sample(workspace: Path)
     assert not stale(workspace)
 
 
+@pytest.mark.slow
 def test_another_torch_version_makes_the_runs_stale_that_import_it(workspace: Path, tmp_path: Path) -> None:
     """DVC looks at constraints.txt; the versions that count are those that are installed."""
     constraints = workspace / "constraints.txt"
