@@ -62,6 +62,7 @@ def resumed(output: str) -> bool:
     return "fit begins at step" in output and "fit begins at step 0" not in output
 
 
+@pytest.mark.slow
 def test_a_comment_and_a_docstring_are_no_change_and_the_bytes_are_the_same(folder: Path) -> None:
     COMMENT(folder)
     DOCSTRING(folder)
