@@ -58,6 +58,7 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     create_table_artifact(rows_of(stages, outcomes), key="stages", description="Stages with their states and seconds")
     if all(outcome.state == "Cached" for outcome in outcomes.values()):
         return
+    print("Publishing results, metrics and plots to Prefect", flush=True)  # takes seconds
     states = {name: outcome.state for name, outcome in outcomes.items()}
     about = "The DAG of dvc.yaml, as mermaid: GitHub, GitLab and VS Code draw it. Prefect draws it above the run's logs"
     create_markdown_artifact(f"```mermaid\n{mermaid(stages, states)}\n```", key="dag", description=about)
