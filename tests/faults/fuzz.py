@@ -78,7 +78,8 @@ class Fuzz:
             return Verdict(case, "wrong", f"the change itself failed: {ended.output}")
         before, after = json.loads((workspace / SNAPSHOT).read_text()), listing(workspace)
         shutil.rmtree(workspace)
-        changed = sorted(name for name in before.keys() | after if before.get(name) != after.get(name))
+        names = (name for name in before.keys() | after if not name.startswith("logs/"))
+        changed = sorted(name for name in names if before.get(name) != after.get(name))
         return self._verdict(case, stage, ended, changed, after)
 
     def _verdict(self, case: Case, stage: str, ended: Ended, changed: list[str], after: dict[str, str]) -> Verdict:
