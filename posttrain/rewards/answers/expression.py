@@ -131,6 +131,7 @@ class Parser:
             return not self._bars  # |a||b|
         return token.text in {
             "(",
+            "[",
             "{",
             "\\lfloor",
             "\\lceil",
@@ -225,7 +226,7 @@ class Parser:
                 return _mixed(token.value, top.value, bottom.value)
             return Call("mul", (Num(token.value), fraction))
         if len(following) == 3 and following[0].kind == "number" and following[0].gap and following[1].text == "/":
-            if not all(one.text.isdigit() for one in (token, following[0], following[2])):
+            if not all(one.text.replace(",", "").isdigit() for one in (token, following[0], following[2])):
                 raise Unreadable("two numbers in a row")
             self.place += 3
             return _mixed(token.value, Fraction(following[0].text), Fraction(following[2].text))

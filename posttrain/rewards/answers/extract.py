@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from posttrain.rewards.answers.hedges import (
-    CLAUSE,
     CLOSING,
-    CONDITION,
     JOINED,
     POLITE,
     are_alternatives,
     check_after,
     check_before,
+    check_opening,
 )
 from posttrain.rewards.answers.sentences import (
     ANSWER,
@@ -42,6 +41,7 @@ _LEAD = re.compile(
     r"[\s,:*]*+){0,3}",
     re.IGNORECASE,
 )
+_NOT_BUT = re.compile(r"not [$\\(]{0,3}-?\d[\d.,/]{0,20}[$\\)]{0,3},? but (?:rather )?", re.IGNORECASE)
 _REVERSED = re.compile(
     r"(?:^|[.!?]\s)(?P<value>[^\n]{1,80}?)\s{1,3}(?:[—–-]\s?that(?:'s| is)|is) (?:the|my|our) (?:final |"
     r"correct )?answer"
@@ -54,6 +54,9 @@ _EXPLANATIONS = re.compile(
     r"why|method|working|details|proof|calculation)[*_:. ]*\Z",
     re.IGNORECASE,
 )
+_CLOSED_HEADING = re.compile(r"[^\n#]*\w[^\n#]*#{4,}\s*\Z")
+_STEP = re.compile(r"[*_\s]*(?:step\s)?\d{1,2}[.):]\s+[*_]*[A-Z][^.!?]*\Z", re.IGNORECASE)
+"""A heading over a step: 1. Understand the problem."""
 _FENCE = re.compile(r"\s*(?:```\w*|\$\$|\\\[|\\\]|-{3,})\s*")
 _BULLET = re.compile(r"(?:[-*+•]|\d+[.)])\s+")
 _BARE = re.compile(r"\s*[-+$*`]{0,4}\d[\d,./]*%?[*`$.]{0,4}\s*")
@@ -71,7 +74,7 @@ class Found:
 
 def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> str:
     """The final answer of a completion; unreadable if it has none, or more than one."""
-    text = POLITE.sub("", CLOSING.sub("", spoken(text).strip())).rstrip()
+    text = _closed(spoken(text).strip())
     if not text:
         raise Unreadable("it is empty")
     found = FORMS[form](text)
@@ -82,12 +85,17 @@ def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> 
     return found.text.strip()
 
 
+def _closed(text: str) -> str:
+    """The text without polite remarks and signs of joy at its end."""
+    return CLOSING.sub("", POLITE.sub("", CLOSING.sub("", text)).rstrip()).rstrip()
+
+
 def after_mark(text: str, mark: str) -> str:
     """The answer after the last mark: the rest of its line, or the next line."""
     _, found, rest = text.rpartition(mark)
     if not found:
         raise Unreadable(f"it does not have `{mark} ANSWER`")
-    rest = POLITE.sub("", CLOSING.sub("", rest[:TAIL].strip())).strip()
+    rest = _closed(rest[:TAIL].strip()).lstrip()
     answer = _cleaned(rest, 0, _line_end(rest, 0))
     check_after(rest[answer.end :])
     return answer.text
@@ -166,6 +174,8 @@ def _boxed(text: str) -> Found | None:
 def _hashes(text: str) -> Found | None:
     """What follows the last ####, unless it is a heading over an explanation."""
     places = [one.end() for one in re.finditer("#{4,}", text)]
+    if len(places) > 1 and _CLOSED_HEADING.match(text[places[-2] : _line_end(text, places[-1])]):
+        text, places = text[: places[-1]].rstrip("#") + text[places[-1] :], places[:-1]  # #### 18 ####
     while places and _EXPLANATIONS.match(text[places[-1] : _line_end(text, places[-1])]):
         places.pop()
     if not places:
@@ -176,6 +186,8 @@ def _hashes(text: str) -> Found | None:
         raise Unreadable("two answers on one line")
     start = _after(r"[\s:]*+", text, start)
     start = _after(_HEADING, text, start)
+    if _STEP.match(text[start : _line_end(text, start)]):
+        raise Unreadable("a heading with a number")
     found = _cleaned(text, start, _line_end(text, start))
     check_after(text[found.end :])
     return found
@@ -202,14 +214,14 @@ def _answer_is(text: str, begin: int = 0) -> Found | None:
     backwards = _REVERSED.search(text, max(begin, len(text) - SHORT))
     if backwards:
         check_before(backwards["value"])
-        return Found(value_of(backwards["value"]), backwards.start("value"), len(text))
+        value = re.split(r"\b(?:so|hence|thus|therefore)\b,?", backwards["value"])[-1]
+        return Found(value_of(value), backwards.start("value"), len(text))
     marks = list(ANSWER.finditer(text, begin))
     if not marks:
         return None
-    clause = CLAUSE.split(text[max(0, marks[-1].start() - 120) : marks[-1].start()])[-1]
-    if CONDITION.search(clause):
-        raise Unreadable("the answer is denied, or depends on a condition")
+    check_opening(text[max(0, marks[-1].start() - 120) : marks[-1].start()])
     start = _after(_LEAD, text, marks[-1].end())
+    start = _after(_NOT_BUT, text, start)
     end = _line_end(text, start)
     for opening, closing in (("$$", "$$"), ("\\[", "\\]")):
         if text[start:end].strip() == opening:  # a formula on lines of its own
@@ -231,6 +243,8 @@ def _cleaned(text: str, start: int, end: int) -> Found:
     if box := _boxed(line):
         return Found(box.text, start + box.start, start + box.end)
     begin = start + len(line) - len(line.lstrip())
+    if text[:start].rstrip(" *_#").endswith("\n") and re.match(r"[*_\s]*\d{1,2}[.)]\s+[*_]*[A-Za-z]{2}", line):
+        raise Unreadable("a list of steps")
     first, stop = first_sentence(line.strip())
     return Found(value_of(first), begin, begin + stop)
 

@@ -23,6 +23,8 @@ _POLITE_STARTS = _any(
     "have a (?:great|nice|good)",
     "if you (?:have|need|'d|would|want)",
     "is there anything",
+    "if any(?:thing|one) is",
+    "any (?:other |more )?questions",
     "do you (?:have|want|need)",
     "great (?:job|question)",
     "don't hesitate",
@@ -65,6 +67,8 @@ _DOUBT = _any(
     r"den(?:y|ies|ied)",
     "hardly",
     "pretend",
+    "no (?:way|chance|means|circumstances?|case|longer|evidence|reason)",
+    "opinion",
 )
 _DENIED = re.compile(
     r"\b(?:not|never|neither|nor|cannot|rather than|instead of|anything but|unlike|except|excluding)\b"
@@ -91,10 +95,6 @@ _CHANGES = _any(
     "under",
     "square of",
     "root of",
-    "about",
-    "approximately",
-    "around",
-    "roughly",
     "almost",
     "nearly",
     "opposite of",
@@ -111,14 +111,19 @@ _CHANGED = re.compile(
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
-    r"\b(?:wait|actually|correction|mistake|scratch that|wrong|incorrect|oops|hmm+|sorry|however|not right|"
+    r"\b(?:wait|actually|correction|(?<!common )mistake|common mistake(?! is to\b)|scratch that|wrong|incorrect|oops|hmm+|sorry|however|not right|"
     r"or rather|no, rather|"
     r"should (?:be|have been)|on second thought|hold on|alternatively|otherwise|unless|not correct|"
     r"could (?:also|be)|might (?:also|be)|or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|instead|"
     r"false|let me re|kidding|joking|nope|in fact|real answer|recalculat\w*|try again|redo|my bad|"
-    r"another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is not|isn't)\b",
+    r"another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is what|said|wrote|claim\w*|is not|isn't)\b",
     re.IGNORECASE,
 )
+_CORRECTED = re.compile(
+    r"\b(?:wait|actually|correction|mistake|scratch that|wrong|incorrect|oops|hmm+|sorry|no|not right|rather)\b",
+    re.IGNORECASE,
+)
+_MAYBE = re.compile(r"\b(?:or|maybe|perhaps|possibly|alternatively|either|could|might|also)\b", re.IGNORECASE)
 _BETWEEN = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|alternatively|also|either|another|and|if|otherwise|else|depending|could|might)\b",
     re.IGNORECASE,
@@ -210,10 +215,32 @@ CONDITION = re.compile(
 )
 """Words before `the answer is` with which it is not said what the answer is."""
 
+_DETERMINERS = re.compile(
+    r"(?:(?:\b(?:the|a|my|our|your|this|final|correct|right|exact|numerical|simplified|actual|complete|full|and|so|short)\b"
+    r"|\W)\s{0,3}){0,8}\Z",
+    re.IGNORECASE,
+)
+_OPENING = re.compile(
+    r"(?:[^\n]*\b(?:we|i|you|this|it|which|that|one)\s(?:\w+ly\s|can\s|now\s|then\s|all\s)?(?:see|find|get|got|found|know|"
+    r"have|had|obtain|conclude|deduce|gives?|means|shows?|implies|follows|yields?|is (?:clear|easy to see|evident))"
+    r"(?:\s(?:us|me))?(?:\sthat)?|(?:in|by|from|using|with|at|after|since|given|on|\w+ing)\b[^\n]*|[^\n]*[\d$)\]}])?\Z",
+    re.IGNORECASE,
+)
+
+
+def check_opening(text: str) -> None:
+    """Refuse `the answer is` after words that may deny it or say whose answer it is; only plain openings are known."""
+    clause = CLAUSE.split(text[-120:])[-1]
+    opening = re.split(r"[.!?][\"\u201d)*]+\s", clause.rpartition("\n")[2].replace("_", " "))[-1]
+    opening = _DETERMINERS.sub("", opening).strip(" *#>-")
+    if CONDITION.search(clause) or not _OPENING.match(opening):
+        raise Unreadable("the answer is denied, or depends on a condition")
+
 
 def check_before(text: str) -> None:
     """Refuse an answer that the words before it deny or change."""
-    clause = CLAUSE.split(re.sub(r"[\s$*(\[\\]+\Z", "", text[-200:]))[-1]
+    quoted = re.sub(r"(?m)^[ \t]*(?:>[ \t]?)+", "", text[-200:])  # the sign of a quotation in markdown
+    clause = CLAUSE.split(re.sub(r"[\s$*(\[\\]+\Z", "", quoted))[-1]
     if _DENIED.search(clause) or _CHANGED.search(clause):
         raise Unreadable("the words before the answer deny or change it")
 
@@ -226,7 +253,9 @@ def check_after(rest: str) -> None:
 
 def are_alternatives(between: str) -> bool:
     """Whether two answers with this text between them are given side by side, not one after the other."""
-    return not re.search(r"[A-Za-z]{2,}", between) or bool(_BETWEEN.search(between) and not _TAKEN_BACK.search(between))
+    corrected = _CORRECTED.split(between)
+    doubt = _MAYBE if len(corrected) > 1 else _BETWEEN
+    return not re.search(r"[A-Za-z]{2,}", between) or bool(doubt.search(corrected[-1]))
 
 
 def is_denied(text: str) -> bool:

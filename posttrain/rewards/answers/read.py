@@ -9,7 +9,7 @@ from fractions import Fraction
 from posttrain.rewards.answers.expression import Parser, negative
 from posttrain.rewards.answers.matrices import matrix_of
 from posttrain.rewards.answers.numbers import exact, is_close, same_number
-from posttrain.rewards.answers.phrases import described, phrase
+from posttrain.rewards.answers.phrases import ZERO, described, phrase
 from posttrain.rewards.answers.runs import (
     MOST_MEMBERS,
     OPEN,
@@ -51,6 +51,13 @@ from posttrain.rewards.answers.units import PERCENT, table, unit_of
 
 RELATIONS = frozenset({"=", "<", ">", "\\le", "\\ge", "\\ne", "\\approx"})
 _FENCES = {("(", ")"), ("[", "]"), ("(", "]"), ("[", ")"), ("\\{", "\\}"), ("\\langle", "\\rangle"), ("{", "}")}
+_COMPOUND = ("L", "T", "M", "$", "angle")
+_REALS = {
+    "_{>0}": (ZERO, False, INFINITY),
+    "^+": (ZERO, False, INFINITY),
+    "^{+}": (ZERO, False, INFINITY),
+    "_{\\ge0}": (ZERO, True, INFINITY),
+}
 _OF_WHAT = re.compile(
     r"(?<=[\d%}$]) of (?:the|a|an|all|his|her|their|its|your|my|them|these|those)\b"
     r"(?: (?!half|third|quarter|fifth|tenth|hundred|thousand|million|dozen|percent|sum|square|number)[a-z]+){0,3}\Z"
@@ -104,9 +111,14 @@ class Reader:
             read = [self._joined(one) for one in alternatives]
             if all(isinstance(one, Reals) for one in read):
                 return union([one for one in read if isinstance(one, Reals)])
-            if len({one.name for one in read if isinstance(one, Named)}) > 1:
+            names = {one.name for one in read if isinstance(one, Named)}
+            if len(names) > 1:
                 raise Unreadable("alternatives with different names")
-            return _items(read)
+            inequalities = [isinstance(one, Reals) and one.variable is not None for one in read]
+            named = [isinstance(one, Named) for one in read]
+            if any(inequalities) and all(a or b for a, b in zip(inequalities, named, strict=True)):  # x = 0 or x > 3
+                return union([_values_of(one) for one in read])
+            return _listed(alternatives, read)
         parts = split(found, "and", "\\land", ",", ";")
         if len(parts) == 1:
             return self._one(found)
@@ -116,7 +128,7 @@ class Reader:
             if not all(isinstance(one, Reals) and one.variable for one in read) or commas:
                 raise Unreadable("inequalities that are joined by commas")
             return intersection([one for one in read if isinstance(one, Reals)])
-        return _items(read)
+        return _listed(parts, read)
 
     def _one(self, found: Run) -> Answer:
         """A relation, a union of sets, or a value."""
@@ -124,8 +136,8 @@ class Reader:
             raise Unreadable("an empty part of a list")
         for sign in ("\\in", "in"):
             parts = split(found, sign)
-            if len(parts) == 2 and len(parts[0]) == 1 and parts[0][0].kind == "word" and len(parts[0][0].text) == 1:
-                return self._members(parts[0][0].text, parts[1])
+            if len(parts) == 2 and (name := name_of(parts[0])) is not None and (len(name) == 1 or name[0] == "("):
+                return self._members(name, parts[1])
         if any(one.text in RELATIONS for one in top(found)):
             return self._relation(found)
         return self._sets(found)
@@ -153,10 +165,13 @@ class Reader:
 
     def _value(self, found: Run) -> Answer:
         texts = "".join(one.text for one in found)
-        if texts in ("\\emptyset", "\\{\\}"):
+        if texts in ("\\emptyset", "\\{\\}", "{}"):
             return Items("set", ())
         if texts in ("\\mathbb{R}", "\\mathbbR"):
             return WHOLE_LINE
+        if texts.startswith("\\mathbb{R}") and texts[len("\\mathbb{R}") :] in _REALS:
+            low, closed, high = _REALS[texts[len("\\mathbb{R}") :]]
+            return Reals((Span(low, closed, high, False),))
         if (texts[-1:], texts[:1]) in ((")", "("), ("]", "["), ("]", "("), (")", "[")) or found[0].text in OPEN:
             fenced = self._fences(found)
             if fenced is not None:
@@ -172,6 +187,8 @@ class Reader:
             return Items(":", tuple(Quantity(whole(one)) for one in ratio))
         if based := re.fullmatch(r"([0-9A-F]+)_\{?(?:\(?)(\d{1,2})(?:\)?)\}?", texts):
             return Based(based[1], int(based[2]))
+        if len(split(found, "\\over")) == 2:
+            return self.quantity([Token("sign", "{", gap=False), *found, Token("sign", "}", gap=False)])
         return self.quantity(found)
 
     def _french(self, found: Run) -> Answer | None:
@@ -275,7 +292,7 @@ class Reader:
             one, other = values[0], values[place]
             if not isinstance(one, Quantity | Percent) or not isinstance(other, Quantity | Percent):
                 raise Unreadable("a chain of values that are not numbers")
-            a, b = _plain_value(one), _plain_value(other)
+            a, b = _in_one_unit(one, other)
             agree = same_number(a, b) if place <= exact_ones else is_close(a, b)
             if not agree:
                 raise Unreadable("a chain of values that are not the same")
@@ -320,7 +337,7 @@ class Reader:
             units = [unit_of([one])[1] for one in plain[1::2]]
         except Unreadable:
             return None
-        known = [one for one in units if one is not None and one.dimensions and one.dimensions[0][0] in "LTM$"]
+        known = [one for one in units if one is not None and one.dimensions and one.dimensions[0][0] in _COMPOUND]
         factors = [exact(one.factor) for one in known]
         sizes = [one for one in factors if one is not None]
         if len(sizes) != len(units) or len({one.dimensions for one in known}) != 1 or sizes != sorted(set(sizes))[::-1]:
@@ -372,8 +389,15 @@ class Reader:
         return value, unit
 
 
-def _plain_value(one: Quantity | Percent) -> Node:
-    return one.value if isinstance(one, Quantity) else Call("div", (one.value, Num(Fraction(100))))
+def _in_one_unit(one: Quantity | Percent, other: Quantity | Percent) -> tuple[Node, Node]:
+    """The values of two sides of an equation, in base units if both have units."""
+    values = [v.value if isinstance(v, Quantity) else Call("div", (v.value, Num(Fraction(100)))) for v in (one, other)]
+    units = [v.unit if isinstance(v, Quantity) else None for v in (one, other)]
+    if units[0] is not None and units[1] is not None and units[0] != units[1]:
+        if units[0].dimensions != units[1].dimensions:
+            raise Unreadable("an equation of different units")
+        values = [Call("mul", (unit.factor, value)) for unit, value in zip(units, values, strict=True) if unit]
+    return values[0], values[1]
 
 
 def _plus_minus(value: Node, unit: Unit | None) -> Answer:
@@ -397,6 +421,24 @@ def _chosen(node: Node, sign: str) -> Node:
     if total is not None:
         return Num(total)
     return right if args[0] == Num(Fraction(0)) else Call("add", (args[0], right))
+
+
+def _values_of(one: Answer) -> Reals:
+    """The numbers of an inequality or of `x = 0`."""
+    if isinstance(one, Named):
+        members = one.value if isinstance(one.value, Items) else Items("set", (one.value,))
+        return Reals(reals_of(members).spans, one.name)
+    return reals_of(one)
+
+
+def _listed(parts: Sequence[Run], read: Sequence[Answer]) -> Answer:
+    """Answers that are listed: sets in a list stay sets."""
+    fenced = [bool(one) and one[0].text in ("\\{", "{") and encloses(one) for one in parts]
+    if any(isinstance(one, Items) and one.kind == "set" and inside for one, inside in zip(read, fenced, strict=True)):
+        if not all(fenced):
+            raise Unreadable("a list of sets and other values")
+        return Items("set", tuple(read))
+    return _items(read)
 
 
 def _items(read: Sequence[Answer]) -> Answer:

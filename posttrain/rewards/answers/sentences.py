@@ -10,7 +10,8 @@ from posttrain.rewards.answers.tree import Unreadable
 from posttrain.rewards.answers.units import unit_of
 
 ANSWER = re.compile(
-    r"\b(?:answers?|ans)\b(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}(?:\w{1,20}\s{1,3})?\w{1,20})?"
+    r"\b(?:answers?|ans)\b(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}(?:\w{1,20}\s{1,3})?\w{1,20}"
+    r"(?:\sof\s(?:how|what|which|the)\b[a-z '-]{1,60}?(?=\s(?:is|equals)\b))?)?"
     r"(?:,?\s(?:i|we|you|you're|looking|for|then|here|now|therefore|that|in|get|got|found|obtain|want|need|"
     r"[a-z]{2,12}s)\b){0,4},?(?:\s?\([a-z ]{1,30}\))?"
     r"[ \t]{0,3}[*_]{0,3}[ \t]{0,3}"
@@ -41,9 +42,12 @@ _REASON = re.compile(
 _REMARK = re.compile(
     r"(?:[,;(]?\s{0,3}\b(?:which (?:is|means|matches|agrees)|(?:when )?rounded (?:to|up|down)|to (?:two|three|"
     r"one|the nearest))\b"
-    r"|,\s{1,3}(?:the|a|an|just|exactly|who|obtained|found|computed|being)\s|\s[—–]\s(?=[a-z]{1,20}\s)|"
+    r"|,\s{1,3}(?:the|a|an|just|exactly|who|obtained|found|computed|being)\s|\s[—–]\s(?=[A-Za-z]{1,20}\s)|"
     r"\sso (?:we|that|this|it)\b|:\s{1,3}(?!or\b|and\b|if\b)(?=[a-z]{2,20}\s))"
-    r"(?![^\n]*(?:\d|\b(?:or|if|not|but|than|except|plus|times|wrong|incorrect|doubled|halved|tripled|negative)\b))"
+    r"(?![^\n]*(?:\d|\b(?:or|if|not|but|than|except|plus|times|wrong|incorrect|doubled|halved|tripled|negative|no|"
+    r"hundred|thousand|million|billion)\b))"
+    r"|(?:,|\s[—–-]|\s\() ?(?:which|that) is (?:[\w$,.]{1,20} ){0,4}(?:times|of|plus|minus|divided by|multiplied by) "
+    r"(?:the )?\$?\d[\d.,]{0,20}\)?\.?\Z"
 )
 _ASIDE = re.compile(
     r"(?<=[\d%}$)*a-z])\s(?:for|in|at|on|after|during|with|and|by|from) (?:the|a|an|each|all|his|her|their|this|"
@@ -53,10 +57,12 @@ _ASIDE = re.compile(
     r"[a-z ,'-]*\.?\Z"
 )
 """Where, when and for what: it says nothing about the value."""
-_SENTENCE = re.compile(r"(?<=[.!?])(?:\*\*|\$)?\s+(?=[A-Z*\"(\\$0-9#])")
+_SENTENCE = re.compile(r"(?<=[.!?])(?<!\bi\.e\.)(?<!\be\.g\.)(?:\*\*|\$)?\s+(?=[A-Z*\"(\\$0-9#])")
 _NUMBER = re.compile(r"[$€£]?-?(?<![\w.,])\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?(?![\d/:]|[.,]\d)")
 _GIVES = re.compile(
     r"\b(?:is|are|was|were|has|have|had|sold|made|makes|needs?|needed|gets?|got|earn(?:s|ed)?|costs?|pa(?:ys|id)|spent|"
+    r"travels?|travell?ed|drives?|drove|walks?|walked|runs?|ran|reads?|saves?|saved|weighs?|uses?|used|eats?|scored?|"
+    r"scores|sells?|contains?|holds?|produces?|collected|requires?|lasts?|covers?|wins?|won|left|remain|"
     r"spends|receive[ds]?|takes|took|gives|gave|bought|ate|found|totals?|equals|exactly|a total of)\s\Z",
     re.IGNORECASE,
 )
