@@ -45,7 +45,7 @@ _NOT_BUT = re.compile(r"not [$\\(]{0,3}-?\d[\d.,/]{0,20}[$\\)]{0,3},? but (?:rat
 _REVERSED = re.compile(
     r"(?:^|[.!?]\s)(?P<value>[^\n]{1,80}?)\s{1,3}(?:[—–-]\s?that(?:'s| is)|is) (?:the|my|our) (?:final |"
     r"correct )?answer"
-    r"(?:\s[a-z]{1,12}){0,4}\W*\Z",
+    r"(?:\s(?!another|other|different|part|first|second|previous|only|if|or|wrong)[a-z]{1,12}){0,4}\W*\Z",
     re.MULTILINE,
 )
 _HEADING = re.compile(r"[*_]{0,3}(?:the\s)?(?:final\s)?answer\b\s{0,3}(?:is\b)?[:*_\s]{0,8}", re.IGNORECASE)
@@ -189,7 +189,7 @@ def _hashes(text: str) -> Found | None:
     if _STEP.match(text[start : _line_end(text, start)]):
         raise Unreadable("a heading with a number")
     found = _cleaned(text, start, _line_end(text, start))
-    check_after(text[found.end :])
+    _check_rest(text[found.end :])
     return found
 
 
@@ -228,8 +228,15 @@ def _answer_is(text: str, begin: int = 0) -> Found | None:
             stop = text.find(closing, end)
             end = stop + len(closing) if stop > 0 else end
     found = _cleaned(text, start, end)
-    check_after(text[found.end :])
+    _check_rest(text[found.end :])
     return found
+
+
+def _check_rest(rest: str) -> None:
+    """Refuse an answer that what follows takes back, and one of several numbers on lines of their own."""
+    check_after(rest)
+    if any(_BARE.fullmatch(one) for one in rest[:2000].splitlines()):
+        raise Unreadable("another number on a line of its own after the answer")
 
 
 def _line_end(text: str, start: int) -> int:

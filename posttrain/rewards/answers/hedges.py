@@ -58,7 +58,6 @@ _DOUBT = _any(
     "unsure",
     "unless",
     "would have been",
-    "ignore",
     r"assum\w+ that",
     r"misconception\w*",
     "myth",
@@ -66,9 +65,14 @@ _DOUBT = _any(
     "no one",
     r"den(?:y|ies|ied)",
     "hardly",
-    "pretend",
     "no (?:way|chance|means|circumstances?|case|longer|evidence|reason)",
     "opinion",
+    r"uncertain\w*",
+    "no idea",
+    r"ignor\w+",
+    r"pretend\w*",
+    r"suppos\w+",
+    "imagine",
 )
 _DENIED = re.compile(
     r"\b(?:not|never|neither|nor|cannot|rather than|instead of|anything but|unlike|except|excluding)\b"
@@ -116,7 +120,7 @@ _TAKEN_BACK = re.compile(
     r"should (?:be|have been)|on second thought|hold on|alternatively|otherwise|unless|not correct|"
     r"could (?:also|be)|might (?:also|be)|or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|instead|"
     r"false|let me re|kidding|joking|nope|in fact|real answer|recalculat\w*|try again|redo|my bad|"
-    r"another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is what|said|wrote|claim\w*|is not|isn't)\b",
+    r"another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is what|said|i meant?|make that|corrected|revised|(?:edit|update|erratum)(?=\s?:)|wrote|claim\w*|is not|isn't)\b",
     re.IGNORECASE,
 )
 _CORRECTED = re.compile(
@@ -216,16 +220,20 @@ CONDITION = re.compile(
 """Words before `the answer is` with which it is not said what the answer is."""
 
 _DETERMINERS = re.compile(
-    r"(?:(?:\b(?:the|a|my|our|your|this|final|correct|right|exact|numerical|simplified|actual|complete|full|and|so|short)\b"
+    r"(?:(?:\b(?:the|my|our|this|final|correct|right|exact|numerical|simplified|actual|complete|full|and|so|short)\b"
     r"|\W)\s{0,3}){0,8}\Z",
     re.IGNORECASE,
 )
 _OPENING = re.compile(
     r"(?:[^\n]*\b(?:we|i|you|this|it|which|that|one)\s(?:\w+ly\s|can\s|now\s|then\s|all\s)?(?:see|find|get|got|found|know|"
     r"have|had|obtain|conclude|deduce|gives?|means|shows?|implies|follows|yields?|is (?:clear|easy to see|evident))"
-    r"(?:\s(?:us|me))?(?:\sthat)?|(?:in|by|from|using|with|at|after|since|given|on|\w+ing)\b[^\n]*|[^\n]*[\d$)\]}])?\Z",
+    r"(?:\s(?:us|me))?(?:\sthat)?|in (?:total|all|decimals?|decimal form|conclusion|summary|the end|simplest form|lowest terms|other words)"
+    r"|(?:by|from|using|since|given|(?:add|us|multiply|divid|subtract|plugg|putt|combin|solv|simplify|count|comput|summ|"
+    r"substitut|evaluat)ing)\b[^\n]*|[^\n]*[\d$)\]}])?\Z",
     re.IGNORECASE,
 )
+
+_UNSURE = re.compile(r"\A\W*(?:if|unless|suppose|assuming|when)\b|\b(?:guess|unsure|uncertain|maybe|perhaps|possibly|not sure)\b", re.IGNORECASE)
 
 
 def check_opening(text: str) -> None:
@@ -233,7 +241,8 @@ def check_opening(text: str) -> None:
     clause = CLAUSE.split(text[-120:])[-1]
     opening = re.split(r"[.!?][\"\u201d)*]+\s", clause.rpartition("\n")[2].replace("_", " "))[-1]
     opening = _DETERMINERS.sub("", opening).strip(" *#>-")
-    if CONDITION.search(clause) or not _OPENING.match(opening):
+    sentence = re.split(r"[.!?\n](?=\s|\Z)", text[-120:])[-1]
+    if _UNSURE.search(sentence) or CONDITION.search(clause) or not _OPENING.match(opening):
         raise Unreadable("the answer is denied, or depends on a condition")
 
 

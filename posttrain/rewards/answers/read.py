@@ -271,9 +271,10 @@ class Reader:
         if not all(parts):
             raise Unreadable("one side of a relation is empty")
         if name is None and len(parts) == 2 and signs == ["="]:
-            left, right = whole(parts[0]), self._sets(parts[1])
-            if isinstance(right, Quantity) and (variables(left) or variables(right.value)):
-                return Equation(left, right.value)
+            left, right = self._sets(parts[0]), self._sets(parts[1])
+            sides = [one.value for one in (left, right) if isinstance(one, Quantity) and one.unit is None]
+            if len(sides) == 2 and any(map(variables, sides)):
+                return Equation(*sides)
         value = self._chain(parts, signs)
         if rounded and isinstance(value, Quantity):
             value = Quantity(value.value, value.unit, rounded=True)

@@ -10,7 +10,8 @@ from posttrain.rewards.answers.tree import Unreadable
 from posttrain.rewards.answers.units import unit_of
 
 ANSWER = re.compile(
-    r"\b(?:answers?|ans)\b(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}(?:\w{1,20}\s{1,3})?\w{1,20}"
+    r"\b(?:answers?|ans)\b(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}"
+    r"(?:(?:given|original|above|whole|math|word|entire|actual|main)\s{1,3})?(?!part|first|second|next|other|previous|last)[a-z]{1,20}"
     r"(?:\sof\s(?:how|what|which|the)\b[a-z '-]{1,60}?(?=\s(?:is|equals)\b))?)?"
     r"(?:,?\s(?:i|we|you|you're|looking|for|then|here|now|therefore|that|in|get|got|found|obtain|want|need|"
     r"[a-z]{2,12}s)\b){0,4},?(?:\s?\([a-z ]{1,30}\))?"
@@ -109,7 +110,8 @@ def value_after_verb(sentence: str) -> str:
     verbs = list(_VERB.finditer(rest))
     if not verbs or not re.search(r"[A-Za-z]{2,}", rest[: verbs[-1].start()]):
         return value_of(rest)
-    if CONDITION.search(rest[: verbs[-1].start()]) or is_denied(re.sub(r"\\\w+", "", rest)):
+    before = rest[: verbs[-1].start()]
+    if re.search(r"(?i)\banswer", before) or CONDITION.search(before) or is_denied(re.sub(r"\\\w+", "", rest)):
         raise Unreadable("the answer is denied, or one of several")
     return value_of(rest[verbs[-1].end() :])
 
