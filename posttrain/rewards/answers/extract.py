@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
+from posttrain.rewards.answers.boxes import Found, boxed, boxes
 from posttrain.rewards.answers.hedges import (
     CLOSING,
-    JOINED,
     POLITE,
     are_alternatives,
     check_after,
@@ -31,10 +30,8 @@ TAIL = 20_000
 """Characters at the end of a completion in which its answer is looked for."""
 SHORT = 400
 """Characters of a line that may be an answer with a few words around it."""
-LONGEST_BOX = 2000
 MOST_WORDS = 6
 """In an answer; more are an explanation."""
-_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
 _LEAD = re.compile(
     r"[\s:,*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|precisely|obviously|"
     r"of course|still|now|always|definitely|surely|certainly|equal to|given by|that)\b"
@@ -60,16 +57,6 @@ _STEP = re.compile(r"[*_\s]*(?:step\s)?\d{1,2}[.):]\s+[*_]*[A-Z][^.!?]*\Z", re.I
 _FENCE = re.compile(r"\s*(?:```\w*|\$\$|\\\[|\\\]|-{3,})\s*")
 _BULLET = re.compile(r"(?:[-*+•]|\d+[.)])\s+")
 _BARE = re.compile(r"\s*[-+$*`]{0,4}\d[\d,./]*%?[*`$.]{0,4}\s*")
-_PLACEHOLDERS = frozenset({"", "answer", "your answer", "...", "\\ldots", "\\dots", "final answer", "n"})
-
-
-@dataclass(frozen=True)
-class Found:
-    """A final answer and where it stands."""
-
-    text: str
-    start: int
-    end: int
 
 
 def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> str:
@@ -105,8 +92,8 @@ def gold_answer(answer: str) -> str:
     """The gold answer, which may stand in a box or after ####."""
     if "####" in answer:
         return answer.rpartition("####")[2].strip()
-    boxes = _boxes(answer)
-    return boxes[-1].text.strip() if boxes else answer.strip()
+    found = boxes(answer)
+    return found[-1].text.strip() if found else answer.strip()
 
 
 def spoken(text: str) -> str:
@@ -119,56 +106,12 @@ def spoken(text: str) -> str:
 
 def _auto(text: str) -> Found | None:
     """The last answer in any form."""
-    marked = [one for one in (_boxed(text), _hashes(text), _tags(text)) if one is not None]
+    marked = [one for one in (boxed(text), _hashes(text), _tags(text)) if one is not None]
     last = max(marked, key=lambda one: one.end, default=None)
     said = _answer_is(text, last.end if last else 0)
     if said is not None and words(said.text) > MOST_WORDS and not said.text.startswith("all "):
         said = None  # "Answer: first we add ..."
     return said or last or _last_line(text)
-
-
-def _boxes(text: str) -> list[Found]:
-    r"""Every \boxed{...} with braces that match; the outer one of a box in a box."""
-    found: list[Found] = []
-    for mark in _BOX.finditer(text):
-        if found and found[-1].end > mark.start():
-            continue
-        level, place = 1, mark.end()
-        while place < len(text) and place - mark.end() < LONGEST_BOX and level:
-            sign = text[place]
-            place += 2 if sign == "\\" else 1
-            level += (sign == "{") - (sign == "}")
-        if level:
-            raise Unreadable("a box without an end")
-        found.append(Found(text[mark.end() : place - 1], mark.start(), place))
-    return found
-
-
-def _boxed(text: str) -> Found | None:
-    """The last box, with those that are given together with it."""
-    boxes = _boxes(text)
-    if not boxes:
-        if re.search(r"\\(?:boxed|fbox)\b", text):
-            raise Unreadable("a box without an end")
-        return None
-    last = boxes[-1]
-    if last.text.strip().lower() in _PLACEHOLDERS:
-        raise Unreadable("the last box is empty")
-    joined = [last]
-    for one in reversed(boxes[:-1]):
-        between = text[one.end : joined[0].start]
-        if "\n\n" in between or not JOINED.match(between):
-            break
-        joined.insert(0, one)
-    if len({one.text.strip() for one in joined}) > 1:
-        return Found(" or ".join(one.text.strip() for one in joined), joined[0].start, last.end)
-    start = text.rfind("\n", 0, last.start) + 1
-    others = [one for one in boxes[:-1] if one.start >= start and one.text.strip() != last.text.strip()]
-    if others and are_alternatives(text[others[-1].end : last.start]):
-        raise Unreadable("two boxes on one line")
-    check_before(text[: last.start])
-    check_after(text[last.end :])
-    return last
 
 
 def _hashes(text: str) -> Found | None:
@@ -205,7 +148,7 @@ def _tags(text: str) -> Found | None:
     if start < 0:
         return None
     inner = text[start + len("<answer>") : end]
-    boxed = _boxed(inner)
+    boxed = boxed(inner)
     return Found(boxed.text if boxed else inner, start, end + len("</answer>"))
 
 
@@ -247,7 +190,7 @@ def _line_end(text: str, start: int) -> int:
 def _cleaned(text: str, start: int, end: int) -> Found:
     """The answer at the beginning of a line, without remarks after it."""
     line = text[start:end]
-    if box := _boxed(line):
+    if box := boxed(line):
         return Found(box.text, start + box.start, start + box.end)
     begin = start + len(line) - len(line.lstrip())
     if text[:start].rstrip(" *_#").endswith("\n") and re.match(r"[*_\s]*\d{1,2}[.)]\s+[*_]*[A-Za-z]{2}", line):
@@ -278,7 +221,7 @@ def _whole(text: str) -> Found | None:
 
 FORMS: dict[Form, Callable[[str], Found | None]] = {
     "auto": _auto,
-    "boxed": _boxed,
+    "boxed": boxed,
     "hashes": _hashes,
     "answer_is": _answer_is,
     "tags": _tags,

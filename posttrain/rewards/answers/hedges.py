@@ -69,6 +69,11 @@ _DOUBT = _any(
     "opinion",
     r"uncertain\w*",
     "no idea",
+    "says",
+    "said",
+    "wrote",
+    r"claim\w*",
+    "trap",
     r"ignor\w+",
     r"pretend\w*",
     r"suppos\w+",
@@ -102,6 +107,9 @@ _CHANGES = _any(
     "almost",
     "nearly",
     "opposite of",
+    "other than",
+    "apart from",
+    "aside from",
     "reciprocal of",
     "inverse of",
     "between",
@@ -111,16 +119,22 @@ _CHANGES = _any(
     "or",
 )
 _CHANGED = re.compile(
-    rf"(?:\b{_CHANGES}|(?<![=:,]\s)(?<![=:,])(?<!\A)[-+/^<>≤≥±]|\w\s*\*)[\s$(\\]*\Z",
+    rf"(?:\b{_CHANGES}|(?<![=-])>|[-+/^<≤≥±×÷·√~%]|\w\s*\*)[\s$(\\]*\Z",
     re.IGNORECASE,
 )
+_EXAMPLE = re.compile(
+    r"(?:\be\.g\.|\bexample|\binstance|\bformat(?: is)?|\btemplate|\b(?:all|anything|everything|none) but|"
+    r"\b(?:write|put|give|enclose|box) (?:it|your)\b[^.!?\n]{0,60}|~~|<(?:del|s|strike)>|<!--)[\s:,$*`\"(]*\Z",
+    re.IGNORECASE,
+)
+"""Directly before an answer that is only an example, or struck out."""
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|correction|(?<!common )mistake|common mistake(?! is to\b)|scratch that|wrong|incorrect|oops|hmm+|sorry|however|not right|"
     r"or rather|no, rather|"
     r"should (?:be|have been)|on second thought|hold on|alternatively|otherwise|unless|not correct|"
     r"could (?:also|be)|might (?:also|be)|or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|instead|"
     r"false|let me re|kidding|joking|nope|in fact|real answer|recalculat\w*|try again|redo|my bad|"
-    r"another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is what|said|i meant?|make that|corrected|revised|(?:edit|update|erratum)(?=\s?:)|wrote|claim\w*|is not|isn't)\b",
+    r"another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is what|said|i meant?|joke|off by|give or take|may be|(?<!margin of )error|make that|corrected|revised|(?:edit|update|erratum)(?=\s?:)|wrote|claim\w*|is not|isn't)\b",
     re.IGNORECASE,
 )
 _CORRECTED = re.compile(
@@ -169,7 +183,7 @@ _ADDITIONS = _any(
     "cubed",
 )
 _ADDED = re.compile(
-    rf"\A(?:[\s$*)\]]|\\[)\]])*+[,;]?\s*\(?(?:{_ADDITIONS}\b|[-+/^=<>≤≥±!](?!\s*\Z)|\\(?:pm|times|cdot|div|approx|ne|le|ge)\b)",
+    rf"\A(?:[\s$*)\]]|\\[)\]])*+(?:\?|[,;]?\s*\(?(?:{_ADDITIONS}\b|[-+/^=<>≤≥±](?!\s*\Z)|[–—](?=\s?\d)|\\(?:pm|times|cdot|div|approx|ne|le|ge)\b))",
     re.IGNORECASE,
 )
 JOINED = re.compile(
@@ -248,15 +262,16 @@ def check_opening(text: str) -> None:
 
 def check_before(text: str) -> None:
     """Refuse an answer that the words before it deny or change."""
-    quoted = re.sub(r"(?m)^[ \t]*(?:>[ \t]?)+", "", text[-200:])  # the sign of a quotation in markdown
-    clause = CLAUSE.split(re.sub(r"[\s$*(\[\\]+\Z", "", quoted))[-1]
-    if _DENIED.search(clause) or _CHANGED.search(clause):
+    plain = re.sub(r"(?m)^[ \t]*(?:>[ \t]?)+|^[ \t]*[-+*•][ \t]+", "", text[-200:])  # quotations and lists in markdown
+    clause = CLAUSE.split(re.sub(r"[\s$*(\[\\]+\Z", "", plain))[-1]
+    if _EXAMPLE.search(plain) or _DENIED.search(clause) or _CHANGED.search(clause):
         raise Unreadable("the words before the answer deny or change it")
 
 
 def check_after(rest: str) -> None:
     """Refuse an answer that what follows takes back or adds to."""
-    if _ADDED.match(rest.split("\n", maxsplit=1)[0]) or _TAKEN_BACK.search(rest[:2000]):
+    line = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", rest.split("\n", maxsplit=1)[0])
+    if _ADDED.match(line) or _TAKEN_BACK.search(rest[:2000]):
         raise Unreadable("the words after the answer take it back, or add another")
 
 
