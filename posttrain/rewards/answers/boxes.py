@@ -18,7 +18,7 @@ _PLAIN = (
 )
 """Commands of LaTeX beside a box that say nothing about its value."""
 _BEFORE = re.compile(
-    rf"(?:\\(?!(?:{_PLAIN})[^A-Za-z]*\Z)[A-Za-z]+[ ]*|(?<![\\A-Za-z])[A-Za-z]|[\d)'][ *]*(?<![)' ] )"
+    rf"(?:\\(?!(?:{_PLAIN})[^A-Za-z]*\Z)[A-Za-z]+[ ]*|(?<![\\A-Za-z])[A-Za-z]|\d\.|[\d)'][ *]*(?<![)' ] )"
     rf"|(?<!\w)\\(?!(?:{_PLAIN})\b)[A-Za-z]+\s*(?:\[[^\]]*\])?(?:\{{[^{{}}]*\}})*\s*\{{?\s*|[\^_]\{{?)\Z"
 )
 """Directly before a box, what makes it a part of another value: a factor, a digit, a fraction, a root."""
@@ -81,6 +81,6 @@ def boxed(text: str) -> Found | None:
     if _BEFORE.search(before[-200:]) or _AFTER.match(after):
         raise Unreadable("the box holds only a part of the answer")
     check_before(before)
-    check_after(after)
-    percent = re.match(r"[ 	$]*\?%", after)
-    return Found(f"{last.text}\%", last.start, last.end) if percent else last
+    check_after(after, last.text)
+    percent = re.match(r"[ \t$]*\\?%", after)
+    return Found(rf"{last.text}\%", last.start, last.end) if percent else last

@@ -84,7 +84,7 @@ def after_mark(text: str, mark: str) -> str:
         raise Unreadable(f"it does not have `{mark} ANSWER`")
     rest = _closed(rest[:TAIL].strip()).lstrip()
     answer = _cleaned(rest, 0, _line_end(rest, 0))
-    check_after(rest[answer.end :])
+    _check_rest(rest[answer.end :], answer.text)
     return answer.text
 
 
@@ -132,7 +132,7 @@ def _hashes(text: str) -> Found | None:
     if _STEP.match(text[start : _line_end(text, start)]):
         raise Unreadable("a heading with a number")
     found = _cleaned(text, start, _line_end(text, start))
-    _check_rest(text[found.end :])
+    _check_rest(text[found.end :], found.text)
     return found
 
 
@@ -171,13 +171,13 @@ def _answer_is(text: str, begin: int = 0) -> Found | None:
             stop = text.find(closing, end)
             end = stop + len(closing) if stop > 0 else end
     found = _cleaned(text, start, end)
-    _check_rest(text[found.end :])
+    _check_rest(text[found.end :], found.text)
     return found
 
 
-def _check_rest(rest: str) -> None:
+def _check_rest(rest: str, answer: str) -> None:
     """Refuse an answer that what follows takes back, and one of several numbers on lines of their own."""
-    check_after(rest)
+    check_after(rest, answer)
     if any(_BARE.fullmatch(one) for one in rest[:2000].splitlines()):
         raise Unreadable("another number on a line of its own after the answer")
 

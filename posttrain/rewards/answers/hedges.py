@@ -142,6 +142,9 @@ _CORRECTED = re.compile(
     re.IGNORECASE,
 )
 _MAYBE = re.compile(r"\b(?:or|maybe|perhaps|possibly|alternatively|either|could|might|also)\b", re.IGNORECASE)
+_REPLACED = re.compile(
+    r"\b(?:it(?:'s| is)|should be|must be|i (?:now )?get|answer(?: is|:)) [*$(\\]{0,4}(-?\d[\d.,/]*)", re.IGNORECASE
+)
 _BETWEEN = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|alternatively|also|either|another|and|if|otherwise|else|depending|could|might)\b",
     re.IGNORECASE,
@@ -183,7 +186,7 @@ _ADDITIONS = _any(
     "cubed",
 )
 _ADDED = re.compile(
-    rf"\A(?:[\s$*)\]]|\\[)\]])*+(?:\?|[,;]?\s*\(?(?:{_ADDITIONS}\b|[-+/^=<>≤≥±](?!\s*\Z)|[–—](?=\s?\d)|\\(?:pm|times|cdot|div|approx|ne|le|ge)\b))",
+    rf"\A(?:[\s$*)\]]|\\[)\]])*+(?:\?|[,;]?\s*\(?(?:{_ADDITIONS}\b|[-+/=<>≤≥±](?!\s*\Z)|\^(?!\s*\{{?\s*(?:\\circ|°))|[–—](?=\s?\d)|\\(?:pm|times|cdot|div|approx|ne|le|ge)\b))",
     re.IGNORECASE,
 )
 JOINED = re.compile(
@@ -234,7 +237,7 @@ CONDITION = re.compile(
 """Words before `the answer is` with which it is not said what the answer is."""
 
 _DETERMINERS = re.compile(
-    r"(?:(?:\b(?:the|my|our|this|final|correct|right|exact|numerical|simplified|actual|complete|full|and|so|short)\b"
+    r"(?:(?:\b(?:the|my|our|this|final|correct|right|exact|numerical|simplified|actual|complete|full|overall|required|desired|resulting|and|so|short)\b"
     r"|\W)\s{0,3}){0,8}\Z",
     re.IGNORECASE,
 )
@@ -268,8 +271,10 @@ def check_before(text: str) -> None:
         raise Unreadable("the words before the answer deny or change it")
 
 
-def check_after(rest: str) -> None:
-    """Refuse an answer that what follows takes back or adds to."""
+def check_after(rest: str, answer: str = "") -> None:
+    """Refuse an answer that what follows takes back, adds to or replaces by another number."""
+    if any(one[1].rstrip(".,") not in answer for one in _REPLACED.finditer(rest[:2000])):
+        raise Unreadable("the words after the answer give another number")
     line = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", rest.split("\n", maxsplit=1)[0])
     if _ADDED.match(line) or _TAKEN_BACK.search(rest[:2000]):
         raise Unreadable("the words after the answer take it back, or add another")

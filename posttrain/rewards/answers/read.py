@@ -84,7 +84,9 @@ def read(text: str, *, units: bool = True) -> Answer:
 def _trimmed(text: str) -> str:
     """The text without the punctuation that ends a sentence."""
     text = text.strip()
-    while (shorter := re.sub(r"(?<!\\)[.,;:]+(\**\)?\$*)\Z", r"\1", text).strip()) != text and shorter:
+    if re.search(r"(?:\.\.\.|…|\\l?dots)\W*\Z", text):
+        raise Unreadable("an answer that is not finished")
+    while (shorter := re.sub(r"(?<!\\)[.:]+(\**\)?\$*)\Z", r"\1", text).strip()) != text and shorter:
         text = shorter
     return _OF_WHAT.sub("", text)
 
