@@ -6,14 +6,18 @@ import re
 
 from posttrain.rewards.answers.extract import TAIL, Form, final_answer, spoken
 from posttrain.rewards.answers.hedges import CLAUSE, CONDITION, POLITE, is_denied
+from posttrain.rewards.answers.sentences import last_sentence
 from posttrain.rewards.answers.tree import Unreadable
 
 _LETTER = re.compile(
     r"[\s*_$\"'`:]{0,8}(?:(?:option|choice|letter|answer)\b[\s*_:]{0,4})?"
-    r"(?:\\(?:text|mathrm|textbf|mathbf|textit)\s?\{|\\boxed\{|[\s*_$\"'`({\[]|\\\(){0,8}(?P<letter>[A-Za-z])"
-    r"(?![A-Za-z0-9_'’^])(?P<close>(?:[)}\]*$\"'`]|\\\)){0,8})",
+    r"(?:\\boxed\{|[\s*_$\"'`({\[]|\\\(){0,8}(?P<letter>[A-Za-z])"
+    r"(?![A-Za-z0-9'’^]|_(?!_))(?P<close>(?:[)}\]*$\"'`_]|\\\)){0,8})",
     re.IGNORECASE,
 )
+_FONT = re.compile(r"\\(?:text\w*|math\w+)\s?\{([^{}]{0,80})\}")
+_REASONS = re.compile(r"[*_#\s]{0,6}(?:explanation|reason(?:ing)?|because|justification|rationale)\b", re.IGNORECASE)
+_DASH = re.compile(r"\s[-–—]\s(?=[A-Za-z][a-z]+\s|[a-z]{2,}\.?\Z)")
 _OF_THE_QUESTION = r"(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}(?:\w{1,20}\s{1,3})?\w{1,20})?"
 _MARKS = [
     (
@@ -28,11 +32,11 @@ _MARKS = [
 ]
 _SAID = re.compile("|".join(_MARKS), re.IGNORECASE | re.MULTILINE)
 _IS_RIGHT = re.compile(
-    r"(?:\b(?:option|choice|answer)\s{1,3})?[*(]{0,3}\b(?P<letter>[A-Z])\b[*)]{0,3}\s{1,3}(?:is|must be|should be)"
-    r"\s{1,3}(?:the\s|therefore\s)?(?:correct|right|best)\b"
+    r"(?:\b(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s{1,3})?[*($\"]{0,4}\b(?P<letter>[A-Z])\b[*)$\"]{0,4}\s{1,3}(?:is|must be|should be)"
+    r"\s{1,3}(?:the\s|therefore\s|my\s)?(?:final\s|only\s)?(?:correct|right|best|answer)\b(?!\s(?:to|of|for|if|in)\b)"
 )
 _ENDING = re.compile(
-    r"\b(?:is|be|it's|leaves|only|option|choice|letter|say|with|for|hence|so|therefore|thus|ist|lautet|correct|solution|"
+    r"\b(?i:is|be|it's|leaves|only|option|choice|letter|say|with|for|hence|so|therefore|thus|ist|lautet|correct|solution|"
     r"result|matches)[:,]?\s{1,3}[(*$\"'\\{]{0,4}(?P<letter>[A-Z])[)*$\"'}.!]{0,5}\Z"
 )
 _DENIED = re.compile(
@@ -56,7 +60,7 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     """The last letter that a completion gives as its answer; unreadable if it gives none, or several."""
     if form != "auto":
         return _alone(final_answer(text, form, truncated=truncated), choices)
-    text = POLITE.sub("", spoken(text).strip()).strip()[-TAIL:]
+    text = _FONT.sub(r"\1", POLITE.sub("", spoken(text).strip()).strip())
     marks = [one.end() for one in _SAID.finditer(text)]
     places = [(one, found) for one in marks if (found := _LETTER.match(text, one)) and _is_choice(found, choices, text)]
     right = [one for one in _IS_RIGHT.finditer(text) if one["letter"] in choices]
@@ -81,7 +85,11 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     ending = _ENDING.search(last[-200:])
     if ending and ending["letter"] in choices and not is_denied(last):
         return _checked(last[-200:], ending.start(), len(last), ending["letter"], choices)
-    return _alone(last, choices)
+    if len(lines) > 1 and _REASONS.match(next(one for one in lines[1:] if one.strip())):
+        letter = _alone(lines[0].strip(), choices)
+        return _checked(text, 0, len(lines[0]), letter, choices)
+    sentence = last_sentence(last)
+    return _alone(sentence if re.fullmatch(r"\W{0,4}[(*]\W{0,4}[A-Z]\W{1,8}", sentence) and not is_denied(last) else last, choices)
 
 
 def _is_choice(found: re.Match[str], choices: str, text: str) -> bool:
@@ -120,8 +128,11 @@ def _alone(text: str, choices: str) -> str:
         raise Unreadable(f"it chooses none of {choices}")
     rest = text[found.end() :]
     closed = ")" in found["close"]
-    if not re.fullmatch(r"[\s.:)*}$]*", rest) and not (closed or re.match(r"\s*[.:)]\s", rest)):
+    dash = found["letter"].isupper() and _DASH.match(rest)
+    if not re.fullmatch(r"[\s.:)*}$]*", rest) and not (closed or dash or re.match(r"\s*[.:)]\s", rest)):
         raise Unreadable("words after the letter")
+    if _DENIED.search(rest.split("\n")[0]):
+        raise Unreadable("the choice is denied, or depends on a condition")
     if found["letter"].islower() and not closed and rest.strip(" ."):
         raise Unreadable("words after the letter")
     return _checked(text, 0, found.end(), found["letter"], choices)
