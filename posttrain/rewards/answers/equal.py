@@ -157,7 +157,10 @@ def _same_quantity(gold: Percent | Quantity, found: Percent | Quantity) -> bool:
     if isinstance(found, Percent):
         return gold.unit is None and same_value(gold.value, Call("div", (found.value, HUNDRED)))
     if gold.unit is None or found.unit is None:
-        if any(one.unit == table()["degree"] for one in (gold, found)) and Const("pi") in [*walk(gold.value), *walk(found.value)]:
+        if any(one.unit == table()["degree"] for one in (gold, found)) and Const("pi") in [
+            *walk(gold.value),
+            *walk(found.value),
+        ]:
             return False  # an angle in radians
         return same_value(gold.value, found.value)
     if gold.unit.dimensions != found.unit.dimensions:

@@ -148,8 +148,8 @@ def _tags(text: str) -> Found | None:
     if start < 0:
         return None
     inner = text[start + len("<answer>") : end]
-    boxed = boxed(inner)
-    return Found(boxed.text if boxed else inner, start, end + len("</answer>"))
+    box = boxed(inner)
+    return Found(box.text if box else inner, start, end + len("</answer>"))
 
 
 def _answer_is(text: str, begin: int = 0) -> Found | None:

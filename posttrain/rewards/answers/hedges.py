@@ -250,7 +250,10 @@ _OPENING = re.compile(
     re.IGNORECASE,
 )
 
-_UNSURE = re.compile(r"\A\W*(?:if|unless|suppose|assuming|when)\b|\b(?:guess|unsure|uncertain|maybe|perhaps|possibly|not sure)\b", re.IGNORECASE)
+_UNSURE = re.compile(
+    r"\A\W*(?:if|unless|suppose|assuming|when)\b|\b(?:guess|unsure|uncertain|maybe|perhaps|possibly|not sure)\b",
+    re.IGNORECASE,
+)
 
 
 def check_opening(text: str) -> None:
