@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from posttrain.rewards.answers.extract import TAIL, Form, final_answer, spoken
+from posttrain.rewards.answers.extract import Form, final_answer, spoken
 from posttrain.rewards.answers.hedges import CLAUSE, CONDITION, POLITE, is_denied
 from posttrain.rewards.answers.sentences import last_sentence
 from posttrain.rewards.answers.tree import Unreadable
