@@ -36,7 +36,8 @@ _MARKS = [
 ]
 _SAID = re.compile("|".join(_MARKS), re.IGNORECASE | re.MULTILINE)
 _IS_RIGHT = re.compile(
-    r"(?:\b(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s{1,3})?[*($\"]{0,4}\b(?P<letter>[A-Z])\b[*)$\"]{0,4}\s{1,3}(?:is|must be|should be)"
+    r"(?:\b(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s{1,3})?[*($\"]{0,4}\b(?P<letter>[A-Z])\b[*)$\"]{0,4}\s{1,3}"
+    r"(?:is|must be|should be)"
     r"\s{1,3}(?:the\s|therefore\s|my\s)?(?:final\s|only\s)?(?:correct|right|best|answer)\b"
     r"(?=\s?(?:choice|option|answer|one|letter)?\s?(?:\Z|[^\w\s]|\n|because\b|since\b|as\b))"
 )
@@ -45,8 +46,8 @@ _ENDING = re.compile(
     r"result|matches)[:,]?\s{1,3}[(*$\"'\\{]{0,4}(?P<letter>[A-Z])[)*$\"'}.!]{0,5}\Z"
 )
 _DENIED = re.compile(
-    r"\b(?:not|never|neither|nor|wrong|incorrect|if|unless|either|maybe|perhaps|might|could|seems?|probably|eliminate|rule out|guess|"
-    r"previous|first thought|tempting)\b|n't\b",
+    r"\b(?:not|never|neither|nor|wrong|incorrect|if|unless|either|maybe|perhaps|might|could|seems?|probably|"
+    r"eliminate|rule out|guess|previous|first thought|tempting)\b|n't\b",
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
@@ -56,7 +57,8 @@ _TAKEN_BACK = re.compile(
     re.IGNORECASE,
 )
 _EXPLAINED = re.compile(
-    r"\s{0,4}(?:\Z|[.:,;)\]\n<}$*]|[-–—]\s|\((?=\w{2})|\b(?:because|since|as|for)\b|is (?:the )?(?:correct|right|best)\b|####)",
+    r"\s{0,4}(?:\Z|[.:,;)\]\n<}$*]|[-–—]\s|\((?=\w{2})|\b(?:because|since|as|for)\b|"
+    r"is (?:the )?(?:correct|right|best)\b|####)",
     re.IGNORECASE,
 )
 
