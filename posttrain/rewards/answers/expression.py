@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from posttrain.rewards.answers.tokens import DEEPEST, Token
-from posttrain.rewards.answers.tree import INFINITY, ONE, Call, Const, Node, Num, Unreadable, Var, walk, word_set
+from posttrain.rewards.answers.tree import INFINITY, ONE, Call, Const, Node, Num, Unreadable, Var, word_set
 from posttrain.rewards.answers.units import ends_expression
 
 GREEK = word_set(
@@ -139,8 +139,6 @@ class Parser:
             "\\cbrt",
             "\\frac",
             "\\binom",
-            "\\vec",
-            "\\hat",
         } or (token.kind == "command" and token.text[1:] in FUNCTIONS | GREEK | CONSTANTS.keys())
 
     def _ends(self, token: Token) -> bool:
@@ -288,14 +286,6 @@ class Parser:
             return self._indexed(name)
         if name in CONSTANTS:
             return CONSTANTS[name]
-        if name in ("vec", "hat", "overrightarrow"):
-            inner = self._argument()
-            letters = [one.name for one in walk(inner) if isinstance(one, Var)]
-            if not letters:
-                raise Unreadable(f"\\{name} over what is no letter")
-            return Var(f"{name} {''.join(letters)}")
-        if name in ("overline", "bar", "angle", "mathbb"):
-            raise Unreadable(f"\\{name} within an expression")
         raise Unreadable(f"\\{name}")
 
     def _fraction(self) -> Call:

@@ -51,12 +51,12 @@ _EXAMPLE = re.compile(
 """Directly before an answer that is only an example, or struck out."""
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|correction|(?<!common )mistake|common mistake(?! is to\b)|scratch that|wrong|incorrect|oops|"
-    r"hmm+|sorry|however|not right|or rather|no, rather|should (?:be|have been)|on second thought|hold on|alternatively|"
-    r"otherwise|unless|not correct|could (?:also|be)|might (?:also|be)|may be|or (?:maybe|perhaps|possibly|else)|"
-    r"disregard|ignore|not sure|unsure|instead|false|let me re|kidding|joking|joke|nope|in fact|real answer|"
-    r"recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|"
-    r"is what|said|wrote|claim\w*|i meant?|make that|corrected|revised|(?:edit|update|erratum)(?=\s?:)|off by|"
-    r"give or take|(?<!margin of )error|is not|isn't)\b",
+    r"hmm+|sorry|however|not right|or rather|no, rather|should (?:be|have been)|on second thought|hold on|"
+    r"alternatively|otherwise|unless|not correct|could (?:also|be)|might (?:also|be)|may be|"
+    r"or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|instead|false|let me re|"
+    r"kidding|joking|joke|nope|in fact|real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|"
+    r"also (?:possible|acceptable)|is what|said|wrote|claim\w*|i meant?|make that|corrected|revised|(?:edit|update|erratum)(?=\s?:)|"
+    r"off by|give or take|(?<!margin of )error|is not|isn't)\b",
     re.IGNORECASE,
 )
 _CORRECTED = re.compile(
@@ -107,8 +107,8 @@ _DETERMINERS = re.compile(
 )
 _OPENING = re.compile(
     r"(?:[^\n]*\b(?:we|i|you|this|it|which|that|one)\s(?:\w+ly\s|can\s|now\s|then\s|all\s)?(?:see|find|get|got|found|"
-    r"know|have|had|obtain|conclude|deduce|gives?|means|shows?|implies|follows|yields?|is (?:clear|easy to see|evident))"
-    r"(?:\s(?:us|me))?(?:\sthat)?"
+    r"know|have|had|obtain|conclude|deduce|gives?|means|shows?|implies|follows|yields?|"
+    r"is (?:clear|easy to see|evident))(?:\s(?:us|me))?(?:\sthat)?"
     r"|in (?:total|all|decimals?|decimal form|conclusion|summary|the end|simplest form|lowest terms|other words)"
     r"|(?:by|from|using|since|given|(?:add|us|multiply|divid|subtract|plugg|putt|combin|solv|simplify|count|comput|summ|"
     r"substitut|evaluat)ing)\b[^\n]*|[^\n]*[\d$)\]}])?\Z",

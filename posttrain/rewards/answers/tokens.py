@@ -78,9 +78,6 @@ class Token:
     """Whether a space is before it."""
     value: Fraction | None = None
 
-    def __str__(self) -> str:
-        return self.text
-
 
 def tokens(text: str) -> list[Token]:
     """The tokens of an answer; it is unreadable if any of it is not known."""
