@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,9 +95,3 @@ def interval(hits: int, of: int) -> tuple[float, float]:
         return low
 
     return (0.0 if hits == 0 else root(hits, 0.025)), (1.0 if hits == of else root(hits + 1, 0.975))
-
-
-def failures(dialect: str, numbers: Sequence[int]) -> list[tuple[Case, Score]]:
-    """The cases of which the reward says otherwise than the label."""
-    scored = [(case, judged(case)) for case in cases(dialect) if case.number in set(numbers)]
-    return [(case, score) for case, score in scored if case.right != (score.value == 1.0)]

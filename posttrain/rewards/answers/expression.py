@@ -29,7 +29,6 @@ CONSTANTS = {
     "inf": INFINITY,
     "oo": INFINITY,
 }
-_JOINED = re.compile("(sin|cos|tan|ln)([a-hj-z])")
 INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
 CLOSING = {"(": ")", "[": "]", "{": "}", "\\{": "\\}", "|": "|", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
 NOT_VARIABLES = word_set(
@@ -239,9 +238,6 @@ class Parser:
             return CONSTANTS[name]
         if name in GREEK:
             return self._indexed(name)
-        joined = _JOINED.fullmatch(name)
-        if joined:  # sinx
-            return Call(joined[1], (Var(joined[2]),))
         if (name.lower() in NOT_VARIABLES and len(name) > 1) or len(name) > 3:
             raise Unreadable(f"the word '{name}' within an expression")
         nodes = [CONSTANTS.get(one, Var(one)) for one in name[:-1]]

@@ -52,11 +52,11 @@ _EXAMPLE = re.compile(
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|correction|(?<!common )mistake|common mistake(?! is to\b)|scratch that|wrong|incorrect|oops|"
     r"hmm+|sorry|however|not right|or rather|no, rather|should (?:be|have been)|on second thought|hold on|"
-    r"alternatively|otherwise|unless|not correct|could (?:also|be)|might (?:also|be)|may be|"
-    r"or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|instead|false|let me re|"
-    r"kidding|joking|joke|nope|in fact|real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|"
-    r"also (?:possible|acceptable)|is what|said|wrote|claim\w*|i meant?|make that|corrected|revised|(?:edit|update|erratum)(?=\s?:)|"
-    r"off by|give or take|(?<!margin of )error|is not|isn't)\b",
+    r"alternatively|otherwise|unless|not correct|could (?:also|be)|might (?:also|be)|may be|instead|false|"
+    r"or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|let me re|kidding|joking|joke|nope|in fact|"
+    r"real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|"
+    r"also (?:possible|acceptable)|is what|said|wrote|claim\w*|i meant?|make that|corrected|revised|"
+    r"(?:edit|update|erratum)(?=\s?:)|off by|give or take|(?<!margin of )error|is not|isn't)\b",
     re.IGNORECASE,
 )
 _CORRECTED = re.compile(
