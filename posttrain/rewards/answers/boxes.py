@@ -72,6 +72,8 @@ def boxed(text: str) -> Found | None:
             break
         joined.insert(0, one)
     if len({one.text.strip() for one in joined}) > 1:
+        check_before(text[: joined[0].start])
+        check_after(text[last.end :])
         return Found(" or ".join(one.text.strip() for one in joined), joined[0].start, last.end)
     start = text.rfind("\n", 0, last.start) + 1
     others = [one for one in found[:-1] if one.start >= start and one.text.strip() != last.text.strip()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from posttrain.rewards.answers.boxes import Found, boxed, boxes
@@ -21,6 +22,7 @@ from posttrain.rewards.answers.sentences import (
     last_sentence,
     value_after_verb,
     value_of,
+    with_unit,
     words,
 )
 from posttrain.rewards.answers.tree import Unreadable
@@ -56,6 +58,7 @@ _STEP = re.compile(r"[*_\s]*(?:step\s)?\d{1,2}[.):]\s+[*_]*[A-Z][^.!?]*\Z", re.I
 """A heading over a step: 1. Understand the problem."""
 _FENCE = re.compile(r"\s*(?:```\w*|\$\$|\\\[|\\\]|-{3,})\s*")
 _BULLET = re.compile(r"(?:[-*+•]|\d+[.)])\s+")
+_ASSIGNED = re.compile(r"\W{0,4}([A-Za-z])\s?=\s?-?[\d.,/]+\W{0,4}")
 _BARE = re.compile(r"\s*[-+$*`]{0,4}\d[\d,./]*%?[*`$.]{0,4}\s*")
 
 
@@ -149,6 +152,7 @@ def _tags(text: str) -> Found | None:
         return None
     inner = text[start + len("<answer>") : end]
     box = boxed(inner)
+    check_after(text[end + len("</answer>") :])
     return Found(box.text if box else inner, start, end + len("</answer>"))
 
 
@@ -172,7 +176,7 @@ def _answer_is(text: str, begin: int = 0) -> Found | None:
             end = stop + len(closing) if stop > 0 else end
     found = _cleaned(text, start, end)
     _check_rest(text[found.end :], found.text)
-    return found
+    return replace(found, text=with_unit(marks[-1][0], found.text))
 
 
 def _check_rest(rest: str, answer: str) -> None:
@@ -212,6 +216,9 @@ def _last_line(text: str) -> Found | None:
             raise Unreadable("the last line is one of a list")
     if _BARE.fullmatch(line) and any(_BARE.fullmatch(one) for one in lines[-30:-1]):
         raise Unreadable("several lines with a number alone")
+    names = [_ASSIGNED.fullmatch(one) for one in lines[-2:]]
+    if len({one[1] for one in names if one}) > 1:
+        raise Unreadable("values of several variables")
     return Found(value_after_verb(last_sentence(line)), len(text) - 1, len(text))
 
 

@@ -56,7 +56,7 @@ _TAKEN_BACK = re.compile(
     r"or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|let me re|kidding|joking|joke|nope|in fact|"
     r"real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|"
     r"also (?:possible|acceptable)|is what|said|wrote|claim\w*|i meant?|make that|corrected|revised|"
-    r"(?:edit|update|erratum)(?=\s?:)|off by|give or take|(?<!margin of )error|is not|isn't)\b",
+    r"(?:edit|update|erratum)(?=\s?:)|off by|give or take|no(?=[,:])|(?<!margin of )error|is not|isn't)\b",
     re.IGNORECASE,
 )
 _CORRECTED = re.compile(

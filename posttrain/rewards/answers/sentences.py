@@ -51,7 +51,7 @@ _REMARK = re.compile(
     r"(?:the )?\$?\d[\d.,]{0,20}\)?\.?\Z"
 )
 _ASIDE = re.compile(
-    r"(?<=[\d%}$)*a-z])\s(?:for|in|at|on|after|during|with|and|by|from) (?:the|a|an|each|all|his|her|their|this|"
+    r"(?<=[\d%}$)*a-z])\s(?:for|in|at|on|after|during|with|by|from) (?:the|a|an|each|all|his|her|their|this|"
     r"that|our|we)\b"
     r"(?![^\n]*(?:\d|\b(?:negative|minus|thousands?|millions?|billions?|factor|power|base|opposite|denominator|root|"
     r"hundreds?|tens?|digits?|below|debt|or|not|but|if|than|sign|per|exponent|percent|half|dozens?|wrong|units?)\b))"
@@ -60,6 +60,7 @@ _ASIDE = re.compile(
 """Where, when and for what: it says nothing about the value."""
 _SENTENCE = re.compile(r"(?<=[.!?])(?<!\bi\.e\.)(?<!\be\.g\.)(?:\*\*|\$)?\s+(?=[A-Z*\"(\\$0-9#])")
 _NUMBER = re.compile(r"[$€£]?-?(?<![\w.,])\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?(?![\d/:]|[.,]\d)")
+_IN_UNIT = re.compile(r"\bin ([A-Za-z]+)\)?\s*(?:is|are|was|equals)?[\s*:=]*\Z")
 _GIVES = re.compile(
     r"\b(?:is|are|was|were|has|have|had|sold|made|makes|needs?|needed|gets?|got|earn(?:s|ed)?|costs?|pa(?:ys|id)|spent|"
     r"travels?|travell?ed|drives?|drove|walks?|walked|runs?|ran|reads?|saves?|saved|weighs?|uses?|used|eats?|scored?|"
@@ -113,7 +114,20 @@ def value_after_verb(sentence: str) -> str:
     before = rest[: verbs[-1].start()]
     if re.search(r"(?i)\banswer", before) or CONDITION.search(before) or is_denied(re.sub(r"\\\w+", "", rest)):
         raise Unreadable("the answer is denied, or one of several")
-    return value_of(rest[verbs[-1].end() :])
+    return with_unit(before, value_of(rest[verbs[-1].end() :]))
+
+
+def with_unit(before: str, value: str) -> str:
+    """A number with the unit that is said before it: the length in km is 5."""
+    found = _IN_UNIT.search(before)
+    if not found or not re.fullmatch(r"[\s$*]*-?\d[\d.,/]*[\s.$*]*", value):
+        return value
+    try:
+        unit = unit_of(tokens(f"1 {found[1]}")[1:])[1]
+    except Unreadable:
+        return value
+    is_known = unit is not None and not unit.dimensions[0][0].startswith("W:")
+    return f"{value.rstrip(' .')} {found[1]}" if is_known else value
 
 
 def unstarred(text: str) -> str:

@@ -219,14 +219,16 @@ def _without_delimiters(text: str) -> str:
 def _brackets_with_lists(text: str) -> set[int]:
     """The places inside brackets whose commas separate members: `(1,234)` is a pair, `(1,234, 5)` is not."""
     inside: set[int] = set()
-    opened: list[tuple[int, bool]] = []
+    opened: list[int] = []
+    around = (0, len(text) - 1) if text[:1] + text[-1:] == "{}" else ()
     for place, sign in enumerate(text):
-        if sign in "([" or (sign == "{" and text[place - 1 : place] == "\\"):
-            opened.append((place, False))
+        escaped = place in around or text[place - 1 : place] == "\\"
+        if sign in "([" or (sign == "{" and escaped):
+            opened.append(place)
             if len(opened) > DEEPEST:
                 raise Unreadable(f"more than {DEEPEST} levels of brackets")
-        elif sign in ")]" or (sign == "}" and text[place - 1 : place] == "\\"):
-            start = opened.pop()[0] if opened else 0
+        elif sign in ")]" or (sign == "}" and escaped):
+            start = opened.pop() if opened else 0
             if not re.search(r",\s", text[start:place]):
                 inside.update(range(start, place))
     return inside
