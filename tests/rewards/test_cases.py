@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rewards.judged import DIALECTS, MATH, cases, count, interval
-from tests.rewards.report import said
-
-UNSEEN_FALSE_POSITIVES = {"hashes": 2, "answer_is": 1, "fractions": 1, "sets": 1}
-"""Of the odd rows, which nobody who wrote the parser has looked at; the other dialects have none."""
-UNSEEN_FALSE_NEGATIVES = {"boxed": 5, "hashes": 1, "answer_is": 12, "fractions": 1, "units": 6, "thousands": 3}
-UNSEEN_FALSE_NEGATIVES |= {"latex": 5, "intervals": 5, "sets": 6, "choice": 7, "exact": 0}
-"""At most; these are the measured ones."""
+from tests.rewards.judged import DIALECTS, FRESH, MATH, cases, interval
+from tests.rewards.report import counted, total
 
 
 @pytest.mark.parametrize("dialect", MATH)
@@ -21,20 +15,17 @@ def test_there_are_enough_cases(dialect: str) -> None:
     assert len({(one.answer, one.completion) for one in rows}) == len(rows)
 
 
-@pytest.mark.parametrize("dialect", [name for name in DIALECTS if name != "numeric"])
-def test_no_wrong_answer_of_the_even_rows_counts_as_right(dialect: str) -> None:
-    pairs = [(one.right, right) for one, right in said(dialect) if one.number % 2 == 0]
-    found = count(pairs)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_no_wrong_answer_counts_as_right_and_few_right_ones_as_wrong(dialect: str) -> None:
+    found = counted(dialect)
     assert found.false_positives == 0
     assert found.false_negatives <= 0.05 * found.right
 
 
-@pytest.mark.parametrize("dialect", [name for name in DIALECTS if name != "numeric"])
-def test_the_odd_rows_are_not_worse_than_measured(dialect: str) -> None:
-    pairs = [(one.right, right) for one, right in said(dialect) if one.number % 2 == 1]
-    found = count(pairs)
-    assert found.false_positives <= UNSEEN_FALSE_POSITIVES.get(dialect, 0)
-    assert found.false_negatives <= UNSEEN_FALSE_NEGATIVES[dialect]
+def test_fresh_cases_are_judged_as_at_first() -> None:
+    found = total(counted(name, FRESH) for name in (*MATH, "choice"))
+    assert found.right + found.wrong == 834 and found.false_positives == 0
+    assert found.false_negatives <= 8
 
 
 def test_the_interval_of_a_share_is_clopper_and_pearsons() -> None:

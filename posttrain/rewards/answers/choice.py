@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import re
 
-from posttrain.rewards.answers.extract import TAIL, Form, final_answer, spoken
+from posttrain.rewards.answers.extract import Form, final_answer, spoken
 from posttrain.rewards.answers.hedges import CLAUSE, CONDITION, POLITE, is_denied
+from posttrain.rewards.answers.sentences import last_sentence
 from posttrain.rewards.answers.tree import Unreadable
 
 _LETTER = re.compile(
     r"[\s*_$\"'`:]{0,8}(?:(?:option|choice|letter|answer)\b[\s*_:]{0,4})?"
-    r"(?:\\(?:text|mathrm|textbf|mathbf|textit)\s?\{|\\boxed\{|[\s*_$\"'`({\[]|\\\(){0,8}(?P<letter>[A-Za-z])"
-    r"(?![A-Za-z0-9_'’^])(?P<close>(?:[)}\]*$\"'`]|\\\)){0,8})",
+    r"(?:\\boxed\{|[\s*_$\"'`({\[]|\\\(){0,8}(?P<letter>[A-Za-z])"
+    r"(?![A-Za-z0-9'’^]|_(?!_))(?P<close>(?:[)}\]*$\"'`_]|\\\)){0,8})",
     re.IGNORECASE,
 )
+_FONT = re.compile(r"\\(?:text\w*|math\w+)\s?\{([^{}]{0,80})\}")
+_REASONS = re.compile(r"[*_#\s]{0,6}(?:explanation|reason(?:ing)?|because|justification|rationale)\b", re.IGNORECASE)
+_NOT_THAT = re.compile(
+    r"\W*(?:(?:is|are)\s+)?(?:not(?!\W{0,3}(?-i:[A-Z])\b)|wrong|incorrect|false|maybe|perhaps|probably)\b",
+    re.IGNORECASE,
+)
+_DASH = re.compile(r"\s[-–—]\s(?=[A-Za-z][a-z]+\s|[a-z]{2,}\.?\Z)")
 _OF_THE_QUESTION = r"(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}(?:\w{1,20}\s{1,3})?\w{1,20})?"
 _MARKS = [
     (
         rf"\b(?:answer|option|choice)\b{_OF_THE_QUESTION}[ \t]{{0,3}}[*_\"']{{0,3}}[ \t]{{0,3}}"
-        r"(?:(?:is|would be|must be|should be|will be)\b|[:=]|->|→|\n)[\s*_:]{0,6}"
+        r"(?:(?:is|would be|must be|should be|will be)\b|[:=]|\s[-–—]\s|->|→|\n)[\s*_:]{0,6}"
         r"(?:(?:therefore|thus|clearly|then|hence)\b[\s,:]{0,3})?"
     ),
     r"\b(?:must|has to) be\b|\b(?:choose|pick|select|go with|going with)\b",
@@ -28,26 +36,29 @@ _MARKS = [
 ]
 _SAID = re.compile("|".join(_MARKS), re.IGNORECASE | re.MULTILINE)
 _IS_RIGHT = re.compile(
-    r"(?:\b(?:option|choice|answer)\s{1,3})?[*(]{0,3}\b(?P<letter>[A-Z])\b[*)]{0,3}\s{1,3}(?:is|must be|should be)"
-    r"\s{1,3}(?:the\s|therefore\s)?(?:correct|right|best)\b"
+    r"(?:\b(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s{1,3})?[*($\"]{0,4}\b(?P<letter>[A-Z])\b[*)$\"]{0,4}\s{1,3}"
+    r"(?:is|must be|should be)"
+    r"\s{1,3}(?:the\s|therefore\s|my\s)?(?:final\s|only\s)?(?:correct|right|best|answer)\b"
+    r"(?=\s?(?:choice|option|answer|one|letter)?\s?(?:\Z|[^\w\s]|\n|because\b|since\b|as\b))"
 )
 _ENDING = re.compile(
-    r"\b(?:is|be|it's|leaves|only|option|choice|letter|say|with|for|hence|so|therefore|thus|ist|lautet|correct|solution|"
+    r"\b(?i:is|be|it's|leaves|only|option|choice|letter|say|with|for|hence|so|therefore|thus|ist|lautet|correct|solution|"
     r"result|matches)[:,]?\s{1,3}[(*$\"'\\{]{0,4}(?P<letter>[A-Z])[)*$\"'}.!]{0,5}\Z"
 )
 _DENIED = re.compile(
-    r"\b(?:not|never|neither|nor|wrong|incorrect|if|unless|either|maybe|perhaps|might|could|eliminate|rule out|guess|"
-    r"previous|first thought|tempting)\b|n't\b",
+    r"\b(?:not|never|neither|nor|wrong|incorrect|if|unless|either|maybe|perhaps|might|could|seems?|probably|"
+    r"eliminate|rule out|guess|previous|first thought|tempting)\b|n't\b",
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|correction|mistake|scratch that|oops|hmm|on second thought|changed? my mind|hold on|"
     r"disregard|alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also|otherwise|"
-    r"unless|but|however|depends)\b|\bno[,.]",
+    r"unless|but|however|depends|although|so is|equally|or \W{0,3}[A-Z])\b|\bno[,.]",
     re.IGNORECASE,
 )
 _EXPLAINED = re.compile(
-    r"\s{0,4}(?:\Z|[.:,;)\]\n<}$*]|[-–—]\s|\b(?:because|since|as|for)\b|is (?:the )?(?:correct|right|best)\b|####)",
+    r"\s{0,4}(?:\Z|[.:,;)\]\n<}$*]|[-–—]\s|\((?=\w{2})|\b(?:because|since|as|for)\b|"
+    r"is (?:the )?(?:correct|right|best)\b|####)",
     re.IGNORECASE,
 )
 
@@ -56,7 +67,7 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     """The last letter that a completion gives as its answer; unreadable if it gives none, or several."""
     if form != "auto":
         return _alone(final_answer(text, form, truncated=truncated), choices)
-    text = POLITE.sub("", spoken(text).strip()).strip()[-TAIL:]
+    text = _FONT.sub(r"\1", POLITE.sub("", spoken(text).strip()).strip())
     marks = [one.end() for one in _SAID.finditer(text)]
     places = [(one, found) for one in marks if (found := _LETTER.match(text, one)) and _is_choice(found, choices, text)]
     right = [one for one in _IS_RIGHT.finditer(text) if one["letter"] in choices]
@@ -81,7 +92,13 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     ending = _ENDING.search(last[-200:])
     if ending and ending["letter"] in choices and not is_denied(last):
         return _checked(last[-200:], ending.start(), len(last), ending["letter"], choices)
-    return _alone(last, choices)
+    if len(lines) > 1 and _REASONS.match(next(one for one in lines[1:] if one.strip())):
+        letter = _alone(lines[0].strip(), choices)
+        return _checked(text, 0, len(lines[0]), letter, choices)
+    sentence = last_sentence(last)
+    return _alone(
+        sentence if re.fullmatch(r"\W{0,4}[(*]\W{0,4}[A-Z]\W{1,8}", sentence) and not is_denied(last) else last, choices
+    )
 
 
 def _is_choice(found: re.Match[str], choices: str, text: str) -> bool:
@@ -102,10 +119,12 @@ def _other(rest: str, choices: str) -> re.Match[str] | None:
 
 def _checked(text: str, begin: int, end: int, letter: str, choices: str) -> str:
     clause = CLAUSE.split(text[max(0, begin - 80) : begin])[-1]
+    if re.match(r"(?i)\W*if\b", re.split(r"[.!?\n]", text[max(0, begin - 80) : begin])[-1]):
+        raise Unreadable("the choice depends on a condition")
     if _DENIED.search(clause) or CONDITION.search(clause):
         raise Unreadable("the choice is denied, or depends on a condition")
     rest = text[end:]
-    if _other(rest.split("\n")[0], choices) or re.match(r"(?i)\W*(?:is|are)\s+(?:not|wrong|incorrect|false)\b", rest):
+    if _other(rest.split("\n")[0], choices) or _NOT_THAT.match(rest):
         raise Unreadable("several choices, or a choice that is denied")
     if _TAKEN_BACK.search(rest):
         raise Unreadable("the choice is taken back")
@@ -120,8 +139,11 @@ def _alone(text: str, choices: str) -> str:
         raise Unreadable(f"it chooses none of {choices}")
     rest = text[found.end() :]
     closed = ")" in found["close"]
-    if not re.fullmatch(r"[\s.:)*}$]*", rest) and not (closed or re.match(r"\s*[.:)]\s", rest)):
+    dash = found["letter"].isupper() and _DASH.match(rest)
+    if not re.fullmatch(r"[\s.:)*}$]*", rest) and not (closed or dash or re.match(r"\s*[.:)]\s", rest)):
         raise Unreadable("words after the letter")
+    if _DENIED.search(rest.split("\n")[0]):
+        raise Unreadable("the choice is denied, or depends on a condition")
     if found["letter"].islower() and not closed and rest.strip(" ."):
         raise Unreadable("words after the letter")
     return _checked(text, 0, found.end(), found["letter"], choices)

@@ -33,6 +33,7 @@ from posttrain.rewards.answers.tree import (
     variables,
     walk,
 )
+from posttrain.rewards.answers.units import table
 
 Pairs = Literal["unsure", "points", "intervals"]
 _TWICE = re.compile(
@@ -156,6 +157,11 @@ def _same_quantity(gold: Percent | Quantity, found: Percent | Quantity) -> bool:
     if isinstance(found, Percent):
         return gold.unit is None and same_value(gold.value, Call("div", (found.value, HUNDRED)))
     if gold.unit is None or found.unit is None:
+        if any(one.unit == table()["degree"] for one in (gold, found)) and Const("pi") in [
+            *walk(gold.value),
+            *walk(found.value),
+        ]:
+            return False  # an angle in radians
         return same_value(gold.value, found.value)
     if gold.unit.dimensions != found.unit.dimensions:
         kelvins = _kelvins(gold), _kelvins(found)
@@ -305,7 +311,8 @@ def _same_items(gold: Answer, found: Answer) -> bool:
 
 def _assigned(point: Items, values: Items) -> bool:
     """Whether the point (1, 2) and `x = 1, y = 2` are the same."""
-    named = [one for one in values.members if isinstance(one, Named)]
-    if [one.name for one in named] not in (["x", "y"], ["x", "y", "z"]) or len(named) != len(values.members):
+    named = {one.name: one.value for one in values.members if isinstance(one, Named)}
+    names = sorted(named)
+    if names not in (["x", "y"], ["x", "y", "z"]) or not len(names) == len(values.members) == len(point.members):
         return False
-    return len(named) == len(point.members) and all(same(a, b.value) for a, b in zip(point.members, named, strict=True))
+    return all(same(a, named[name]) for a, name in zip(point.members, names, strict=True))

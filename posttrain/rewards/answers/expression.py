@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from posttrain.rewards.answers.tokens import DEEPEST, Token
-from posttrain.rewards.answers.tree import INFINITY, ONE, Call, Const, Node, Num, Unreadable, Var, walk, word_set
+from posttrain.rewards.answers.tree import INFINITY, ONE, Call, Const, Node, Num, Unreadable, Var, word_set
 from posttrain.rewards.answers.units import ends_expression
 
 GREEK = word_set(
@@ -29,7 +29,6 @@ CONSTANTS = {
     "inf": INFINITY,
     "oo": INFINITY,
 }
-_JOINED = re.compile("(sin|cos|tan|ln)([a-hj-z])")
 INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
 CLOSING = {"(": ")", "[": "]", "{": "}", "\\{": "\\}", "|": "|", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
 NOT_VARIABLES = word_set(
@@ -131,6 +130,7 @@ class Parser:
             return not self._bars  # |a||b|
         return token.text in {
             "(",
+            "[",
             "{",
             "\\lfloor",
             "\\lceil",
@@ -138,8 +138,6 @@ class Parser:
             "\\cbrt",
             "\\frac",
             "\\binom",
-            "\\vec",
-            "\\hat",
         } or (token.kind == "command" and token.text[1:] in FUNCTIONS | GREEK | CONSTANTS.keys())
 
     def _ends(self, token: Token) -> bool:
@@ -225,7 +223,7 @@ class Parser:
                 return _mixed(token.value, top.value, bottom.value)
             return Call("mul", (Num(token.value), fraction))
         if len(following) == 3 and following[0].kind == "number" and following[0].gap and following[1].text == "/":
-            if not all(one.text.isdigit() for one in (token, following[0], following[2])):
+            if not all(one.text.replace(",", "").isdigit() for one in (token, following[0], following[2])):
                 raise Unreadable("two numbers in a row")
             self.place += 3
             return _mixed(token.value, Fraction(following[0].text), Fraction(following[2].text))
@@ -240,9 +238,6 @@ class Parser:
             return CONSTANTS[name]
         if name in GREEK:
             return self._indexed(name)
-        joined = _JOINED.fullmatch(name)
-        if joined:  # sinx
-            return Call(joined[1], (Var(joined[2]),))
         if (name.lower() in NOT_VARIABLES and len(name) > 1) or len(name) > 3:
             raise Unreadable(f"the word '{name}' within an expression")
         nodes = [CONSTANTS.get(one, Var(one)) for one in name[:-1]]
@@ -287,14 +282,6 @@ class Parser:
             return self._indexed(name)
         if name in CONSTANTS:
             return CONSTANTS[name]
-        if name in ("vec", "hat", "overrightarrow"):
-            inner = self._argument()
-            letters = [one.name for one in walk(inner) if isinstance(one, Var)]
-            if not letters:
-                raise Unreadable(f"\\{name} over what is no letter")
-            return Var(f"{name} {''.join(letters)}")
-        if name in ("overline", "bar", "angle", "mathbb"):
-            raise Unreadable(f"\\{name} within an expression")
         raise Unreadable(f"\\{name}")
 
     def _fraction(self) -> Call:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Literal
 
+from posttrain.rewards.answers.boxes import Found, boxed, boxes
 from posttrain.rewards.answers.hedges import (
-    CLAUSE,
     CLOSING,
-    CONDITION,
-    JOINED,
     POLITE,
     are_alternatives,
     check_after,
     check_before,
+    check_opening,
 )
 from posttrain.rewards.answers.sentences import (
     ANSWER,
@@ -23,6 +22,7 @@ from posttrain.rewards.answers.sentences import (
     last_sentence,
     value_after_verb,
     value_of,
+    with_unit,
     words,
 )
 from posttrain.rewards.answers.tree import Unreadable
@@ -32,20 +32,19 @@ TAIL = 20_000
 """Characters at the end of a completion in which its answer is looked for."""
 SHORT = 400
 """Characters of a line that may be an answer with a few words around it."""
-LONGEST_BOX = 2000
 MOST_WORDS = 6
 """In an answer; more are an explanation."""
-_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
 _LEAD = re.compile(
     r"[\s:,*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|precisely|obviously|"
     r"of course|still|now|always|definitely|surely|certainly|equal to|given by|that)\b"
     r"[\s,:*]*+){0,3}",
     re.IGNORECASE,
 )
+_NOT_BUT = re.compile(r"not [$\\(]{0,3}-?\d[\d.,/]{0,20}[$\\)]{0,3},? but (?:rather )?", re.IGNORECASE)
 _REVERSED = re.compile(
     r"(?:^|[.!?]\s)(?P<value>[^\n]{1,80}?)\s{1,3}(?:[—–-]\s?that(?:'s| is)|is) (?:the|my|our) (?:final |"
     r"correct )?answer"
-    r"(?:\s[a-z]{1,12}){0,4}\W*\Z",
+    r"(?:\s(?!another|other|different|part|first|second|previous|only|if|or|wrong)[a-z]{1,12}){0,4}\W*\Z",
     re.MULTILINE,
 )
 _HEADING = re.compile(r"[*_]{0,3}(?:the\s)?(?:final\s)?answer\b\s{0,3}(?:is\b)?[:*_\s]{0,8}", re.IGNORECASE)
@@ -54,24 +53,18 @@ _EXPLANATIONS = re.compile(
     r"why|method|working|details|proof|calculation)[*_:. ]*\Z",
     re.IGNORECASE,
 )
+_CLOSED_HEADING = re.compile(r"[^\n#]*\w[^\n#]*#{4,}\s*\Z")
+_STEP = re.compile(r"[*_\s]*(?:step\s)?\d{1,2}[.):]\s+[*_]*[A-Z][^.!?]*\Z", re.IGNORECASE)
+"""A heading over a step: 1. Understand the problem."""
 _FENCE = re.compile(r"\s*(?:```\w*|\$\$|\\\[|\\\]|-{3,})\s*")
 _BULLET = re.compile(r"(?:[-*+•]|\d+[.)])\s+")
+_ASSIGNED = re.compile(r"\W{0,4}([A-Za-z])\s?=\s?-?[\d.,/]+\W{0,4}")
 _BARE = re.compile(r"\s*[-+$*`]{0,4}\d[\d,./]*%?[*`$.]{0,4}\s*")
-_PLACEHOLDERS = frozenset({"", "answer", "your answer", "...", "\\ldots", "\\dots", "final answer", "n"})
-
-
-@dataclass(frozen=True)
-class Found:
-    """A final answer and where it stands."""
-
-    text: str
-    start: int
-    end: int
 
 
 def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> str:
     """The final answer of a completion; unreadable if it has none, or more than one."""
-    text = POLITE.sub("", CLOSING.sub("", spoken(text).strip())).rstrip()
+    text = _closed(spoken(text).strip())
     if not text:
         raise Unreadable("it is empty")
     found = FORMS[form](text)
@@ -82,14 +75,19 @@ def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> 
     return found.text.strip()
 
 
+def _closed(text: str) -> str:
+    """The text without polite remarks and signs of joy at its end."""
+    return CLOSING.sub("", POLITE.sub("", CLOSING.sub("", text)).rstrip()).rstrip()
+
+
 def after_mark(text: str, mark: str) -> str:
     """The answer after the last mark: the rest of its line, or the next line."""
     _, found, rest = text.rpartition(mark)
     if not found:
         raise Unreadable(f"it does not have `{mark} ANSWER`")
-    rest = POLITE.sub("", CLOSING.sub("", rest[:TAIL].strip())).strip()
+    rest = _closed(rest[:TAIL].strip()).lstrip()
     answer = _cleaned(rest, 0, _line_end(rest, 0))
-    check_after(rest[answer.end :])
+    _check_rest(rest[answer.end :], answer.text)
     return answer.text
 
 
@@ -97,8 +95,8 @@ def gold_answer(answer: str) -> str:
     """The gold answer, which may stand in a box or after ####."""
     if "####" in answer:
         return answer.rpartition("####")[2].strip()
-    boxes = _boxes(answer)
-    return boxes[-1].text.strip() if boxes else answer.strip()
+    found = boxes(answer)
+    return found[-1].text.strip() if found else answer.strip()
 
 
 def spoken(text: str) -> str:
@@ -111,7 +109,7 @@ def spoken(text: str) -> str:
 
 def _auto(text: str) -> Found | None:
     """The last answer in any form."""
-    marked = [one for one in (_boxed(text), _hashes(text), _tags(text)) if one is not None]
+    marked = [one for one in (boxed(text), _hashes(text), _tags(text)) if one is not None]
     last = max(marked, key=lambda one: one.end, default=None)
     said = _answer_is(text, last.end if last else 0)
     if said is not None and words(said.text) > MOST_WORDS and not said.text.startswith("all "):
@@ -119,53 +117,11 @@ def _auto(text: str) -> Found | None:
     return said or last or _last_line(text)
 
 
-def _boxes(text: str) -> list[Found]:
-    r"""Every \boxed{...} with braces that match; the outer one of a box in a box."""
-    found: list[Found] = []
-    for mark in _BOX.finditer(text):
-        if found and found[-1].end > mark.start():
-            continue
-        level, place = 1, mark.end()
-        while place < len(text) and place - mark.end() < LONGEST_BOX and level:
-            sign = text[place]
-            place += 2 if sign == "\\" else 1
-            level += (sign == "{") - (sign == "}")
-        if level:
-            raise Unreadable("a box without an end")
-        found.append(Found(text[mark.end() : place - 1], mark.start(), place))
-    return found
-
-
-def _boxed(text: str) -> Found | None:
-    """The last box, with those that are given together with it."""
-    boxes = _boxes(text)
-    if not boxes:
-        if re.search(r"\\(?:boxed|fbox)\b", text):
-            raise Unreadable("a box without an end")
-        return None
-    last = boxes[-1]
-    if last.text.strip().lower() in _PLACEHOLDERS:
-        raise Unreadable("the last box is empty")
-    joined = [last]
-    for one in reversed(boxes[:-1]):
-        between = text[one.end : joined[0].start]
-        if "\n\n" in between or not JOINED.match(between):
-            break
-        joined.insert(0, one)
-    if len({one.text.strip() for one in joined}) > 1:
-        return Found(" or ".join(one.text.strip() for one in joined), joined[0].start, last.end)
-    start = text.rfind("\n", 0, last.start) + 1
-    others = [one for one in boxes[:-1] if one.start >= start and one.text.strip() != last.text.strip()]
-    if others and are_alternatives(text[others[-1].end : last.start]):
-        raise Unreadable("two boxes on one line")
-    check_before(text[: last.start])
-    check_after(text[last.end :])
-    return last
-
-
 def _hashes(text: str) -> Found | None:
     """What follows the last ####, unless it is a heading over an explanation."""
     places = [one.end() for one in re.finditer("#{4,}", text)]
+    if len(places) > 1 and _CLOSED_HEADING.match(text[places[-2] : _line_end(text, places[-1])]):
+        text, places = text[: places[-1]].rstrip("#") + text[places[-1] :], places[:-1]  # #### 18 ####
     while places and _EXPLANATIONS.match(text[places[-1] : _line_end(text, places[-1])]):
         places.pop()
     if not places:
@@ -176,8 +132,10 @@ def _hashes(text: str) -> Found | None:
         raise Unreadable("two answers on one line")
     start = _after(r"[\s:]*+", text, start)
     start = _after(_HEADING, text, start)
+    if _STEP.match(text[start : _line_end(text, start)]):
+        raise Unreadable("a heading with a number")
     found = _cleaned(text, start, _line_end(text, start))
-    check_after(text[found.end :])
+    _check_rest(text[found.end :], found.text)
     return found
 
 
@@ -193,8 +151,9 @@ def _tags(text: str) -> Found | None:
     if start < 0:
         return None
     inner = text[start + len("<answer>") : end]
-    boxed = _boxed(inner)
-    return Found(boxed.text if boxed else inner, start, end + len("</answer>"))
+    box = boxed(inner)
+    check_after(text[end + len("</answer>") :])
+    return Found(box.text if box else inner, start, end + len("</answer>"))
 
 
 def _answer_is(text: str, begin: int = 0) -> Found | None:
@@ -202,22 +161,29 @@ def _answer_is(text: str, begin: int = 0) -> Found | None:
     backwards = _REVERSED.search(text, max(begin, len(text) - SHORT))
     if backwards:
         check_before(backwards["value"])
-        return Found(value_of(backwards["value"]), backwards.start("value"), len(text))
+        value = re.split(r"\b(?:so|hence|thus|therefore)\b,?", backwards["value"])[-1]
+        return Found(value_of(value), backwards.start("value"), len(text))
     marks = list(ANSWER.finditer(text, begin))
     if not marks:
         return None
-    clause = CLAUSE.split(text[max(0, marks[-1].start() - 120) : marks[-1].start()])[-1]
-    if CONDITION.search(clause):
-        raise Unreadable("the answer is denied, or depends on a condition")
+    check_opening(text[max(0, marks[-1].start() - 120) : marks[-1].start()])
     start = _after(_LEAD, text, marks[-1].end())
+    start = _after(_NOT_BUT, text, start)
     end = _line_end(text, start)
     for opening, closing in (("$$", "$$"), ("\\[", "\\]")):
         if text[start:end].strip() == opening:  # a formula on lines of its own
             stop = text.find(closing, end)
             end = stop + len(closing) if stop > 0 else end
     found = _cleaned(text, start, end)
-    check_after(text[found.end :])
-    return found
+    _check_rest(text[found.end :], found.text)
+    return replace(found, text=with_unit(marks[-1][0], found.text))
+
+
+def _check_rest(rest: str, answer: str) -> None:
+    """Refuse an answer that what follows takes back, and one of several numbers on lines of their own."""
+    check_after(rest, answer)
+    if any(_BARE.fullmatch(one) for one in rest[:2000].splitlines()):
+        raise Unreadable("another number on a line of its own after the answer")
 
 
 def _line_end(text: str, start: int) -> int:
@@ -228,9 +194,11 @@ def _line_end(text: str, start: int) -> int:
 def _cleaned(text: str, start: int, end: int) -> Found:
     """The answer at the beginning of a line, without remarks after it."""
     line = text[start:end]
-    if box := _boxed(line):
+    if box := boxed(line):
         return Found(box.text, start + box.start, start + box.end)
     begin = start + len(line) - len(line.lstrip())
+    if text[:start].rstrip(" *_#").endswith("\n") and re.match(r"[*_\s]*\d{1,2}[.)]\s+[*_]*[A-Za-z]{2}", line):
+        raise Unreadable("a list of steps")
     first, stop = first_sentence(line.strip())
     return Found(value_of(first), begin, begin + stop)
 
@@ -248,6 +216,9 @@ def _last_line(text: str) -> Found | None:
             raise Unreadable("the last line is one of a list")
     if _BARE.fullmatch(line) and any(_BARE.fullmatch(one) for one in lines[-30:-1]):
         raise Unreadable("several lines with a number alone")
+    names = [_ASSIGNED.fullmatch(one) for one in lines[-2:]]
+    if len({one[1] for one in names if one}) > 1:
+        raise Unreadable("values of several variables")
     return Found(value_after_verb(last_sentence(line)), len(text) - 1, len(text))
 
 
@@ -257,7 +228,7 @@ def _whole(text: str) -> Found | None:
 
 FORMS: dict[Form, Callable[[str], Found | None]] = {
     "auto": _auto,
-    "boxed": _boxed,
+    "boxed": boxed,
     "hashes": _hashes,
     "answer_is": _answer_is,
     "tags": _tags,

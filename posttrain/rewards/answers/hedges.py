@@ -6,26 +6,11 @@ import re
 
 from posttrain.rewards.answers.tree import Unreadable
 
-
-def _any(*alternatives: str) -> str:
-    return f"(?:{'|'.join(alternatives)})"
-
-
-_POLITE_STARTS = _any(
-    "let me know",
-    "i hope",
-    "hope (?:this|that|it)",
-    "feel free",
-    "(?:i'm |i am )?happy to",
-    "good luck",
-    "would you like",
-    "thank(?:s| you)",
-    "have a (?:great|nice|good)",
-    "if you (?:have|need|'d|would|want)",
-    "is there anything",
-    "do you (?:have|want|need)",
-    "great (?:job|question)",
-    "don't hesitate",
+_POLITE_STARTS = (
+    "(?:let me know|i hope|hope (?:this|that|it)|feel free|(?:i'm |i am )?happy to|good luck|would you like|"
+    "thank(?:s| you)|have a (?:great|nice|good)|if you (?:have|need|'d|would|want)|is there anything|"
+    "if any(?:thing|one) is|any (?:other |more )?questions|do you (?:have|want|need)|great (?:job|question)|"
+    "don't hesitate)"
 )
 POLITE = re.compile(
     rf"(?im)(?:(?<=[.!?\n}}$*])|^|\s[—–-])[ \t]*[ \t>*_(]{{0,3}}(?:please\s+)?{_POLITE_STARTS}\b"
@@ -35,36 +20,12 @@ POLITE = re.compile(
 CLOSING = re.compile(r"(?:\s{0,4}(?:<\|[a-z_]{1,20}\|>|</s>|<eos>|<end_of_turn>|[✅✔☑🎉😊👍🙂😀⭐🏆💯✨🎊\ufe0f]))+\Z")
 """Tokens that end a turn, and signs of joy."""
 CLAUSE = re.compile(r"[.!?;:,\n](?=\s|\Z)|\b(?:so|therefore|hence|thus|but|then|because)\b", re.IGNORECASE)
-_DOUBT = _any(
-    r"false\w*",
-    r"wrong\w*",
-    r"incorrect\w*",
-    r"mistaken\w*",
-    "mistake",
-    "tempting",
-    r"doubt\w*",
-    "unlikely",
-    "impossible",
-    "maybe",
-    "perhaps",
-    "possibly",
-    "might",
-    "may be",
-    "could be",
-    "either",
-    r"guess\w*",
-    "unsure",
-    "unless",
-    "would have been",
-    "ignore",
-    r"assum\w+ that",
-    r"misconception\w*",
-    "myth",
-    "nobody",
-    "no one",
-    r"den(?:y|ies|ied)",
-    "hardly",
-    "pretend",
+_DOUBT = (
+    r"(?:false\w*|wrong\w*|incorrect\w*|mistaken\w*|mistake|tempting|doubt\w*|unlikely|impossible|maybe|perhaps|"
+    r"possibly|might|may be|could be|either|guess\w*|unsure|unless|would have been|assum\w+ that|"
+    r"misconception\w*|myth|nobody|no one|den(?:y|ies|ied)|hardly|"
+    r"no (?:way|chance|means|circumstances?|case|longer|evidence|reason)|opinion|uncertain\w*|no idea|says|"
+    r"said|wrote|claim\w*|trap|ignor\w+|pretend\w*|suppos\w+|imagine)"
 )
 _DENIED = re.compile(
     r"\b(?:not|never|neither|nor|cannot|rather than|instead of|anything but|unlike|except|excluding)\b"
@@ -73,94 +34,50 @@ _DENIED = re.compile(
     rf"|\b{_DOUBT}\b",
     re.IGNORECASE,
 )
-_CHANGES = _any(
-    "minus",
-    "negative",
-    "twice",
-    "double",
-    "triple",
-    "half",
-    "half of",
-    "times",
-    "plus",
-    "more than",
-    "less than",
-    "at least",
-    "at most",
-    "over",
-    "under",
-    "square of",
-    "root of",
-    "about",
-    "approximately",
-    "around",
-    "roughly",
-    "almost",
-    "nearly",
-    "opposite of",
-    "reciprocal of",
-    "inverse of",
-    "between",
-    "greater than",
-    "fewer than",
-    "(?<!add )(?<!adds )up to",
-    "or",
+_CHANGES = (
+    "(?:minus|negative|twice|double|triple|half|half of|times|plus|more than|less than|at least|at most|over|"
+    "under|square of|root of|almost|nearly|opposite of|other than|apart from|aside from|reciprocal of|"
+    "inverse of|between|greater than|fewer than|(?<!add )(?<!adds )up to|or)"
 )
 _CHANGED = re.compile(
-    rf"(?:\b{_CHANGES}|(?<![=:,]\s)(?<![=:,])(?<!\A)[-+/^<>≤≥±]|\w\s*\*)[\s$(\\]*\Z",
+    rf"(?:\b{_CHANGES}|(?<![=-])>|[-+/^<≤≥±×÷·√~%]|\w\s*\*)[\s$(\\]*\Z",
     re.IGNORECASE,
 )
-_TAKEN_BACK = re.compile(
-    r"\b(?:wait|actually|correction|mistake|scratch that|wrong|incorrect|oops|hmm+|sorry|however|not right|"
-    r"or rather|no, rather|"
-    r"should (?:be|have been)|on second thought|hold on|alternatively|otherwise|unless|not correct|"
-    r"could (?:also|be)|might (?:also|be)|or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|instead|"
-    r"false|let me re|kidding|joking|nope|in fact|real answer|recalculat\w*|try again|redo|my bad|"
-    r"another (?:possible )?(?:answer|solution)|also (?:possible|acceptable)|is not|isn't)\b",
+_EXAMPLE = re.compile(
+    r"(?:\be\.g\.|\bexample|\binstance|\bformat(?: is)?|\btemplate|\b(?:all|anything|everything|none) but|"
+    r"\b(?:write|put|give|enclose|box) (?:it|your)\b[^.!?\n]{0,60}|~~|<(?:del|s|strike)>|<!--)[\s:,$*`\"(]*\Z",
     re.IGNORECASE,
+)
+"""Directly before an answer that is only an example, or struck out."""
+_TAKEN_BACK = re.compile(
+    r"\b(?:wait|actually|correction|(?<!common )mistake|common mistake(?! is to\b)|scratch that|wrong|incorrect|oops|"
+    r"hmm+|sorry|however|not right|or rather|no, rather|should (?:be|have been)|on second thought|hold on|"
+    r"alternatively|otherwise|unless|not correct|could (?:also|be)|might (?:also|be)|may be|instead|false|"
+    r"or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|let me re|kidding|joking|joke|nope|in fact|"
+    r"real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|"
+    r"also (?:possible|acceptable)|is what|said|wrote|claim\w*|i meant?|make that|corrected|revised|"
+    r"(?:edit|update|erratum)(?=\s?:)|off by|give or take|no(?=[,:])|(?<!margin of )error|is not|isn't)\b",
+    re.IGNORECASE,
+)
+_CORRECTED = re.compile(
+    r"\b(?:wait|actually|correction|mistake|scratch that|wrong|incorrect|oops|hmm+|sorry|no|not right|rather)\b",
+    re.IGNORECASE,
+)
+_MAYBE = re.compile(r"\b(?:or|maybe|perhaps|possibly|alternatively|either|could|might|also)\b", re.IGNORECASE)
+_REPLACED = re.compile(
+    r"\b(?:it(?:'s| is)|should be|must be|i (?:now )?get|answer(?: is|:)) [*$(\\]{0,4}(-?\d[\d.,/]*)", re.IGNORECASE
 )
 _BETWEEN = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|alternatively|also|either|another|and|if|otherwise|else|depending|could|might)\b",
     re.IGNORECASE,
 )
-_ADDITIONS = _any(
-    "or",
-    "and",
-    "and/or",
-    "either",
-    "maybe",
-    "perhaps",
-    "possibly",
-    "if",
-    "when",
-    "for",
-    "else",
-    "but",
-    "not",
-    "is not",
-    "isn't",
-    "was",
-    "where",
-    "could",
-    "would",
-    "might",
-    "to",
-    "through",
-    "minus",
-    "plus",
-    "times",
-    "thousand",
-    "million",
-    "hundred",
-    "billion",
-    "trillion",
-    "dozen",
-    "divided",
-    "squared",
-    "cubed",
+_ADDITIONS = (
+    "(?:or|and|and/or|either|maybe|perhaps|possibly|if|when|for|else|but|not|is not|isn't|was|where|could|would|"
+    "might|to|through|minus|plus|times|thousand|million|hundred|billion|trillion|dozen|divided|squared|cubed)"
 )
 _ADDED = re.compile(
-    rf"\A(?:[\s$*)\]]|\\[)\]])*+[,;]?\s*\(?(?:{_ADDITIONS}\b|[-+/^=<>≤≥±!](?!\s*\Z)|\\(?:pm|times|cdot|div|approx|ne|le|ge)\b)",
+    rf"\A(?:[\s$*)\]]|\\[)\]])*+(?:\?|[,;]?\s*\(?(?:{_ADDITIONS}\b|[-+/=<>≤≥±](?!\s*\Z)|[–—](?=\s?\d)"
+    r"|\^(?!\s*\{?\s*(?:\\circ|°))|\\(?:pm|times|cdot|div|approx|ne|le|ge)\b))",
     re.IGNORECASE,
 )
 JOINED = re.compile(
@@ -169,37 +86,10 @@ JOINED = re.compile(
     re.IGNORECASE,
 )
 """What may stand between two answers that are given together."""
-_OF = _any(
-    "of",
-    "check",
-    "previous",
-    "first",
-    "old",
-    "expected",
-    "than",
-    "half",
-    "twice",
-    "double",
-    "triple",
-    "times",
-    "minus",
-    "plus",
-    "negative",
-    "partial",
-    "intermediate",
-    "approximate",
-    "estimated",
-    "possible",
-    "another",
-    "alternative",
-    "other",
-    "second",
-    "initial",
-    "naive",
-    "intuitive",
-    "common",
-    "popular",
-    "usual",
+_OF = (
+    "(?:of|check|previous|first|old|expected|than|half|twice|double|triple|times|minus|plus|negative|partial|"
+    "intermediate|approximate|estimated|possible|another|alternative|other|second|initial|naive|intuitive|"
+    "common|popular|usual)"
 )
 CONDITION = re.compile(
     rf"\b(?:not|never|if|unless|whether|what|wrote|said|claim\w*|would (?:say|think|be)|"
@@ -210,23 +100,59 @@ CONDITION = re.compile(
 )
 """Words before `the answer is` with which it is not said what the answer is."""
 
+_DETERMINERS = re.compile(
+    r"(?:(?:\b(?:the|my|our|this|final|correct|right|exact|numerical|simplified|actual|complete|full|overall|required|"
+    r"desired|resulting|and|so|short)\b|\W)\s{0,3}){0,8}\Z",
+    re.IGNORECASE,
+)
+_OPENING = re.compile(
+    r"(?:[^\n]*\b(?:we|i|you|this|it|which|that|one)\s(?:\w+ly\s|can\s|now\s|then\s|all\s)?(?:see|find|get|got|found|"
+    r"know|have|had|obtain|conclude|deduce|gives?|means|shows?|implies|follows|yields?|"
+    r"is (?:clear|easy to see|evident))(?:\s(?:us|me))?(?:\sthat)?"
+    r"|in (?:total|all|decimals?|decimal form|conclusion|summary|the end|simplest form|lowest terms|other words)"
+    r"|(?:by|from|using|since|given|(?:add|us|multiply|divid|subtract|plugg|putt|combin|solv|simplify|count|comput|summ|"
+    r"substitut|evaluat)ing)\b[^\n]*|[^\n]*[\d$)\]}])?\Z",
+    re.IGNORECASE,
+)
+"""What may stand before `the answer is` in its clause."""
+_UNSURE = re.compile(
+    r"\A\W*(?:if|unless|suppose|assuming|when)\b|\b(?:guess|unsure|uncertain|maybe|perhaps|possibly|not sure)\b",
+    re.IGNORECASE,
+)
+
+
+def check_opening(text: str) -> None:
+    """Refuse `the answer is` after words that may deny it or say whose answer it is; only plain openings are known."""
+    clause = CLAUSE.split(text[-120:])[-1]
+    opening = re.split(r"[.!?][\"\u201d)*]+\s", clause.rpartition("\n")[2].replace("_", " "))[-1]
+    opening = _DETERMINERS.sub("", opening).strip(" *#>-")
+    sentence = re.split(r"[.!?\n](?=\s|\Z)", text[-120:])[-1]
+    if _UNSURE.search(sentence) or CONDITION.search(clause) or not _OPENING.match(opening):
+        raise Unreadable("the answer is denied, or depends on a condition")
+
 
 def check_before(text: str) -> None:
     """Refuse an answer that the words before it deny or change."""
-    clause = CLAUSE.split(re.sub(r"[\s$*(\[\\]+\Z", "", text[-200:]))[-1]
-    if _DENIED.search(clause) or _CHANGED.search(clause):
+    plain = re.sub(r"(?m)^[ \t]*(?:>[ \t]?)+|^[ \t]*[-+*•][ \t]+", "", text[-200:])  # quotations and lists in markdown
+    clause = CLAUSE.split(re.sub(r"[\s$*(\[\\]+\Z", "", plain))[-1]
+    if _EXAMPLE.search(plain) or _DENIED.search(clause) or _CHANGED.search(clause):
         raise Unreadable("the words before the answer deny or change it")
 
 
-def check_after(rest: str) -> None:
-    """Refuse an answer that what follows takes back or adds to."""
-    if _ADDED.match(rest.split("\n", maxsplit=1)[0]) or _TAKEN_BACK.search(rest[:2000]):
+def check_after(rest: str, answer: str = "") -> None:
+    """Refuse an answer that what follows takes back, adds to or replaces by another number."""
+    if any(one[1].rstrip(".,") not in answer for one in _REPLACED.finditer(rest[:2000])):
+        raise Unreadable("the words after the answer give another number")
+    line = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", rest.split("\n", maxsplit=1)[0])
+    if _ADDED.match(line) or _TAKEN_BACK.search(rest[:2000]):
         raise Unreadable("the words after the answer take it back, or add another")
 
 
 def are_alternatives(between: str) -> bool:
     """Whether two answers with this text between them are given side by side, not one after the other."""
-    return not re.search(r"[A-Za-z]{2,}", between) or bool(_BETWEEN.search(between) and not _TAKEN_BACK.search(between))
+    corrected = _CORRECTED.split(between)
+    doubt = _MAYBE if len(corrected) > 1 else _BETWEEN
+    return not re.search(r"[A-Za-z]{2,}", between) or bool(doubt.search(corrected[-1]))
 
 
 def is_denied(text: str) -> bool:

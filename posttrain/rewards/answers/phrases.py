@@ -55,7 +55,7 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d\d) ?([ap])\.? ?m\.?", re.IGNORECASE)
 
 def phrase(words: str) -> Answer | None:
     """A short text of words only, or a time of day; None: it is neither."""
-    small = re.sub(r"\Athere (?:is|are) |\A(?:the )?set of |\Athe ", "", words.lower())
+    small = re.sub(r"\Athere (?:is|are) |\A(?:the )?set of |\A(?:the|an?) ", "", words.lower())
     small = re.sub(r"\bsolutions\Z", "solution", small)
     if small in _PHRASES or f"all {small}" in _PHRASES:
         return _PHRASES.get(small) or _PHRASES[f"all {small}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from posttrain.rewards.answers.expression import Parser
@@ -28,6 +29,8 @@ def name_of(found: Run) -> str | None:
     if not found:
         return None
     texts = [one.text for one in found if one.text not in ("{", "}")]
+    if _NAMES.fullmatch("".join(texts)):
+        return "".join(texts)
     if found[0].kind == "word" and all(one.kind == "word" for one in found):
         words = [one.text.lower() for one in found]
         if words == ["e"] or words == ["i"] or words == ["pi"] or any(one in HEDGES for one in words):
@@ -125,12 +128,17 @@ def without_label(found: Run) -> Run:
     is_label = all(one.isalpha() and one not in HEDGES | _BAD_LABELS for one in words) and len("".join(words)) > 2
     if is_label and colon + 1 < len(found):
         return without_label(found[colon + 1 :])
-    place = 0
+    place = 3 if [one.text.lower() for one in found[:3]] == ["the", "answer", "is"] else 0
     while place < len(found) - 1 and found[place].text.lower() in _NOUNS:
         place += 1
     return found[place:]
 
 
+_NAMES = re.compile(
+    r"\\fracd(?:\^\d)?[a-z]?d[a-z](?:\^\d)?|d[a-z]/d[a-z]|[A-Z]\^(?:\d|-1|T)|[A-Z](?:\\(?:cap|cup|setminus)[A-Z])+"
+    r"|(?:[Rr]ange|[Dd]omain|[Dd]om|[Rr]an|[Ii]mage)\([a-z]\)"
+)
+"""Names that are written like expressions: derivatives, powers of a matrix, sets."""
 _NOUNS = word_set("the an point points set interval pair ordered number numbers value values vector matrix coordinates")
 _BAD_LABELS = word_set(
     "wrong incorrect false nor previous first except without half twice double triple minus plus negative check "

@@ -10,7 +10,9 @@ from posttrain.rewards.answers.tree import Unreadable
 from posttrain.rewards.answers.units import unit_of
 
 ANSWER = re.compile(
-    r"\b(?:answers?|ans)\b(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}(?:\w{1,20}\s{1,3})?\w{1,20})?"
+    r"\b(?:answers?|ans)\b(?:\s{1,3}(?:to|for|of)\s{1,3}(?:the|this|your)\s{1,3}"
+    r"(?:(?:given|original|above|whole|math|word|entire|actual|main)\s{1,3})?(?!part|first|second|next|other|previous|last)[a-z]{1,20}"
+    r"(?:\sof\s(?:how|what|which|the)\b[a-z '-]{1,60}?(?=\s(?:is|equals)\b))?)?"
     r"(?:,?\s(?:i|we|you|you're|looking|for|then|here|now|therefore|that|in|get|got|found|obtain|want|need|"
     r"[a-z]{2,12}s)\b){0,4},?(?:\s?\([a-z ]{1,30}\))?"
     r"[ \t]{0,3}[*_]{0,3}[ \t]{0,3}"
@@ -41,22 +43,28 @@ _REASON = re.compile(
 _REMARK = re.compile(
     r"(?:[,;(]?\s{0,3}\b(?:which (?:is|means|matches|agrees)|(?:when )?rounded (?:to|up|down)|to (?:two|three|"
     r"one|the nearest))\b"
-    r"|,\s{1,3}(?:the|a|an|just|exactly|who|obtained|found|computed|being)\s|\s[—–]\s(?=[a-z]{1,20}\s)|"
+    r"|,\s{1,3}(?:the|a|an|just|exactly|who|obtained|found|computed|being)\s|\s[—–]\s(?=[A-Za-z]{1,20}\s)|"
     r"\sso (?:we|that|this|it)\b|:\s{1,3}(?!or\b|and\b|if\b)(?=[a-z]{2,20}\s))"
-    r"(?![^\n]*(?:\d|\b(?:or|if|not|but|than|except|plus|times|wrong|incorrect|doubled|halved|tripled|negative)\b))"
+    r"(?![^\n]*(?:\d|\b(?:or|if|not|but|than|except|plus|times|wrong|incorrect|doubled|halved|tripled|negative|no|"
+    r"hundred|thousand|million|billion)\b))"
+    r"|(?:,|\s[—–-]|\s\() ?(?:which|that) is (?:[\w$,.]{1,20} ){0,4}(?:times|of|plus|minus|divided by|multiplied by) "
+    r"(?:the )?\$?\d[\d.,]{0,20}\)?\.?\Z"
 )
 _ASIDE = re.compile(
-    r"(?<=[\d%}$)*a-z])\s(?:for|in|at|on|after|during|with|and|by|from) (?:the|a|an|each|all|his|her|their|this|"
+    r"(?<=[\d%}$)*a-z])\s(?:for|in|at|on|after|during|with|by|from) (?:the|a|an|each|all|his|her|their|this|"
     r"that|our|we)\b"
     r"(?![^\n]*(?:\d|\b(?:negative|minus|thousands?|millions?|billions?|factor|power|base|opposite|denominator|root|"
     r"hundreds?|tens?|digits?|below|debt|or|not|but|if|than|sign|per|exponent|percent|half|dozens?|wrong|units?)\b))"
     r"[a-z ,'-]*\.?\Z"
 )
 """Where, when and for what: it says nothing about the value."""
-_SENTENCE = re.compile(r"(?<=[.!?])(?:\*\*|\$)?\s+(?=[A-Z*\"(\\$0-9#])")
+_SENTENCE = re.compile(r"(?<=[.!?])(?<!\bi\.e\.)(?<!\be\.g\.)(?:\*\*|\$)?\s+(?=[A-Z*\"(\\$0-9#])")
 _NUMBER = re.compile(r"[$€£]?-?(?<![\w.,])\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?(?![\d/:]|[.,]\d)")
+_IN_UNIT = re.compile(r"\bin ([A-Za-z]+)\)?\s*(?:is|are|was|equals)?[\s*:=]*\Z")
 _GIVES = re.compile(
     r"\b(?:is|are|was|were|has|have|had|sold|made|makes|needs?|needed|gets?|got|earn(?:s|ed)?|costs?|pa(?:ys|id)|spent|"
+    r"travels?|travell?ed|drives?|drove|walks?|walked|runs?|ran|reads?|saves?|saved|weighs?|uses?|used|eats?|scored?|"
+    r"scores|sells?|contains?|holds?|produces?|collected|requires?|lasts?|covers?|wins?|won|left|remain|"
     r"spends|receive[ds]?|takes|took|gives|gave|bought|ate|found|totals?|equals|exactly|a total of)\s\Z",
     re.IGNORECASE,
 )
@@ -103,9 +111,23 @@ def value_after_verb(sentence: str) -> str:
     verbs = list(_VERB.finditer(rest))
     if not verbs or not re.search(r"[A-Za-z]{2,}", rest[: verbs[-1].start()]):
         return value_of(rest)
-    if CONDITION.search(rest[: verbs[-1].start()]) or is_denied(re.sub(r"\\\w+", "", rest)):
+    before = rest[: verbs[-1].start()]
+    if re.search(r"(?i)\banswer", before) or CONDITION.search(before) or is_denied(re.sub(r"\\\w+", "", rest)):
         raise Unreadable("the answer is denied, or one of several")
-    return value_of(rest[verbs[-1].end() :])
+    return with_unit(before, value_of(rest[verbs[-1].end() :]))
+
+
+def with_unit(before: str, value: str) -> str:
+    """A number with the unit that is said before it: the length in km is 5."""
+    found = _IN_UNIT.search(before)
+    if not found or not re.fullmatch(r"[\s$*]*-?\d[\d.,/]*[\s.$*]*", value):
+        return value
+    try:
+        unit = unit_of(tokens(f"1 {found[1]}")[1:])[1]
+    except Unreadable:
+        return value
+    is_known = unit is not None and not unit.dimensions[0][0].startswith("W:")
+    return f"{value.rstrip(' .')} {found[1]}" if is_known else value
 
 
 def unstarred(text: str) -> str:

@@ -46,6 +46,7 @@ _BREAKS = re.compile(
     r"\\(?:[;: ]|q?quad(?![a-zA-Z])|enspace(?![a-zA-Z])|thinspace(?![a-zA-Z])|[()\[\]]|hspace\s*\{[^{}]*\}"
     r"|(?:displaystyle|textstyle|limits|nolimits|rm|bf|it|sf|tt|large|Large|color\{\w+\})(?![a-zA-Z]))"
 )
+_ALIGNED = re.compile(r"\\begin\s*\{(aligned|align\*?|gathered|split)\}([^\ue001]*)\\end\s*\{\1\}")
 _SIZES = re.compile(r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z])|\{\s*\u00b0\s*\}|\u00b0)|\\degrees?(?![a-zA-Z])")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
@@ -76,9 +77,6 @@ class Token:
     gap: bool
     """Whether a space is before it."""
     value: Fraction | None = None
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def tokens(text: str) -> list[Token]:
@@ -153,6 +151,12 @@ def _plain(text: str) -> str:
     text = text.translate(_TABLE).replace("\\\\", "\ue001")
     text = re.sub(r"[\u2013\u2014](?=[\d\\.$(])", "-", text) if text[:1] in "\u2013\u2014" else text
     text = _scripts(_scripts(text, _RAISED, "^"), _LOWERED, "_")
+    text = _ALIGNED.sub(lambda found: found[2].replace("&", ""), text)
+    text = re.sub(r"(?<=mathbb\{R\})\s*\\\s+(?=\\?\{)", r"\\setminus ", text)
+    text = re.sub(r"(\d)\u00b0\s?(\d+)'(?:\s?(\d+)(?:\"|''))?", _arc, text)
+    text = re.sub(r"(\d)'\s?(\d+)(?:\"|'')", r"\1 ft \2 in", text)
+    text = re.sub(r"\{\s*([-+=])\s*\}", r"\1", text)
+    text = re.sub(r"(?<![\w)}])\*\*([-$]{0,2}[\d.,/]+%?)\*\*(?![\w(])", r"\1", text)
     text = re.sub(r"\\!|\\,(?=\s*(?:,|\\,))", "", text)
     text = re.sub(r"(?<=\d)\{,\}(?=\d)|(?<=\d),\{\}(?=\d)", ",", text)
     text = re.sub(r"\\(?:text|mathrm|mbox)\s*\{,\}", ",", text)
@@ -176,6 +180,11 @@ def _small_fraction(found: re.Match[str]) -> str:
     """A fraction of raised and lowered digits."""
     top, bottom = ("".join({**_RAISED, **_LOWERED}[one] for one in part) for part in found.groups())
     return rf"\frac{{{top}}}{{{bottom}}}"
+
+
+def _arc(found: re.Match[str]) -> str:
+    """Minutes and seconds of an angle by their names."""
+    return f"{found[1]} degrees {found[2]} arcminutes" + (f" {found[3]} arcseconds" if found[3] else "")
 
 
 def _scripts(text: str, signs: dict[str, str], mark: str) -> str:
@@ -210,14 +219,16 @@ def _without_delimiters(text: str) -> str:
 def _brackets_with_lists(text: str) -> set[int]:
     """The places inside brackets whose commas separate members: `(1,234)` is a pair, `(1,234, 5)` is not."""
     inside: set[int] = set()
-    opened: list[tuple[int, bool]] = []
+    opened: list[int] = []
+    around = (0, len(text) - 1) if text[:1] + text[-1:] == "{}" else ()
     for place, sign in enumerate(text):
-        if sign in "([" or (sign == "{" and text[place - 1 : place] == "\\"):
-            opened.append((place, False))
+        escaped = place in around or text[place - 1 : place] == "\\"
+        if sign in "([" or (sign == "{" and escaped):
+            opened.append(place)
             if len(opened) > DEEPEST:
                 raise Unreadable(f"more than {DEEPEST} levels of brackets")
-        elif sign in ")]" or (sign == "}" and text[place - 1 : place] == "\\"):
-            start = opened.pop()[0] if opened else 0
+        elif sign in ")]" or (sign == "}" and escaped):
+            start = opened.pop() if opened else 0
             if not re.search(r",\s", text[start:place]):
                 inside.update(range(start, place))
     return inside

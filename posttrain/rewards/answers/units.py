@@ -88,6 +88,8 @@ kph|kmh|kmph L1T-1 5/18
 knot L1T-1 463/900
 mpg L-2 1609.344/0.003785411784
 degree|deg|\\degree|° angle 1
+arcminute angle 1/60
+arcsecond angle 1/3600
 revolution|turn angle 360
 unit|units W:unit 1
 $|dollar|usd|buck $ 1

@@ -1,0 +1,124 @@
+"""Completions that hold the right value and do not say that it is the answer; and plain ones that do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from posttrain.rewards.correct import CorrectOptions, correct
+from posttrain.rollout import Score
+from tests.library.models import rollout_of
+
+BOX = r"\boxed{33}"
+DOUBTFUL: dict[str, list[str]] = {
+    "math": [
+        f"-{BOX}",
+        f"x = -{BOX}",
+        f"2{BOX}",
+        rf"2 \cdot {BOX}",
+        rf"\frac{{{BOX}}}{{2}}",
+        rf"\sqrt{{{BOX}}}",
+        f"0.{BOX}",
+        f"{BOX}.5",
+        f"{BOX}5",
+        f"{BOX}_7",
+        f"{BOX}x",
+        rf"{BOX}\pi",
+        rf"{BOX}\text{{ or }}34",
+        f"Is it {BOX}? I don't think so.",
+        f"There is no way it is {BOX}.",
+        f"{BOX}\n\nOh, I see an error above. It's 34.",
+        f"{BOX}, though it may be 34",
+        f"~~{BOX}~~",
+        f"For example, {BOX}.",
+        f"Write your answer as {BOX}.",
+        f"The student wrote {BOX}.",
+        f"The trap is {BOX}",
+        f"anything but {BOX}",
+        f"{BOX} or maybe {BOX.replace('33', '34')}",
+        r"\boxed{33...}",
+        "There is no way that the answer is 33.",
+        "My friend's answer is 33.",
+        "Without the tax the answer is 33.",
+        "If I had to guess, the answer is 33.",
+        "The answer to question 2 is 33.",
+        "33 is the answer to another question.",
+        "The answer is 33.\n\nEdit: 34.",
+        "The answer is\n33\n34",
+        "Answer:\n33. Add the numbers",
+        "#### 33. Add the numbers",
+        "#### 34 or maybe #### 33",
+        "The answer key is 33 pages long.",
+    ],
+    "choice": [
+        "B is the best distractor",
+        "B is correct, so is C",
+        "If x > 0 then B is correct",
+        "The answer is B, although C is as good",
+        "The answer seems to be B",
+        "Let's go with B... or C",
+        "B - wrong",
+    ],
+    "numeric": [
+        "between 10 and 33",
+        "from 3 to 33",
+        "10-33",
+        "10 - 33",
+        "3 / 33",
+        r"\frac{3}{33}",
+        "33 million",
+        "It is not 33.",
+        "It happened on May 18, 33",
+        "33 or 3/4",
+        "33?",
+    ],
+}
+PLAIN: dict[str, list[str]] = {
+    "math": [
+        f"The answer is{BOX}.",
+        f"> {BOX}",
+        f"- {BOX}",
+        rf"$$\begin{{aligned}} x &= 3\cdot 11\\ &= {BOX}\end{{aligned}}$$",
+        rf"\therefore\quad {BOX}\text{{ cm}}",
+        f"The answer is {BOX}! 🎉\n\nLet me know if you have questions. 😊",
+        f"{BOX}\n\n(Note that a common mistake is to forget the last one.)",
+        r"\boxed{\text{The answer is } 33}",
+        r"\boxed{\begin{aligned} x &= 33 \end{aligned}}",
+        "3 * 11 = 33, so 33 is the answer.",
+        "The answer is not 30 but 33.",
+        "The answer is 33 — a palindrome.",
+        "The answer is 33, which is 3 times 11.",
+        "#### 33 ####",
+        "By adding them, we see that the answer is 33.",
+    ],
+    "choice": [
+        "Option B.",
+        "So B is the answer.",
+        "B\n\nExplanation: A is too small.",
+        r"$\mathrm{(B)}$ is the right choice.",
+        "B - the law of large numbers",
+        "A fails. **(B)**",
+        "__B__",
+        "Answer - B",
+        "The answer is (B), not (A).",
+    ],
+    "numeric": ["It is not 30 but 33.", "The sum is 33 eggs.", r"\boxed{33}", "From 3 birds to 33 birds", "- 33"],
+}
+
+
+def value(kind: str, text: str) -> float:
+    given: dict[str, Any] = {"answer": kind} | ({"find": "last"} if kind == "numeric" else {})
+    (found,) = correct.judge(CorrectOptions(**given), None)([rollout_of(text, "B" if kind == "choice" else "33")])  # type: ignore[arg-type]
+    assert isinstance(found, Score)
+    return found.value
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in DOUBTFUL.items() for text in texts])
+def test_a_doubtful_answer_is_not_right(kind: str, text: str) -> None:
+    assert value(kind, text) == 0.0
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in PLAIN.items() for text in texts])
+def test_a_plain_answer_is_right(kind: str, text: str) -> None:
+    assert value(kind, text) == 1.0
