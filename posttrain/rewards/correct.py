@@ -138,7 +138,7 @@ def _exact(rollout: Rollout, options: CorrectOptions) -> Score:
             raise Unreadable(f"it does not have `{options.after} ANSWER`")
     if not text.strip():
         raise Unreadable("it is empty")
-    return Score(float(text.strip() == _marked(rollout.prompt, options)))
+    return Score(float(text.strip() == rollout.prompt.answer.strip()))
 
 
 def _regex(rollout: Rollout, options: CorrectOptions) -> Score:
