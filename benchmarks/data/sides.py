@@ -68,7 +68,7 @@ def write_inputs(count: int) -> None:
             rows.write(json.dumps(row) + "\n")
             if number < _LEARNED:
                 texts += row.values()
-            if number % (count // EXAM) == 5:
+            if number % (count // EXAM) == 0:
                 exam.write(json.dumps({"prompt": row["prompt"], "split": "test"}) + "\n")
         exam.write(json.dumps({"prompt": "What is asked of training?", "split": "train"}) + "\n")
     train_tokenizer(texts, BpeParams(vocabulary=8192), TOKENIZER)
