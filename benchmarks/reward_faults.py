@@ -178,9 +178,9 @@ def page(place: Path) -> str:
         lines.append(f"| {label} | {statistics.fmean(found.mean(axis=1)):.3f} ({spread}) | {shown} |")
     lines += [
         "",
-        "Failures that fall at random halve the data. As zeros they are noise that is the same for every kind of answer,",
-        "and here that costs less than the lost samples. Failures that fall on one kind of answer, such as the longer",
-        "ones, are not noise: zeros then teach the policy to avoid it.",
+        "Failures that fall at random halve the data. As zeros they are noise that is the same for every kind of",
+        "answer, and here that costs less than the lost samples. Failures that fall on one kind of answer, such as",
+        "the longer ones, are not noise: zeros then teach the policy to avoid it.",
     ]
     return "\n".join([*lines, "", f"`python -m benchmarks.reward_faults`; {machine()}.", ""])
 

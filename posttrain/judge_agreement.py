@@ -33,8 +33,9 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
     known = [(label, one.value >= threshold) for (_, label), one in zip(labelled, scores, strict=True) if _ok(one)]
     lost = Counter(f"{one.status}: {one.reason}" for one in scores if not _ok(one))
     if not known:
-        (why, times), *_ = lost.most_common(1)
-        raise DataError(what=f"the judge gave no verdict ({times} times {why})", where=judge, fix="Fix the endpoint")
+        reasons = "; ".join(f"{times} times {why}" for why, times in lost.most_common(3))
+        fix = "Take a judge that can follow the form of the verdict, and a prompt that fits its context"
+        raise DataError(what=f"no verdict ({reasons})", where=judge, fix=fix)
     labels, verdicts = [label for label, _ in known], [verdict for _, verdict in known]
     try:
         value, low, high = kappa(labels, verdicts)

@@ -8,7 +8,7 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
@@ -190,6 +190,14 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+PLAIN: Final = {
+    "dict_type": "give NAME: VALUE pairs, e.g. {correct: 1.0}",
+    "list_type": "give a list, e.g. [one, two]",
+    "tuple_type": "give a list, e.g. [one, two]",
+}
+"""pydantic's kinds of failures -> messages in the words of YAML."""
+
+
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     """A suggestion, or the list of what there is, or nothing."""
     swapped = [name for name in known if len(word) > 1 and sorted(name) == sorted(word)]
@@ -210,6 +218,7 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
         known = _fields_at(model, [str(part) for part in path[:-1]])
         return f"{dotted}: unknown key. {did_you_mean(str(path[-1]), known)}".rstrip()
     message = str(failure["msg"]).removeprefix("Value error, ")
+    message = PLAIN.get(failure["type"], message)
     message = message[0].lower() + message[1:] if message[:2] != message[:2].upper() else message
     if failure["type"] == "string_pattern_mismatch":
         message = f"{_wrong_kind(model, path, failure['input'])}expected {_description(model, path)}"

@@ -24,7 +24,7 @@ def check_canaries(reward: RewardSum, prompts: Sequence[Prompt], where: str) -> 
         ]
         if faults:
             what = f"{len(faults)} completions whose score is known are scored wrong. {'; '.join(faults[:SHOWN])}"
-            fix = "Correct the answers of these prompts, or the options of the reward (docs/rewards.md#canaries)"
+            fix = "Correct these prompts or the options of the reward, or set canaries: 0 (docs/rewards.md#canaries)"
             raise RewardError(what=what, where=f"{where}.reward.{name}", fix=fix)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from inspect import isroutine
 from typing import Annotated, Any, Final
 
@@ -74,6 +75,9 @@ def _term(name: Any, value: Any) -> Term:
         raise ValueError(f"'{name}' is {value!r:.80}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
     shared = TERM_KEYS | (WORKER_KEYS if reward.isolated else frozenset())
     own = {key: value[key] for key in value if key not in shared}
+    for key in own.keys() - reward.options.model_fields.keys():
+        if near := get_close_matches(str(key), sorted(shared), n=1):
+            raise ValueError(f"{name}.{key}: unknown key. Did you mean '{near[0]}'?")
     try:
         options = check(reward.options, own, where=str(name), file=PARAMS_FILE)
     except ParamsError as error:
@@ -102,7 +106,12 @@ def need_reward_model(terms: Mapping[str, Term], reward_model: str) -> None:
     if (LEARNED in _all_names(terms)) != (reward_model != NONE):
         raise ValueError(
             f"reward_model = {reward_model}, reward = {', '.join(terms)}: a reward model is named where the reward "
-            f"`{LEARNED}` is, and only there. Add it to reward, or set reward_model: {NONE}"
+            f"`{LEARNED}` is, and only there. "
+            + (
+                "Name one, e.g. reward_model: reward/main"
+                if reward_model == NONE
+                else f"Add `{LEARNED}` to reward, or set reward_model: {NONE}"
+            )
         )
 
 

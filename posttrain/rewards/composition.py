@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from posttrain.params import Params
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.readable import why_unjudged
-from posttrain.rewards.reward import Context, Examples, Judge, Reward
+from posttrain.rewards.reward import Context, Examples, Judge, Reward, Term
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import FAILED, Prompt, Rollout, Score
 from posttrain.tasks.task import load_task
 
 
+def _two_or_more(terms: dict[str, Term]) -> dict[str, Term]:
+    if len(terms) < 2:
+        raise ValueError(f"it has {len(terms)} reward. Give two or more, e.g. {{correct: 1.0, model: 1.0}}")
+    return terms
+
+
+Several = Annotated[Rewards, AfterValidator(_two_or_more)]
+
+
 class CascadeOptions(Params):
     """Rewards of which the next one scores what the one before it could not."""
 
-    of: Rewards = Field(min_length=2, description="rewards in their order, as in `reward`")
+    of: Several = Field(description="rewards in their order, as in `reward`")
     unsure: dict[str, list[float]] = Field(
         default_factory=dict,
         description="reward -> [low, high]: a score in this range is unsure, and the next reward decides",
@@ -37,7 +47,7 @@ class CascadeOptions(Params):
 class MilestoneOptions(Params):
     """Rewards that a completion reaches one after the other."""
 
-    of: Rewards = Field(min_length=2, description="rewards in their order, as in `reward`; one is reached at score 1")
+    of: Several = Field(description="rewards in their order, as in `reward`; one is reached at score 1")
     credits: list[float] | None = Field(
         None, min_length=2, description="what each is worth; null: all the same, 1 in sum"
     )

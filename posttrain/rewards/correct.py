@@ -37,7 +37,7 @@ class CorrectOptions(NumericOptions):
         description="math, choice: where the answer is: boxed, hashes (####), answer_is ('the answer is'), tags "
         "(<answer>), whole (nothing else); auto: the last of these. A form other than auto goes before `after`",
     )
-    choices: str = Field("ABCD", pattern="^[A-Z]{2,26}$", description="choice: the letters")
+    choices: str = Field("ABCD", pattern="^[A-Z]{2,26}$", description="choice: the letters, two or more")
     pairs: Literal["unsure", "points", "intervals"] = Field(
         "unsure",
         description="math: what (1, 2) is in the prompts' answers; points: `x = 1, y = 2` is right as well; "

@@ -64,11 +64,13 @@ def _unjudged(prompt: Prompt, options: SchemaOptions) -> str | None:
 
 
 def _examples(prompt: Prompt, options: SchemaOptions) -> Examples:
-    """An answer that is JSON is right; text that is no JSON is wrong."""
+    """An answer that is a JSON object or list is right; text that is no JSON is wrong."""
     wrong = ["This is no JSON."]
     try:
-        parse_json(prompt.answer)
+        value = parse_json(prompt.answer)
     except ValueError:
+        return Examples(wrong=wrong)
+    if not isinstance(value, dict | list):  # a number or a word may be the answer for another reward
         return Examples(wrong=wrong)
     return Examples([f"```json\n{prompt.answer}\n```" if options.find == "block" else prompt.answer], wrong)
 

@@ -33,7 +33,9 @@ _SINGLE: Final = regex.compile(rf"(?!{UNSPACED})\p{{L}}\p{{M}}*|[\p{{Script=Comm
 def _scripts(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in KNOWN:
-            raise ValueError(f"'{name:.40}' is not a script. {did_you_mean(name, KNOWN)}")
+            raise ValueError(
+                f"'{name:.40}' is not a script, which are e.g. latin, cyrillic, han. {did_you_mean(name, KNOWN)}"
+            )
     if not names:
         raise ValueError("script is empty. Name at least one, e.g. latin")
     return names

@@ -119,6 +119,8 @@ def guarded(call: Callable[[], Sequence[Any]], count: int) -> list[Score]:
 
 def as_score(returned: Any) -> Score:
     """What a reward returned as a score; status `error` if it is not finite."""
+    if not isinstance(returned, Score) and (isinstance(returned, str) or not hasattr(returned, "__float__")):
+        return Score(0.0, "error", f"it returned {returned!r:.40}. Return a number or a Score")
     score = returned if isinstance(returned, Score) else Score(float(returned))
     if not math.isfinite(score.value):
         return Score(0.0, "error", f"{score.value} is not finite")

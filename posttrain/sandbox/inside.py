@@ -149,7 +149,12 @@ class Tests(ast.NodeTransformer):
         """The reply to the parent."""
         fault = self.remote.fault
         if not fault and not self.passed + self.failed and not self.remote.ended:
-            fault = "the tests assert nothing"
+            if not self.asserts:
+                fault = "the tests assert nothing"
+            elif self.remote.raised is not None:  # as they expected: they have caught it
+                self.passed = 1
+            else:
+                self.failed, self.reason = 1, "no assertion of the tests ran"
         if self.remote.ended and not self.failed:
             self.failed, self.reason = 1, self.remote.ended
         count = max(self.passed + self.failed, self.asserts if self.cut else 0)

@@ -120,7 +120,8 @@ def test_an_answer_that_is_json_is_an_example(find: str) -> None:
     examples = term.reward.examples(Prompt("p", [], [], RIGHT[0]), term.options)
     assert [one.value for one in scored(*examples.right, schema=PERSON, find=find)] == [1.0]
     assert [one.value for one in scored(*examples.wrong, schema=PERSON, find=find)] == [0.0]
-    assert not term.reward.examples(Prompt("p", [], [], "Ann is 7"), term.options).right
+    for answer in ("Ann is 7", "7"):  # for another reward
+        assert not term.reward.examples(Prompt("p", [], [], answer), term.options).right
 
 
 @pytest.fixture

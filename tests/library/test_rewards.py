@@ -167,6 +167,9 @@ def test_an_unknown_reward_lists_the_names_and_the_nearest() -> None:
     ("setting", "said"),
     [
         ({"correct": {"after": "####", "befor": 1}}, "correct.befor: unknown key"),
+        ({"correct": {"normalize": True}}, "correct.normalize: unknown key. Did you mean 'normalise'?"),
+        ({"cascade": {"of": {"correct": 1.0}}}, "cascade.of: it has 1 reward. Give two or more"),
+        ({"cascade": {"of": ["correct"]}}, "give NAME: VALUE pairs"),
         ({"correct": "much"}, "Give a weight, or {weight: 1.0, OPTION: ...}"),
         ({"correct": {"weight": "1"}}, "weight"),
         ({"missing_file:f": 1.0}, "custom/missing_file.py not found"),

@@ -193,7 +193,7 @@ def test_a_completion_without_words_has_no_language() -> None:
     for text in ("", "2 + 2 = 4", "x = y", "```\nall of it\n```", "\\alpha", "𝐚𝐛𝐜"):
         (score,) = scored("language", text, script="latin")
         assert (score.value, score.status) == (0.0, "unparseable")
-    with pytest.raises(ParamsError, match=r"'latn' is not a script\. Did you mean 'latin'"):
+    with pytest.raises(ParamsError, match=r"'latn' is not a script, .* Did you mean 'latin'"):
         summed("language", script="latn")
     with pytest.raises(ParamsError, match="script is empty"):
         summed("language", script=[])

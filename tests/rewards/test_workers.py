@@ -18,7 +18,7 @@ from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params import Params, check
 from posttrain.rewards.catalog import Rewards
-from posttrain.rewards.reward import Context
+from posttrain.rewards.reward import Context, as_score
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.worker import rollout_from, rollout_to
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
@@ -222,3 +222,9 @@ def wait_for(condition: Any, seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it does not hold in time"
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("returned", [None, "1.0", [1.0]])
+def test_what_is_no_number_is_an_error_that_shows_it(returned: Any) -> None:
+    score = as_score(returned)
+    assert score.status == "error" and score.reason == f"it returned {returned!r}. Return a number or a Score"

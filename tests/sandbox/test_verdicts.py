@@ -225,6 +225,22 @@ ALL_NAMES = {
 }
 
 
+def test_tests_that_only_expect_an_exception(box: Sandbox) -> None:
+    tests = "try:\n    f('a')\n    assert False\nexcept TypeError:\n    pass"
+    right = run_tests(box, CODE, tests, LIMITS, entry_point="f")
+    assert (right.passed, right.count, right.fault) == (1, 1, "")
+    for code in ("def f(x): return x", "def f(x): raise KeyError"):
+        wrong = run_tests(box, code, tests, LIMITS, entry_point="f")
+        assert (wrong.passed, wrong.fault) == (0, "") and wrong.count
+
+
+def test_a_program_that_avoids_every_assertion_fails(box: Sandbox) -> None:
+    tests = "for x in f(3):\n    assert x > 0"
+    found = run_tests(box, "def f(x): return []", tests, LIMITS, entry_point="f")
+    assert (found.passed, found.count, found.fault) == (0, 1, "")
+    assert found.reason == "no assertion of the tests ran"
+
+
 @pytest.mark.parametrize("tests", [*PASSED, *ALL_NAMES])
 def test_right_programs_pass(tests: str, box: Sandbox) -> None:
     entry = "f" if tests in PASSED else None
