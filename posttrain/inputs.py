@@ -125,7 +125,7 @@ class _Running:
         written = read_code(path)
         if written != self.found:
             wrong = differences(written, self.found) if written else ["the file is damaged"]
-            what = f"{', '.join(wrong[:MOST])} after the stage `code` ran"
+            what = f"params.yaml or code changed after the stage `code` ran: {', '.join(wrong[:MOST])}"
             seen = not written or written["files"] != self.found["files"]  # of packages DVC sees only constraints.txt
             fix = "Run `dvc repro`, which runs `code` first" if seen else "Run `dvc repro -s -f code`, then `dvc repro`"
             raise PipelineError(what=what, where=str(path), fix=fix)
