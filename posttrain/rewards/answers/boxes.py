@@ -22,8 +22,12 @@ _BEFORE = re.compile(
     rf"|(?<!\w)\\(?!(?:{_PLAIN})\b)[A-Za-z]+\s*(?:\[[^\]]*\])?(?:\{{[^{{}}]*\}})*\s*\{{?\s*|[\^_]\{{?)\Z"
 )
 """Directly before a box, what makes it a part of another value: a factor, a digit, a fraction, a root."""
+_FACTORIAL = re.compile(r"(?:^|\n)(?![^\n]*\b[A-Za-z]{2,}\b)[^\n]*\Z")
+"""A line without words, on which `!` is no exclamation mark."""
+_MEMBER = re.compile(r"(?:\\\{|\()[^(){}\nA-Za-z]*[,;]\s*\Z")
+"""Directly before a box, the beginning of a set or tuple whose last member is in the box."""
 _AFTER = re.compile(
-    rf"\}}*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])|!(?=\s*(?:\$|\\\)|[-+*/=]))"
+    rf"\}}*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])|!(?=\s*(?:\$|\\\)|[-+*/=]))|[:,;][ \t]*-?[.\d]"
     rf"|\\(?!(?:{_PLAIN})(?![A-Za-z]))[A-Za-z]+)"
 )
 """Directly after a box, the same."""
@@ -80,9 +84,15 @@ def boxed(text: str) -> Found | None:
     if others and are_alternatives(text[others[-1].end : last.start]):
         raise Unreadable("two boxes on one line")
     before, after = text[: last.start], text[last.end :]
-    if _BEFORE.search(before[-200:]) or _AFTER.match(after):
+    if touches(before, after):
         raise Unreadable("the box holds only a part of the answer")
     check_before(before)
     check_after(after, last.text)
     percent = re.match(r"[ \t$]*\\?%", after)
     return Found(rf"{last.text}\%", last.start, last.end) if percent else last
+
+
+def touches(before: str, after: str) -> bool:
+    """Whether the texts around a box make it a part of another value."""
+    factorial = after.startswith("!") and _FACTORIAL.search(before[-200:])
+    return bool(factorial or _BEFORE.search(before[-200:]) or _MEMBER.search(before[-200:]) or _AFTER.match(after))

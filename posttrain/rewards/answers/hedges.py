@@ -56,7 +56,7 @@ _TAKEN_BACK = re.compile(
     r"or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|let me re|kidding|joking|joke|nope|in fact|"
     r"real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|"
     r"also (?:possible|acceptable)|is what|said|wrote|claim\w*|i meant?|make that|corrected|revised|"
-    r"(?:edit|update|erratum)(?=\s?:)|off by|give or take|no(?=[,:])|(?<!margin of )error|is not|isn't)\b",
+    r"(?:edit|update|erratum)(?=\s?:)|off by|give or take|no(?=[,:.!]|\s*\Z)|(?<!margin of )error|is not|isn't)\b",
     re.IGNORECASE,
 )
 _CORRECTED = re.compile(
@@ -65,8 +65,12 @@ _CORRECTED = re.compile(
 )
 _MAYBE = re.compile(r"\b(?:or|maybe|perhaps|possibly|alternatively|either|could|might|also)\b", re.IGNORECASE)
 _REPLACED = re.compile(
-    r"\b(?:it(?:'s| is)|should be|must be|i (?:now )?get|answer(?: is|:)) [*$(\\]{0,4}(-?\d[\d.,/]*)", re.IGNORECASE
+    r"\b(?:it(?:'s| is)|should be|must be|i (?:now )?get|answer(?: is|:)|i (?:say|mean|choose|pick)) [*$(\\]{0,4}(-?\d[\d.,/]*)", re.IGNORECASE
 )
+_ANOTHER = re.compile(
+    r"(?m)^[ \t>*_$(\\\[]*(?:[A-Za-z']{1,12}[\s,:]+){0,3}(?:[A-Za-z]\s?=\s?)?[$\\(]{0,3}(-?[\d.][\d.,/]*)[\s$*)\\\].!]*$"
+)
+"""A line after an answer that holds little but a number."""
 _BETWEEN = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|alternatively|also|either|another|and|if|otherwise|else|depending|could|might)\b",
     re.IGNORECASE,
@@ -101,7 +105,7 @@ CONDITION = re.compile(
 """Words before `the answer is` with which it is not said what the answer is."""
 
 _DETERMINERS = re.compile(
-    r"(?:(?:\b(?:the|my|our|this|final|correct|right|exact|numerical|simplified|actual|complete|full|overall|required|"
+    r"(?:(?:\b(?:the|my|our|this|final|correct|right|best|exact|numerical|simplified|actual|complete|full|overall|required|"
     r"desired|resulting|and|so|short)\b|\W)\s{0,3}){0,8}\Z",
     re.IGNORECASE,
 )
@@ -121,6 +125,14 @@ _UNSURE = re.compile(
 )
 
 
+_LEADING = re.compile(
+    r"\b(?:answer|result|solution|total|sum|value|get|gives?|obtain|have|find|is|are|equals|so|therefore|thus|hence|then|"
+    r"finally|conclusion|conclude|follows|choose|pick|select|now)\W{0,4}\Z",
+    re.IGNORECASE,
+)
+"""The end of a line that leads to the answer on the next one."""
+
+
 def check_opening(text: str) -> None:
     """Refuse `the answer is` after words that may deny it or say whose answer it is; only plain openings are known."""
     clause = CLAUSE.split(text[-120:])[-1]
@@ -131,18 +143,41 @@ def check_opening(text: str) -> None:
         raise Unreadable("the answer is denied, or depends on a condition")
 
 
+_LABEL = re.compile(r"(?m)^\W*(?:[A-Za-z']+[ \t]+){0,4}[A-Za-z']+[ \t*_]{0,4}(?::[\s$*(\[\\]*|\n[\s$*(\[\\]*)\Z")
+"""A few words on a line of their own, or with a colon, before an answer."""
+
+
 def check_before(text: str) -> None:
     """Refuse an answer that the words before it deny or change."""
     plain = re.sub(r"(?m)^[ \t]*(?:>[ \t]?)+|^[ \t]*[-+*•][ \t]+", "", text[-200:])  # quotations and lists in markdown
     clause = CLAUSE.split(re.sub(r"[\s$*(\[\\]+\Z", "", plain))[-1]
+    label = _LABEL.search(plain)
+    if label and (_DENIED.search(label[0].rstrip(": \n")) or CONDITION.search(label[0])):
+        raise Unreadable("the words before the answer deny it")
     if _EXAMPLE.search(plain) or _DENIED.search(clause) or _CHANGED.search(clause):
         raise Unreadable("the words before the answer deny or change it")
+
+
+def check_line_before(line: str) -> None:
+    """Refuse an answer alone on a line if the line before it does not lead to it: `Anything but:`."""
+    line = line.strip(" *_#>$`\\[]()")
+    sentence = re.split(r"[.!?]\s", line)[-1]
+    denied = is_denied(sentence) or CONDITION.search(sentence)
+    if line.endswith((".", "!", "?")):
+        refused = denied and len(sentence.split()) <= 4
+    else:
+        refused = denied or (re.search(r"[A-Za-z][:,;]?\Z", line) and not _LEADING.search(line))
+    if refused:
+        raise Unreadable("the line before the answer does not lead to it")
 
 
 def check_after(rest: str, answer: str = "") -> None:
     """Refuse an answer that what follows takes back, adds to or replaces by another number."""
     if any(one[1].rstrip(".,") not in answer for one in _REPLACED.finditer(rest[:2000])):
         raise Unreadable("the words after the answer give another number")
+    later = rest[:2000].partition("\n")[2]
+    if any(one[1].rstrip(".,") not in answer for one in _ANOTHER.finditer(later)):
+        raise Unreadable("a line after the answer gives another number")
     line = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", rest.split("\n", maxsplit=1)[0])
     if _ADDED.match(line) or _TAKEN_BACK.search(rest[:2000]):
         raise Unreadable("the words after the answer take it back, or add another")
