@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 
 from posttrain.rewards.answers.extract import Form, final_answer, spoken
-from posttrain.rewards.answers.hedges import CLAUSE, CONDITION, POLITE, is_denied
+from posttrain.rewards.answers.boxes import touches
+from posttrain.rewards.answers.hedges import (
+    CLAUSE,
+    CONDITION,
+    POLITE,
+    check_before,
+    check_line_before,
+    check_opening,
+    is_denied,
+)
 from posttrain.rewards.answers.sentences import last_sentence
 from posttrain.rewards.answers.tree import Unreadable
 
@@ -61,6 +70,29 @@ _EXPLAINED = re.compile(
     r"is (?:the )?(?:correct|right|best)\b|####)",
     re.IGNORECASE,
 )
+_I = re.compile(
+    r"(?:\b(?:i|we|let'?s|let us|to|must|should|so|therefore|thus|hence)(?:'d|'ll| would| will| can| have to| must| should)?"
+    r"|^|[.!?:,]|\b(?:it|this|that|answer|option|choice|one|letter|solution))\W{0,4}\Z",
+    re.IGNORECASE,
+)
+"""Before `choose` and `must be`: who chooses, and what it is."""
+_NAMED = re.compile(
+    r"(?:\b(?:answer|option|choice|letter|solution|it|say|mean|meant|pick|choose|select|with|so|thus|therefore|is|be|final|"
+    r"correct|right|best|also|and|or)\b|[:;=|/&>→,])[\s:*_$\"'({\[\\]{0,6}\Z",
+    re.IGNORECASE,
+)
+"""Before a letter that is given as an answer."""
+_AS_GOOD = re.compile(
+    r"[)*\]}$.]{0,3}\s{1,3}(?:is|would be|could be|works|fits|too|as well)\b"
+    r"(?!\s(?:not|wrong|incorrect|false|too|a|an|the one|never)\b)",
+    re.IGNORECASE,
+)
+"""After a letter that is right as well."""
+_REFUTED = re.compile(
+    r"\b(?:not|wrong|incorrect|false|fails?|never|neither|nor|cannot|rather than|instead of|unlike|too|rules?|ruled|"
+    r"eliminat\w+|exclud\w+|ignores?|distractors?)\b|n't\b",
+    re.IGNORECASE,
+)
 
 
 def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = False) -> str:
@@ -68,7 +100,9 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     if form != "auto":
         return _alone(final_answer(text, form, truncated=truncated), choices)
     text = _FONT.sub(r"\1", POLITE.sub("", spoken(text).strip()).strip())
-    marks = [one.end() for one in _SAID.finditer(text)]
+    said = list(_SAID.finditer(text))
+    marks = [one.end() for one in said]
+    starts = {one.end(): one.start() for one in said}
     places = [(one, found) for one in marks if (found := _LETTER.match(text, one)) and _is_choice(found, choices, text)]
     right = [one for one in _IS_RIGHT.finditer(text) if one["letter"] in choices]
     if right and (not places or right[-1].start() > places[-1][1].start("letter")):
@@ -81,14 +115,17 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
         others = [at for at, one in places[:-1] if at > line and one["letter"].upper() != found["letter"].upper()]
         if others and not _TAKEN_BACK.search(text[others[-1] : mark]):
             raise Unreadable("several choices on one line")
-        begin = mark
-        return _checked(text, begin, found.end(), found["letter"], choices)
+        _check_mark(text, starts[mark], mark, found)
+        return _checked(text, mark, found.end(), found["letter"], choices)
     if marks and not text[marks[-1] :].strip(" *}\n"):
         raise Unreadable("its answer is empty")
     lines = text.splitlines()
     if any(re.match(r"\W{0,4}[A-J][).:]\s", one) for one in lines[-20:-1]):
         raise Unreadable("it ends with the list of choices")
     last = lines[-1].strip() if lines else ""
+    above = [one for one in lines[:-1] if one.strip()]
+    if above and len(last.split()) <= 3:
+        check_line_before(above[-1])
     ending = _ENDING.search(last[-200:])
     if ending and ending["letter"] in choices and not is_denied(last):
         return _checked(last[-200:], ending.start(), len(last), ending["letter"], choices)
@@ -111,6 +148,35 @@ def _is_choice(found: re.Match[str], choices: str, text: str) -> bool:
     return closed or bool(_EXPLAINED.match(text, found.end())) or bool(_other(text[found.end() :], choices))
 
 
+def _check_mark(text: str, start: int, end: int, found: re.Match[str]) -> None:
+    """Refuse a mark after words that may deny it, and a box or tag that is a part of something."""
+    before, mark = text[:start], text[start:end].lower()
+    if mark.startswith(("\\", "#", "<")):
+        check_before(before)
+        if mark.startswith("\\") and touches(before, ""):
+            raise Unreadable("the box holds only a part of the answer")
+        closing = re.match(r"[^\n<]{0,80}</answer>(?P<rest>[^\n]*)", text[found.end() :])
+        if closing and re.search(r"\w", closing["rest"]):
+            raise Unreadable("words after the tag on the same line")
+    elif re.match(r"choose|pick|select|go|must|has", mark):
+        if not _I.search(before[-80:]):
+            raise Unreadable("somebody else's choice")
+    elif re.match(r"answer|option|choice|correct", mark):
+        check_opening(before[-120:])
+
+
+def _check_others(rest: str, letter: str, choices: str) -> None:
+    """Refuse another letter after the answer, unless it is refuted or part of an explanation."""
+    for place, sentence in enumerate(re.split(r"(?<=[.!?])\s|\n", rest[:4000])):
+        for one in re.finditer(rf"(?<![\w'’^]|\\)[{choices}](?![\w'’^])", sentence):
+            before, after = sentence[: one.start()], sentence[one.end() :]
+            if one[0] == letter.upper() or (one[0] in "AI" and re.match(r"\s[a-z]", after) and not _AS_GOOD.match(after)):
+                continue
+            alone = not re.search(r"\w", after) and len(before.split()) <= 3 and (place or not re.search(r"\w", before))
+            if (alone or _NAMED.search(before) or _AS_GOOD.match(after)) and not _REFUTED.search(sentence):
+                raise Unreadable("another choice after the answer")
+
+
 def _other(rest: str, choices: str) -> re.Match[str] | None:
     """Another choice beside the first."""
     between = r"(?:,|/|&|\bor\b|\band\b|and/or)?[\s*($]{0,4}(?:or\s|and\s)?(?:\\boxed\{)?[\s*($]{0,4}"
@@ -128,6 +194,7 @@ def _checked(text: str, begin: int, end: int, letter: str, choices: str) -> str:
         raise Unreadable("several choices, or a choice that is denied")
     if _TAKEN_BACK.search(rest):
         raise Unreadable("the choice is taken back")
+    _check_others(rest, letter, choices)
     return letter.upper()
 
 

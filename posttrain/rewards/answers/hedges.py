@@ -143,6 +143,11 @@ def check_opening(text: str) -> None:
         raise Unreadable("the answer is denied, or depends on a condition")
 
 
+_EXCLUDED = re.compile(
+    r"\b(?:eliminat\w+|ruled? out|exclud\w+|anything|opposite|second best|bad|worst|least|other|rejected?|discard(?:ed)?|"
+    r"skip|avoid|forget|previous|old|first try|attempt)\b",
+    re.IGNORECASE,
+)
 _LABEL = re.compile(r"(?m)^\W*(?:[A-Za-z']+[ \t]+){0,4}[A-Za-z']+[ \t*_]{0,4}(?::[\s$*(\[\\]*|\n[\s$*(\[\\]*)\Z")
 """A few words on a line of their own, or with a colon, before an answer."""
 
@@ -152,7 +157,8 @@ def check_before(text: str) -> None:
     plain = re.sub(r"(?m)^[ \t]*(?:>[ \t]?)+|^[ \t]*[-+*•][ \t]+", "", text[-200:])  # quotations and lists in markdown
     clause = CLAUSE.split(re.sub(r"[\s$*(\[\\]+\Z", "", plain))[-1]
     label = _LABEL.search(plain)
-    if label and (_DENIED.search(label[0].rstrip(": \n")) or CONDITION.search(label[0])):
+    words = re.sub(r"[\s$*(\[\\:]+\Z", "", label[0]) if label else ""
+    if _DENIED.search(words) or _EXCLUDED.search(words):
         raise Unreadable("the words before the answer deny it")
     if _EXAMPLE.search(plain) or _DENIED.search(clause) or _CHANGED.search(clause):
         raise Unreadable("the words before the answer deny or change it")
