@@ -19,15 +19,17 @@ _PLAIN = (
 """Commands of LaTeX beside a box that say nothing about its value."""
 _BEFORE = re.compile(
     rf"(?:\\(?!(?:{_PLAIN})[^A-Za-z]*\Z)[A-Za-z]+[ ]*|(?<![\\A-Za-z])[A-Za-z]|\d\.|[\d)'][ *]*(?<![)' ] )"
+    r"|\d:|(?:(?<![A-Za-z\\])[a-z]|\\(?!therefore|text)[a-z]+)(?:\\left)?\(\s*"
     rf"|(?<!\w)\\(?!(?:{_PLAIN})\b)[A-Za-z]+\s*(?:\[[^\]]*\])?(?:\{{[^{{}}]*\}})*\s*\{{?\s*|[\^_]\{{?)\Z"
 )
 """Directly before a box, what makes it a part of another value: a factor, a digit, a fraction, a root."""
 _FACTORIAL = re.compile(r"(?:^|\n)(?![^\n]*\b[A-Za-z]{2,}\b)[^\n]*\Z")
 """A line without words, on which `!` is no exclamation mark."""
-_MEMBER = re.compile(r"(?:\\\{|\()[^(){}\nA-Za-z]*[,;]\s*\Z")
+_MEMBER = re.compile(r"(?:\\\{|\()(?:[^(){}\nA-Za-z]|\b[a-z]\b)*[,;]\s*\Z")
 """Directly before a box, the beginning of a set or tuple whose last member is in the box."""
 _AFTER = re.compile(
-    rf"\}}*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])|!(?=\s*(?:\$|\\\)|[-+*/=]))|[:,;][ \t]*-?[.\d]"
+    rf"\}}*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])|!(?=\s*(?:\$|\\\)|[-+*/=]))"
+    r"|[:,;|][ \t]*-?[.\d]|\.\."
     rf"|\\(?!(?:{_PLAIN})(?![A-Za-z]))[A-Za-z]+)"
 )
 """Directly after a box, the same."""
@@ -95,4 +97,8 @@ def boxed(text: str) -> Found | None:
 def touches(before: str, after: str) -> bool:
     """Whether the texts around a box make it a part of another value."""
     factorial = after.startswith("!") and _FACTORIAL.search(before[-200:])
-    return bool(factorial or _BEFORE.search(before[-200:]) or _MEMBER.search(before[-200:]) or _AFTER.match(after))
+    prime = after.startswith("'") and "'" not in before[-3:]
+    matrix = before.rfind("matrix}", max(0, (begun := before.rfind("\\begin{")))) > begun > before.rfind("\\end{")
+    if factorial or prime or matrix:
+        return True
+    return bool(_BEFORE.search(before[-200:]) or _MEMBER.search(before[-200:]) or _AFTER.match(after))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from posttrain.rewards.answers.extract import Form, final_answer, spoken
 from posttrain.rewards.answers.boxes import touches
+from posttrain.rewards.answers.extract import Form, final_answer, spoken
 from posttrain.rewards.answers.hedges import (
     CLAUSE,
     CONDITION,
@@ -71,11 +71,16 @@ _EXPLAINED = re.compile(
     re.IGNORECASE,
 )
 _I = re.compile(
-    r"(?:\b(?:i|we|let'?s|let us|to|must|should|so|therefore|thus|hence)(?:'d|'ll| would| will| can| have to| must| should)?"
+    r"(?:\b(?:i|we|let'?s|let us|to|must|should|so|therefore|thus|hence)"
+    r"(?:'d|'ll| would| will| can| have to| must| should)?"
     r"|^|[.!?:,]|\b(?:it|this|that|answer|option|choice|one|letter|solution))\W{0,4}\Z",
     re.IGNORECASE,
 )
 """Before `choose` and `must be`: who chooses, and what it is."""
+_PURPOSE = re.compile(
+    r"\A\W*(?:to|for|in order to|if)\b.*\b(?:wrong|incorrect|fail\w*|lose|mistake|false|trick\w*)\b", re.IGNORECASE
+)
+"""A purpose that is not to be right: to lose, choose B."""
 _NAMED = re.compile(
     r"(?:\b(?:answer|option|choice|letter|solution|it|say|mean|meant|pick|choose|select|with|so|thus|therefore|is|be|final|"
     r"correct|right|best|also|and|or)\b|[:;=|/&>→,])[\s:*_$\"'({\[\\]{0,6}\Z",
@@ -83,14 +88,14 @@ _NAMED = re.compile(
 )
 """Before a letter that is given as an answer."""
 _AS_GOOD = re.compile(
-    r"[)*\]}$.]{0,3}\s{1,3}(?:is|would be|could be|works|fits|too|as well)\b"
+    r"[)*\]}$.]{0,3}\s{1,3}(?:is|would be|could be|works|fits|too|as well|it is)\b"
     r"(?!\s(?:not|wrong|incorrect|false|too|a|an|the one|never)\b)",
     re.IGNORECASE,
 )
 """After a letter that is right as well."""
 _REFUTED = re.compile(
-    r"\b(?:not|wrong|incorrect|false|fails?|never|neither|nor|cannot|rather than|instead of|unlike|too|rules?|ruled|"
-    r"eliminat\w+|exclud\w+|ignores?|distractors?)\b|n't\b",
+    r"\b(?:not|wrong|incorrect|false|fails?|never|neither|nor|cannot|rather than|instead of|unlike|too(?=\s\w)|"
+    r"rules?|ruled|eliminat\w+|exclud\w+|ignores?|distractors?)\b|n't\b",
     re.IGNORECASE,
 )
 
@@ -127,6 +132,8 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     if above and len(last.split()) <= 3:
         check_line_before(above[-1])
     ending = _ENDING.search(last[-200:])
+    if ending and re.search(r"(?i)\banswer\s(?:that|which|to|i|you|we|he|she|they)\b", last):
+        raise Unreadable("words between `answer` and the letter that are not understood")
     if ending and ending["letter"] in choices and not is_denied(last):
         return _checked(last[-200:], ending.start(), len(last), ending["letter"], choices)
     if len(lines) > 1 and _REASONS.match(next(one for one in lines[1:] if one.strip())):
@@ -159,7 +166,8 @@ def _check_mark(text: str, start: int, end: int, found: re.Match[str]) -> None:
         if closing and re.search(r"\w", closing["rest"]):
             raise Unreadable("words after the tag on the same line")
     elif re.match(r"choose|pick|select|go|must|has", mark):
-        if not _I.search(before[-80:]):
+        sentence = re.split(r"[.!?\n]", before[-120:])[-1]
+        if not _I.search(before[-80:]) or _PURPOSE.search(sentence):
             raise Unreadable("somebody else's choice")
     elif re.match(r"answer|option|choice|correct", mark):
         check_opening(before[-120:])
@@ -170,7 +178,9 @@ def _check_others(rest: str, letter: str, choices: str) -> None:
     for place, sentence in enumerate(re.split(r"(?<=[.!?])\s|\n", rest[:4000])):
         for one in re.finditer(rf"(?<![\w'’^]|\\)[{choices}](?![\w'’^])", sentence):
             before, after = sentence[: one.start()], sentence[one.end() :]
-            if one[0] == letter.upper() or (one[0] in "AI" and re.match(r"\s[a-z]", after) and not _AS_GOOD.match(after)):
+            if one[0] == letter.upper() or (
+                one[0] in "AI" and re.match(r"\s[a-z]", after) and not _AS_GOOD.match(after)
+            ):
                 continue
             alone = not re.search(r"\w", after) and len(before.split()) <= 3 and (place or not re.search(r"\w", before))
             if (alone or _NAMED.search(before) or _AS_GOOD.match(after)) and not _REFUTED.search(sentence):

@@ -53,8 +53,8 @@ _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|correction|(?<!common )mistake|common mistake(?! is to\b)|scratch that|wrong|incorrect|oops|"
     r"hmm+|sorry|however|not right|or rather|no, rather|should (?:be|have been)|on second thought|hold on|"
     r"alternatively|otherwise|unless|not correct|could (?:also|be)|might (?:also|be)|may be|instead|false|"
-    r"or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|let me re|kidding|joking|joke|nope|in fact|"
-    r"real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|"
+    r"or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|let me re|kidding|joking|joke|nope|"
+    r"nah|i lied|a lie|in fact|real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|"
     r"also (?:possible|acceptable)|is what|said|wrote|claim\w*|i meant?|make that|corrected|revised|"
     r"(?:edit|update|erratum)(?=\s?:)|off by|give or take|no(?=[,:.!]|\s*\Z)|(?<!margin of )error|is not|isn't)\b",
     re.IGNORECASE,
@@ -65,10 +65,13 @@ _CORRECTED = re.compile(
 )
 _MAYBE = re.compile(r"\b(?:or|maybe|perhaps|possibly|alternatively|either|could|might|also)\b", re.IGNORECASE)
 _REPLACED = re.compile(
-    r"\b(?:it(?:'s| is)|should be|must be|i (?:now )?get|answer(?: is|:)|i (?:say|mean|choose|pick)) [*$(\\]{0,4}(-?\d[\d.,/]*)", re.IGNORECASE
+    r"\b(?:it(?:'s| is)|should be|must be|i (?:now )?get|answer(?: is|:)|i (?:say|mean|choose|pick))"
+    r" [*$(\\]{0,4}(-?\d[\d.,/]*)",
+    re.IGNORECASE,
 )
 _ANOTHER = re.compile(
-    r"(?m)^[ \t>*_$(\\\[]*(?:[A-Za-z']{1,12}[\s,:]+){0,3}(?:[A-Za-z]\s?=\s?)?[$\\(]{0,3}(-?[\d.][\d.,/]*)[\s$*)\\\].!]*$"
+    r"(?m)^[ \t>*_$(\\\[]*(?:[A-Za-z']{1,12}[\s,:]+){0,3}(?:[A-Za-z]\s?=\s?)?[$\\(]{0,3}"
+    r"(-?[\d.][\d.,/]*|(?i:one|two|three|four|five|six|seven|eight|nine|ten|zero))[\s$*)\\\].!]*$"
 )
 """A line after an answer that holds little but a number."""
 _BETWEEN = re.compile(
@@ -105,7 +108,8 @@ CONDITION = re.compile(
 """Words before `the answer is` with which it is not said what the answer is."""
 
 _DETERMINERS = re.compile(
-    r"(?:(?:\b(?:the|my|our|this|final|correct|right|best|exact|numerical|simplified|actual|complete|full|overall|required|"
+    r"(?:(?:\b(?:the|my|our|this|final|correct|right|best|only|"
+    r"most (?:appropriate|accurate|suitable)|exact|numerical|simplified|actual|complete|full|overall|required|"
     r"desired|resulting|and|so|short)\b|\W)\s{0,3}){0,8}\Z",
     re.IGNORECASE,
 )
@@ -126,7 +130,7 @@ _UNSURE = re.compile(
 
 
 _LEADING = re.compile(
-    r"\b(?:answer|result|solution|total|sum|value|get|gives?|obtain|have|find|is|are|equals|so|therefore|thus|hence|then|"
+    r"\b(?:answer|result|solution|total|sum|value|get|gives?|obtain|have|find|has|makes|leaves|is|are|equals|so|therefore|thus|hence|then|"
     r"finally|conclusion|conclude|follows|choose|pick|select|now)\W{0,4}\Z",
     re.IGNORECASE,
 )
@@ -144,8 +148,8 @@ def check_opening(text: str) -> None:
 
 
 _EXCLUDED = re.compile(
-    r"\b(?:eliminat\w+|ruled? out|exclud\w+|anything|opposite|second best|bad|worst|least|other|rejected?|discard(?:ed)?|"
-    r"skip|avoid|forget|previous|old|first try|attempt)\b",
+    r"\b(?:eliminat\w+|ruled? out|exclud\w+|anything|opposite|second best|bad|worst|least|other|"
+    r"rejected?|discard(?:ed)?|skip|avoid|forget|previous|old|first try|attempt)\b",
     re.IGNORECASE,
 )
 _LABEL = re.compile(r"(?m)^\W*(?:[A-Za-z']+[ \t]+){0,4}[A-Za-z']+[ \t*_]{0,4}(?::[\s$*(\[\\]*|\n[\s$*(\[\\]*)\Z")
@@ -166,9 +170,15 @@ def check_before(text: str) -> None:
 
 def check_line_before(line: str) -> None:
     """Refuse an answer alone on a line if the line before it does not lead to it: `Anything but:`."""
-    line = line.strip(" *_#>$`\\[]()")
+    line = line.strip(" *_#>$`\\[]()\t")
     sentence = re.split(r"[.!?]\s", line)[-1]
-    denied = is_denied(sentence) or CONDITION.search(sentence)
+    if re.fullmatch(r"[-+/~±√<>≠\s]*", line):
+        raise Unreadable("a sign on the line before the answer")
+    denied = is_denied(sentence) or CONDITION.search(sentence) or _EXCLUDED.search(sentence)
+    named = re.search(r"(?i)\b(?:answer|guess|option|choice|attempt)s?\b", sentence)
+    if named and not line.endswith((".", "!", "?")):
+        denied = denied or not re.fullmatch(r"(?i)\W*(?:(?:is|be)\b\W*)?", sentence[named.end() :])
+        check_opening(sentence[: named.start()])
     if line.endswith((".", "!", "?")):
         refused = denied and len(sentence.split()) <= 4
     else:
@@ -185,6 +195,9 @@ def check_after(rest: str, answer: str = "") -> None:
     if any(one[1].rstrip(".,") not in answer for one in _ANOTHER.finditer(later)):
         raise Unreadable("a line after the answer gives another number")
     line = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", rest.split("\n", maxsplit=1)[0])
+    line = re.sub(r"\A\s*\^\s*\{?\s*(?:\\circ|°)\s*\}?\s?[CF]?\b", "", line)
+    if re.fullmatch(r"[\s$*)\]]*[.!]\s+[$\\(]*-?\d[\d.,/]*\W*", line):
+        raise Unreadable("another number after the answer")
     if _ADDED.match(line) or _TAKEN_BACK.search(rest[:2000]):
         raise Unreadable("the words after the answer take it back, or add another")
 
