@@ -27,7 +27,7 @@ _LETTER = re.compile(
 _FONT = re.compile(r"\\(?:text\w*|math\w+)\s?\{([^{}]{0,80})\}")
 _REASONS = re.compile(r"[*_#\s]{0,6}(?:explanation|reason(?:ing)?|because|justification|rationale)\b", re.IGNORECASE)
 _NOT_THAT = re.compile(
-    r"\W*(?:(?:is|are)\s+)?(?:not(?!\W{0,3}(?-i:[A-Z])\b)|wrong|incorrect|false|maybe|perhaps|probably)\b",
+    r"\W*(?:(?:is|are)\s+)?(?:not(?!\W{0,3}(?-i:[A-Z])\b)|wrong|incorrect|false|fails?|or so|maybe|perhaps|probably)\b",
     re.IGNORECASE,
 )
 _DASH = re.compile(r"\s[-–—]\s(?=[A-Za-z][a-z]+\s|[a-z]{2,}\.?\Z)")
@@ -62,7 +62,8 @@ _DENIED = re.compile(
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|correction|mistake|scratch that|oops|hmm|on second thought|changed? my mind|hold on|"
     r"disregard|alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also|otherwise|"
-    r"unless|but|however|depends|although|so is|equally|or \W{0,3}[A-Z])\b|\bno[,.]",
+    r"(?:that|this|it|which)(?:'s| is| was) (?:wrong|incorrect|false|a lie)|it isn't|i lied|nah|nope|joke|kidding|opposite|"
+    r"ignore (?:that|this|it)|(?:don't|do not) (?:believe|trust)|i guess|said nobody|unless|but|however|depends|although|so is|equally|or \W{0,3}[A-Z])\b|\bno[,.]",
     re.IGNORECASE,
 )
 _EXPLAINED = re.compile(
@@ -83,7 +84,7 @@ _PURPOSE = re.compile(
 """A purpose that is not to be right: to lose, choose B."""
 _NAMED = re.compile(
     r"(?:\b(?:answer|option|choice|letter|solution|it|say|mean|meant|pick|choose|select|with|so|thus|therefore|is|be|final|"
-    r"correct|right|best|also|and|or)\b|[:;=|/&>→,])[\s:*_$\"'({\[\\]{0,6}\Z",
+    r"correct|right|best|also|and|or)\b|[:;=|/&>→,]|\\to|\\rightarrow)[\s:*_$\"'({\[\\]{0,6}\Z",
     re.IGNORECASE,
 )
 """Before a letter that is given as an answer."""
@@ -131,8 +132,14 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     above = [one for one in lines[:-1] if one.strip()]
     if above and len(last.split()) <= 3:
         check_line_before(above[-1])
+        other = re.search(rf"(?:\A|\bis|\bbe|:)[\s*($]*([{choices}])[)*$.\s]*\Z", above[-1])
+        if other and not re.search(rf"(?i)\b{other[1]}\b", last):
+            raise Unreadable("two choices")
     ending = _ENDING.search(last[-200:])
-    if ending and re.search(r"(?i)\banswer\s(?:that|which|to|i|you|we|he|she|they)\b", last):
+    if ending and re.search(
+        r"(?i)\b(?:answer|option|choice)s?\s(?:that|which|to|i|you|we|he|she|they)\b|\bof the (?:answer|option|choice)s\b|(?:\A|\blet's )\W*say\b",
+        last,
+    ):
         raise Unreadable("words between `answer` and the letter that are not understood")
     if ending and ending["letter"] in choices and not is_denied(last):
         return _checked(last[-200:], ending.start(), len(last), ending["letter"], choices)
@@ -160,15 +167,19 @@ def _check_mark(text: str, start: int, end: int, found: re.Match[str]) -> None:
     before, mark = text[:start], text[start:end].lower()
     if mark.startswith(("\\", "#", "<")):
         check_before(before)
-        if mark.startswith("\\") and touches(before, ""):
+        after = text[found.end() :] if "}" in found["close"] else ""
+        if mark.startswith("\\") and touches(before, after):
             raise Unreadable("the box holds only a part of the answer")
         closing = re.match(r"[^\n<]{0,80}</answer>(?P<rest>[^\n]*)", text[found.end() :])
-        if closing and re.search(r"\w", closing["rest"]):
+        if closing and re.search(r"[\w?]", closing["rest"]):
             raise Unreadable("words after the tag on the same line")
     elif re.match(r"choose|pick|select|go|must|has", mark):
         sentence = re.split(r"[.!?\n]", before[-120:])[-1]
         if not _I.search(before[-80:]) or _PURPOSE.search(sentence):
             raise Unreadable("somebody else's choice")
+    elif re.match(r"\W*(?:so|therefore|thus|hence)", mark):
+        if re.search(r"(?i)\b(?:both|either|neither)\b[^.!?\n]*\Z", before[-120:]):
+            raise Unreadable("several choices before the answer")
     elif re.match(r"answer|option|choice|correct", mark):
         check_opening(before[-120:])
 
@@ -176,13 +187,19 @@ def _check_mark(text: str, start: int, end: int, found: re.Match[str]) -> None:
 def _check_others(rest: str, letter: str, choices: str) -> None:
     """Refuse another letter after the answer, unless it is refuted or part of an explanation."""
     for place, sentence in enumerate(re.split(r"(?<=[.!?])\s|\n", rest[:4000])):
+        if re.fullmatch(r"\W*[b-hj-z]\W*", sentence) and sentence.strip("().*_$ ") != letter.lower():
+            raise Unreadable("another choice after the answer")
         for one in re.finditer(rf"(?<![\w'’^]|\\)[{choices}](?![\w'’^])", sentence):
             before, after = sentence[: one.start()], sentence[one.end() :]
             if one[0] == letter.upper() or (
                 one[0] in "AI" and re.match(r"\s[a-z]", after) and not _AS_GOOD.match(after)
             ):
                 continue
-            alone = not re.search(r"\w", after) and len(before.split()) <= 3 and (place or not re.search(r"\w", before))
+            alone = (
+                not re.search(r"\w", after)
+                and len(before.split()) <= 3
+                and (place or not re.search(r"\w", before) or re.match(r"\W*(?:then|later|now|next|finally)\b", before))
+            )
             if (alone or _NAMED.search(before) or _AS_GOOD.match(after)) and not _REFUTED.search(sentence):
                 raise Unreadable("another choice after the answer")
 

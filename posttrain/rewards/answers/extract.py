@@ -158,8 +158,8 @@ def _tags(text: str) -> Found | None:
     before, after = text[:start].rpartition("</answer>"), text[end + len("</answer>") :]
     if before[1] and "\n" not in before[2] and are_alternatives(before[2]):
         raise Unreadable("two answers on one line")
-    if re.match(r"[^\n]*\w", after):
-        raise Unreadable("words after the tag on the same line")
+    if re.match(r"[^\n]*[\w?]", after) or "<answer>" in after:
+        raise Unreadable("more after the tag")
     check_after(after, inner)
     return Found(box.text if box else inner, start, end + len("</answer>"))
 

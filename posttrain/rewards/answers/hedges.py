@@ -28,7 +28,7 @@ _DOUBT = (
     r"said|wrote|claim\w*|trap|ignor\w+|pretend\w*|suppos\w+|imagine)"
 )
 _DENIED = re.compile(
-    r"\b(?:not|never|neither|nor|cannot|rather than|instead of|anything but|unlike|except|excluding)\b"
+    r"\b(?:not|never|neither|nor|cannot|rather than|instead of|anything but|unlike|unequal|except|excluding)\b"
     r"(?:\s+\S+){0,3}\s*\Z|n't(?:\s+\S+){0,3}\s*\Z"
     r"|(?:\bnot|n't) (?:true|correct|right|the case|the answer|sure|certain|think|believe|equal)\b"
     rf"|\b{_DOUBT}\b",
@@ -54,7 +54,7 @@ _TAKEN_BACK = re.compile(
     r"hmm+|sorry|however|not right|or rather|no, rather|should (?:be|have been)|on second thought|hold on|"
     r"alternatively|otherwise|unless|not correct|could (?:also|be)|might (?:also|be)|may be|instead|false|"
     r"or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|let me re|kidding|joking|joke|nope|"
-    r"nah|i lied|a lie|in fact|real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|"
+    r"nah|i lied|a lie|opposite day|(?:don't|do not) (?:believe|trust)|in fact|real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|"
     r"also (?:possible|acceptable)|is what|said|wrote|claim\w*|i meant?|make that|corrected|revised|"
     r"(?:edit|update|erratum)(?=\s?:)|off by|give or take|no(?=[,:.!]|\s*\Z)|(?<!margin of )error|is not|isn't)\b",
     re.IGNORECASE,
@@ -74,12 +74,19 @@ _ANOTHER = re.compile(
     r"(-?[\d.][\d.,/]*|(?i:one|two|three|four|five|six|seven|eight|nine|ten|zero))[\s$*)\\\].!]*$"
 )
 """A line after an answer that holds little but a number."""
+_FORMULA = re.compile(r"(?m)^[ \t>*_$(\\\[]*(?:[A-Za-z]\s?=\s?)?(\\(?:[dt]?frac|sqrt|pi)[^\n$A-Z]{0,40})[$*.\s]*$")
+_CONCLUDED = re.compile(
+    r"(?mi)^\W*(?:so|thus|hence|therefore|final\w*|the (?:total|result|value|sum|number))\b[^\n.!?]{0,60}"
+    r"(?:\b(?:is|equals|are|be)\b|=)[\s$*(\\]*(-?\d[\d.,/]*)\W*$"
+)
+_CONTINUED = re.compile(r"[\s$*)\]]*\n[\s$]*(?:[+=/×·≠<]|\\(?:cdot|times))\s*[-\d\\$]")
+"""Lines after an answer that give a formula, conclude another number, or continue a calculation."""
 _BETWEEN = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|alternatively|also|either|another|and|if|otherwise|else|depending|could|might)\b",
     re.IGNORECASE,
 )
 _ADDITIONS = (
-    "(?:or|and|and/or|either|maybe|perhaps|possibly|if|when|for|else|but|not|is not|isn't|was|where|could|would|"
+    "(?:percent|mod|modulo|(?:out )?of(?=\\s+\\$?\\d)|fails?|or|and|and/or|either|maybe|perhaps|possibly|if|when|for|else|but|not|is not|isn't|was|where|could|would|"
     "might|to|through|minus|plus|times|thousand|million|hundred|billion|trillion|dozen|divided|squared|cubed)"
 )
 _ADDED = re.compile(
@@ -158,11 +165,12 @@ _LABEL = re.compile(r"(?m)^\W*(?:[A-Za-z']+[ \t]+){0,4}[A-Za-z']+[ \t*_]{0,4}(?:
 
 def check_before(text: str) -> None:
     """Refuse an answer that the words before it deny or change."""
+    text = re.sub(r"<answer>\s*\Z", "", re.sub(r"\\text\w*\s*\{([^{}]*)\}", r" \1 ", text[-400:]))
     plain = re.sub(r"(?m)^[ \t]*(?:>[ \t]?)+|^[ \t]*[-+*•][ \t]+", "", text[-200:])  # quotations and lists in markdown
     clause = CLAUSE.split(re.sub(r"[\s$*(\[\\]+\Z", "", plain))[-1]
     label = _LABEL.search(plain)
     words = re.sub(r"[\s$*(\[\\:]+\Z", "", label[0]) if label else ""
-    if _DENIED.search(words) or _EXCLUDED.search(words):
+    if _DENIED.search(words) or _EXCLUDED.search(words) or _CHANGED.search(words):
         raise Unreadable("the words before the answer deny it")
     if _EXAMPLE.search(plain) or _DENIED.search(clause) or _CHANGED.search(clause):
         raise Unreadable("the words before the answer deny or change it")
@@ -170,16 +178,19 @@ def check_before(text: str) -> None:
 
 def check_line_before(line: str) -> None:
     """Refuse an answer alone on a line if the line before it does not lead to it: `Anything but:`."""
-    line = line.strip(" *_#>$`\\[]()\t")
+    line = line.lstrip(" *_#>$`\\[](").rstrip(" *_#$`\\[])\t")
+    if _EXAMPLE.search(line) or re.search(r"(?<![=-])>\Z|[-+/^<≠≤≥±×÷·√~]\Z|\\(?:ne|neq|le|ge|pm)\Z", line):
+        raise Unreadable("the line before the answer changes it")
     sentence = re.split(r"[.!?]\s", line)[-1]
-    if re.fullmatch(r"[-+/~±√<>≠\s]*", line):
-        raise Unreadable("a sign on the line before the answer")
     denied = is_denied(sentence) or CONDITION.search(sentence) or _EXCLUDED.search(sentence)
-    named = re.search(r"(?i)\b(?:answer|guess|option|choice|attempt)s?\b", sentence)
+    named = re.search(
+        r"(?i)\b(?:answer|guess|option|choice|attempt|(?:result|solution)(?=\W*(?:is\W*)?\Z))s?\b", sentence
+    )
     if named and not line.endswith((".", "!", "?")):
         denied = denied or not re.fullmatch(r"(?i)\W*(?:(?:is|be)\b\W*)?", sentence[named.end() :])
         check_opening(sentence[: named.start()])
     if line.endswith((".", "!", "?")):
+        denied = denied or re.match(r"(?i)(?:no|nope|nah)\b", sentence)
         refused = denied and len(sentence.split()) <= 4
     else:
         refused = denied or (re.search(r"[A-Za-z][:,;]?\Z", line) and not _LEADING.search(line))
@@ -192,11 +203,14 @@ def check_after(rest: str, answer: str = "") -> None:
     if any(one[1].rstrip(".,") not in answer for one in _REPLACED.finditer(rest[:2000])):
         raise Unreadable("the words after the answer give another number")
     later = rest[:2000].partition("\n")[2]
-    if any(one[1].rstrip(".,") not in answer for one in _ANOTHER.finditer(later)):
+    if _CONTINUED.match(rest) or any(
+        one[1].rstrip(".,") not in answer for found in (_ANOTHER, _FORMULA, _CONCLUDED) for one in found.finditer(later)
+    ):
         raise Unreadable("a line after the answer gives another number")
     line = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", rest.split("\n", maxsplit=1)[0])
     line = re.sub(r"\A\s*\^\s*\{?\s*(?:\\circ|°)\s*\}?\s?[CF]?\b", "", line)
-    if re.fullmatch(r"[\s$*)\]]*[.!]\s+[$\\(]*-?\d[\d.,/]*\W*", line):
+    number = re.fullmatch(r"[\s$*)\]]*[.!]\s+(?:\w+[\s:,]+){0,2}[$\\(]*(-?\d[\d.,/]*)\W*", line)
+    if number and number[1].rstrip(".,") not in answer:
         raise Unreadable("another number after the answer")
     if _ADDED.match(line) or _TAKEN_BACK.search(rest[:2000]):
         raise Unreadable("the words after the answer take it back, or add another")
