@@ -31,7 +31,8 @@ _FACTORIAL = re.compile(r"(?:^|\n)(?![^\n]*\b[A-Za-z]{2,}\b)[^\n]*\Z")
 _MEMBER = re.compile(r"(?:\\\{|\(|(?<!\\)\[)(?:[^(){}\nA-Za-z]|\b[a-z]\b|\\[a-z]+)*[,;]\s*\Z")
 """Directly before a box, the beginning of a set or tuple whose last member is in the box."""
 _AFTER = re.compile(
-    rf"(?:\\?\}})*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])|!(?=\s*(?:\$|\\\)|[-+*/=]))"
+    rf"(?:\\?\}})*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])"
+    r"|!(?=\s*(?:\$|\\\)|[-+*/=]))"
     r"|[:,;|][ \t]*-?[.\d]|\.\.|[,;][ \t]*(?:\\[lc]?dots|\\frac|[b-hj-z]\b)"
     rf"|\\(?!(?:{_PLAIN})(?![A-Za-z]))[A-Za-z]+)"
 )

@@ -62,8 +62,9 @@ _DENIED = re.compile(
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|correction|mistake|scratch that|oops|hmm|on second thought|changed? my mind|hold on|"
     r"disregard|alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also|otherwise|"
-    r"(?:that|this|it|which)(?:'s| is| was) (?:wrong|incorrect|false|a lie)|it isn't|i lied|nah|nope|joke|kidding|opposite|"
-    r"ignore (?:that|this|it)|(?:don't|do not) (?:believe|trust)|i guess|said nobody|unless|but|however|depends|although|so is|equally|or \W{0,3}[A-Z])\b|\bno[,.]",
+    r"(?:that|this|it|which)(?:'s| is| was) (?:wrong|incorrect|false|a lie)|it isn't|i lied|nah|nope|joke|"
+    r"kidding|opposite|ignore (?:that|this|it)|(?:don't|do not) (?:believe|trust)|i guess|said nobody|"
+    r"unless|but|however|depends|although|so is|equally|or \W{0,3}[A-Z])\b|\bno[,.]",
     re.IGNORECASE,
 )
 _EXPLAINED = re.compile(
@@ -195,11 +196,8 @@ def _check_others(rest: str, letter: str, choices: str) -> None:
                 one[0] in "AI" and re.match(r"\s[a-z]", after) and not _AS_GOOD.match(after)
             ):
                 continue
-            alone = (
-                not re.search(r"\w", after)
-                and len(before.split()) <= 3
-                and (place or not re.search(r"\w", before) or re.match(r"\W*(?:then|later|now|next|finally)\b", before))
-            )
+            begins = place or re.match(r"\W*(?:(?:then|later|now|next|finally)\b|\Z)", before)
+            alone = begins and len(before.split()) <= 3 and not re.search(r"\w", after)
             if (alone or _NAMED.search(before) or _AS_GOOD.match(after)) and not _REFUTED.search(sentence):
                 raise Unreadable("another choice after the answer")
 
