@@ -79,6 +79,12 @@ _I = re.compile(
     re.IGNORECASE,
 )
 """Before `choose` and `must be`: who chooses, and what it is."""
+_UNCLEAR = re.compile(
+    r"\b(?:answer|option|choice)s?\s(?:that|which|to|i|you|we|he|she|they)\b|\bof the (?:answer|option|choice)s\b|"
+    r"(?:\A|\blet's )\W*say\b",
+    re.IGNORECASE,
+)
+"""On a last line that ends with a letter, what makes it unclear whether that is the answer."""
 _PURPOSE = re.compile(
     r"\A\W*(?:to|for|in order to|if)\b.*\b(?:wrong|incorrect|fail\w*|lose|mistake|false|trick\w*)\b", re.IGNORECASE
 )
@@ -137,10 +143,7 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
         if other and not re.search(rf"(?i)\b{other[1]}\b", last):
             raise Unreadable("two choices")
     ending = _ENDING.search(last[-200:])
-    if ending and re.search(
-        r"(?i)\b(?:answer|option|choice)s?\s(?:that|which|to|i|you|we|he|she|they)\b|\bof the (?:answer|option|choice)s\b|(?:\A|\blet's )\W*say\b",
-        last,
-    ):
+    if ending and _UNCLEAR.search(last):
         raise Unreadable("words between `answer` and the letter that are not understood")
     if ending and ending["letter"] in choices and not is_denied(last):
         return _checked(last[-200:], ending.start(), len(last), ending["letter"], choices)

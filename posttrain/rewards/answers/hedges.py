@@ -54,7 +54,9 @@ _TAKEN_BACK = re.compile(
     r"hmm+|sorry|however|not right|or rather|no, rather|should (?:be|have been)|on second thought|hold on|"
     r"alternatively|otherwise|unless|not correct|could (?:also|be)|might (?:also|be)|may be|instead|false|"
     r"or (?:maybe|perhaps|possibly|else)|disregard|ignore|not sure|unsure|let me re|kidding|joking|joke|nope|"
-    r"nah|i lied|a lie|opposite day|(?:don't|do not) (?:believe|trust)|in fact|real answer|recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|"
+    r"nah|i lied|a lie|opposite day|"
+    r"(?:don't|do not) (?:believe|trust)|in fact|real answer|"
+    r"recalculat\w*|try again|redo|my bad|another (?:possible )?(?:answer|solution)|"
     r"also (?:possible|acceptable)|is what|said|wrote|claim\w*|i meant?|make that|corrected|revised|"
     r"(?:edit|update|erratum)(?=\s?:)|off by|give or take|no(?=[,:.!]|\s*\Z)|(?<!margin of )error|is not|isn't)\b",
     re.IGNORECASE,
@@ -86,7 +88,8 @@ _BETWEEN = re.compile(
     re.IGNORECASE,
 )
 _ADDITIONS = (
-    "(?:percent|mod|modulo|(?:out )?of(?=\\s+\\$?\\d)|fails?|or|and|and/or|either|maybe|perhaps|possibly|if|when|for|else|but|not|is not|isn't|was|where|could|would|"
+    "(?:percent|mod|modulo|(?:out )?of(?=\\s+\\$?\\d)|fails?|"
+    "or|and|and/or|either|maybe|perhaps|possibly|if|when|for|else|but|not|is not|isn't|was|where|could|would|"
     "might|to|through|minus|plus|times|thousand|million|hundred|billion|trillion|dozen|divided|squared|cubed)"
 )
 _ADDED = re.compile(
@@ -170,10 +173,15 @@ def check_before(text: str) -> None:
     clause = CLAUSE.split(re.sub(r"[\s$*(\[\\]+\Z", "", plain))[-1]
     label = _LABEL.search(plain)
     words = re.sub(r"[\s$*(\[\\:]+\Z", "", label[0]) if label else ""
-    if _DENIED.search(words) or _EXCLUDED.search(words) or _CHANGED.search(words):
+    if _DENIED.search(words) or _EXCLUDED.search(words) or _CHANGED.match(words.strip()):
         raise Unreadable("the words before the answer deny it")
     if _EXAMPLE.search(plain) or _DENIED.search(clause) or _CHANGED.search(clause):
         raise Unreadable("the words before the answer deny or change it")
+
+
+_NAMED = re.compile(
+    r"\b(?:answer|guess|option|choice|attempt|(?:result|solution)(?=\W*(?:is\W*)?\Z))s?\b", re.IGNORECASE
+)
 
 
 def check_line_before(line: str) -> None:
@@ -183,9 +191,7 @@ def check_line_before(line: str) -> None:
         raise Unreadable("the line before the answer changes it")
     sentence = re.split(r"[.!?]\s", line)[-1]
     denied = is_denied(sentence) or CONDITION.search(sentence) or _EXCLUDED.search(sentence)
-    named = re.search(
-        r"(?i)\b(?:answer|guess|option|choice|attempt|(?:result|solution)(?=\W*(?:is\W*)?\Z))s?\b", sentence
-    )
+    named = _NAMED.search(sentence)
     if named and not line.endswith((".", "!", "?")):
         denied = denied or not re.fullmatch(r"(?i)\W*(?:(?:is|be)\b\W*)?", sentence[named.end() :])
         check_opening(sentence[: named.start()])
@@ -200,6 +206,7 @@ def check_line_before(line: str) -> None:
 
 def check_after(rest: str, answer: str = "") -> None:
     """Refuse an answer that what follows takes back, adds to or replaces by another number."""
+    rest = re.sub(r"\A[\s$]*</answer>", "", rest)
     if any(one[1].rstrip(".,") not in answer for one in _REPLACED.finditer(rest[:2000])):
         raise Unreadable("the words after the answer give another number")
     later = rest[:2000].partition("\n")[2]
@@ -209,7 +216,7 @@ def check_after(rest: str, answer: str = "") -> None:
         raise Unreadable("a line after the answer gives another number")
     line = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", rest.split("\n", maxsplit=1)[0])
     line = re.sub(r"\A\s*\^\s*\{?\s*(?:\\circ|°)\s*\}?\s?[CF]?\b", "", line)
-    number = re.fullmatch(r"[\s$*)\]]*[.!]\s+(?:\w+[\s:,]+){0,2}[$\\(]*(-?\d[\d.,/]*)\W*", line)
+    number = re.fullmatch(r"[\s$*)\]]*[.!]?\s+(?:[A-Z]\w*[\s:,]+(?:\w+[\s:,]+)?)?[$\\(]*(-?\d[\d.,/]*)\W*", line)
     if number and number[1].rstrip(".,") not in answer:
         raise Unreadable("another number after the answer")
     if _ADDED.match(line) or _TAKEN_BACK.search(rest[:2000]):
