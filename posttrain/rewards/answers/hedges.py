@@ -204,20 +204,25 @@ def check_line_before(line: str) -> None:
         raise Unreadable("the line before the answer does not lead to it")
 
 
+def _holds(answer: str, value: str) -> bool:
+    """Whether a value stands in an answer, not only as some of its digits."""
+    return bool(re.search(rf"(?<![\d.]){re.escape(value.rstrip('.,'))}(?!\.?\d)", answer))
+
+
 def check_after(rest: str, answer: str = "") -> None:
     """Refuse an answer that what follows takes back, adds to or replaces by another number."""
     rest = re.sub(r"\A[\s$]*</answer>", "", rest)
-    if any(one[1].rstrip(".,") not in answer for one in _REPLACED.finditer(rest[:2000])):
+    if any(not _holds(answer, one[1]) for one in _REPLACED.finditer(rest[:2000])):
         raise Unreadable("the words after the answer give another number")
     later = rest[:2000].partition("\n")[2]
     if _CONTINUED.match(rest) or any(
-        one[1].rstrip(".,") not in answer for found in (_ANOTHER, _FORMULA, _CONCLUDED) for one in found.finditer(later)
+        not _holds(answer, one[1]) for found in (_ANOTHER, _FORMULA, _CONCLUDED) for one in found.finditer(later)
     ):
         raise Unreadable("a line after the answer gives another number")
     line = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", rest.split("\n", maxsplit=1)[0])
     line = re.sub(r"\A\s*\^\s*\{?\s*(?:\\circ|°)\s*\}?\s?[CF]?\b", "", line)
     number = re.fullmatch(r"[\s$*)\]]*[.!]?\s+(?:[A-Z]\w*[\s:,]+(?:\w+[\s:,]+)?)?[$\\(]*(-?\d[\d.,/]*)\W*", line)
-    if number and number[1].rstrip(".,") not in answer:
+    if number and not _holds(answer, number[1]):
         raise Unreadable("another number after the answer")
     if _ADDED.match(line) or _TAKEN_BACK.search(rest[:2000]):
         raise Unreadable("the words after the answer take it back, or add another")
