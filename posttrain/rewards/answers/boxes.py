@@ -19,11 +19,21 @@ _PLAIN = (
 """Commands of LaTeX beside a box that say nothing about its value."""
 _BEFORE = re.compile(
     rf"(?:\\(?!(?:{_PLAIN})[^A-Za-z]*\Z)[A-Za-z]+[ ]*|(?<![\\A-Za-z])[A-Za-z]|\d\.|[\d)'][ *]*(?<![)' ] )"
+    r"|\d:|\d\{|(?:(?<![A-Za-z\\])[a-z]|\\(?!therefore|text)[a-z]+)(?:\\left)?\(\s*"
     rf"|(?<!\w)\\(?!(?:{_PLAIN})\b)[A-Za-z]+\s*(?:\[[^\]]*\])?(?:\{{[^{{}}]*\}})*\s*\{{?\s*|[\^_]\{{?)\Z"
 )
 """Directly before a box, what makes it a part of another value: a factor, a digit, a fraction, a root."""
+_SPACE = re.compile(r"\\[,;:! ]|~(?!~)(?<!~~)")
+_SPACES = re.compile(rf"{_SPACE.pattern}|\\q?quad(?![A-Za-z])|\\\\(?=\s*[-+=])")
+"""Spaces of LaTeX."""
+_FACTORIAL = re.compile(r"(?:^|\n)(?![^\n]*\b[A-Za-z]{2,}\b)[^\n]*\Z")
+"""A line without words, on which `!` is no exclamation mark."""
+_MEMBER = re.compile(r"(?:\\\{|\(|(?<!\\)\[)(?:[^(){}\nA-Za-z]|\b[a-z]\b|\\[a-z]+)*[,;]\s*\Z")
+"""Directly before a box, the beginning of a set or tuple whose last member is in the box."""
 _AFTER = re.compile(
-    rf"\}}*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])|!(?=\s*(?:\$|\\\)|[-+*/=]))"
+    rf"(?:\\?\}})*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])"
+    r"|!(?=\s*(?:\$|\\\)|[-+*/=]))"
+    r"|[:,;|][ \t]*-?[.\d]|\.\.|[,;][ \t]*(?:\\[lc]?dots|\\frac|[b-hj-z]\b)"
     rf"|\\(?!(?:{_PLAIN})(?![A-Za-z]))[A-Za-z]+)"
 )
 """Directly after a box, the same."""
@@ -79,10 +89,20 @@ def boxed(text: str) -> Found | None:
     others = [one for one in found[:-1] if one.start >= start and one.text.strip() != last.text.strip()]
     if others and are_alternatives(text[others[-1].end : last.start]):
         raise Unreadable("two boxes on one line")
-    before, after = text[: last.start], text[last.end :]
-    if _BEFORE.search(before[-200:]) or _AFTER.match(after):
+    before, after = _SPACE.sub(" ", text[: last.start]), _SPACES.sub(" ", text[last.end :])
+    if touches(before, after):
         raise Unreadable("the box holds only a part of the answer")
     check_before(before)
     check_after(after, last.text)
-    percent = re.match(r"[ \t$]*\\?%", after)
+    percent = re.match(r"[ \t$]*(?:\\?%|per ?cent\b)", after)
     return Found(rf"{last.text}\%", last.start, last.end) if percent else last
+
+
+def touches(before: str, after: str) -> bool:
+    """Whether the texts around a box make it a part of another value."""
+    factorial = after.startswith("!") and _FACTORIAL.search(before[-200:])
+    prime = after.startswith("'") and "'" not in before[-3:]
+    matrix = before.rfind("matrix}", max(0, (begun := before.rfind("\\begin{")))) > begun > before.rfind("\\end{")
+    if factorial or prime or matrix:
+        return True
+    return bool(_BEFORE.search(before[-200:]) or _MEMBER.search(before[-200:]) or _AFTER.match(after))

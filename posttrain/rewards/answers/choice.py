@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import re
 
+from posttrain.rewards.answers.boxes import touches
 from posttrain.rewards.answers.extract import Form, final_answer, spoken
-from posttrain.rewards.answers.hedges import CLAUSE, CONDITION, POLITE, is_denied
+from posttrain.rewards.answers.hedges import (
+    CLAUSE,
+    CONDITION,
+    POLITE,
+    check_before,
+    check_line_before,
+    check_opening,
+    is_denied,
+)
 from posttrain.rewards.answers.sentences import last_sentence
 from posttrain.rewards.answers.tree import Unreadable
 
@@ -18,7 +27,7 @@ _LETTER = re.compile(
 _FONT = re.compile(r"\\(?:text\w*|math\w+)\s?\{([^{}]{0,80})\}")
 _REASONS = re.compile(r"[*_#\s]{0,6}(?:explanation|reason(?:ing)?|because|justification|rationale)\b", re.IGNORECASE)
 _NOT_THAT = re.compile(
-    r"\W*(?:(?:is|are)\s+)?(?:not(?!\W{0,3}(?-i:[A-Z])\b)|wrong|incorrect|false|maybe|perhaps|probably)\b",
+    r"\W*(?:(?:is|are)\s+)?(?:not(?!\W{0,3}(?-i:[A-Z])\b)|wrong|incorrect|false|fails?|or so|maybe|perhaps|probably)\b",
     re.IGNORECASE,
 )
 _DASH = re.compile(r"\s[-–—]\s(?=[A-Za-z][a-z]+\s|[a-z]{2,}\.?\Z)")
@@ -53,12 +62,48 @@ _DENIED = re.compile(
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|correction|mistake|scratch that|oops|hmm|on second thought|changed? my mind|hold on|"
     r"disregard|alternatively|not sure|unsure|could also be|might also be|or maybe|or perhaps|is also|otherwise|"
+    r"(?:that|this|it|which)(?:'s| is| was) (?:wrong|incorrect|false|a lie)|it isn't|i lied|nah|nope|joke|"
+    r"kidding|opposite|ignore (?:that|this|it)|(?:don't|do not) (?:believe|trust)|i guess|said nobody|"
     r"unless|but|however|depends|although|so is|equally|or \W{0,3}[A-Z])\b|\bno[,.]",
     re.IGNORECASE,
 )
 _EXPLAINED = re.compile(
     r"\s{0,4}(?:\Z|[.:,;)\]\n<}$*]|[-–—]\s|\((?=\w{2})|\b(?:because|since|as|for)\b|"
     r"is (?:the )?(?:correct|right|best)\b|####)",
+    re.IGNORECASE,
+)
+_I = re.compile(
+    r"(?:\b(?:i|we|let'?s|let us|to|must|should|so|therefore|thus|hence)"
+    r"(?:'d|'ll| would| will| can| have to| must| should)?"
+    r"|^|[.!?:,]|\b(?:it|this|that|answer|option|choice|one|letter|solution))\W{0,4}\Z",
+    re.IGNORECASE,
+)
+"""Before `choose` and `must be`: who chooses, and what it is."""
+_UNCLEAR = re.compile(
+    r"\b(?:answer|option|choice)s?\s(?:that|which|to|i|you|we|he|she|they)\b|\bof the (?:answer|option|choice)s\b|"
+    r"(?:\A|\blet's )\W*say\b",
+    re.IGNORECASE,
+)
+"""On a last line that ends with a letter, what makes it unclear whether that is the answer."""
+_PURPOSE = re.compile(
+    r"\A\W*(?:to|for|in order to|if)\b.*\b(?:wrong|incorrect|fail\w*|lose|mistake|false|trick\w*)\b", re.IGNORECASE
+)
+"""A purpose that is not to be right: to lose, choose B."""
+_NAMED = re.compile(
+    r"(?:\b(?:answer|option|choice|letter|solution|it|say|mean|meant|pick|choose|select|with|so|thus|therefore|is|be|final|"
+    r"correct|right|best|also|and|or)\b|[:;=|/&>→,]|\\to|\\rightarrow)[\s:*_$\"'({\[\\]{0,6}\Z",
+    re.IGNORECASE,
+)
+"""Before a letter that is given as an answer."""
+_AS_GOOD = re.compile(
+    r"[)*\]}$.]{0,3}\s{1,3}(?:is|would be|could be|works|fits|too|as well|it is)\b"
+    r"(?!\s(?:not|wrong|incorrect|false|too|a|an|the one|never)\b)",
+    re.IGNORECASE,
+)
+"""After a letter that is right as well."""
+_REFUTED = re.compile(
+    r"\b(?:not|wrong|incorrect|false|fails?|never|neither|nor|cannot|rather than|instead of|unlike|too(?=\s\w)|"
+    r"rules?|ruled|eliminat\w+|exclud\w+|ignores?|distractors?)\b|n't\b",
     re.IGNORECASE,
 )
 
@@ -68,7 +113,9 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     if form != "auto":
         return _alone(final_answer(text, form, truncated=truncated), choices)
     text = _FONT.sub(r"\1", POLITE.sub("", spoken(text).strip()).strip())
-    marks = [one.end() for one in _SAID.finditer(text)]
+    said = list(_SAID.finditer(text))
+    marks = [one.end() for one in said]
+    starts = {one.end(): one.start() for one in said}
     places = [(one, found) for one in marks if (found := _LETTER.match(text, one)) and _is_choice(found, choices, text)]
     right = [one for one in _IS_RIGHT.finditer(text) if one["letter"] in choices]
     if right and (not places or right[-1].start() > places[-1][1].start("letter")):
@@ -81,15 +128,23 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
         others = [at for at, one in places[:-1] if at > line and one["letter"].upper() != found["letter"].upper()]
         if others and not _TAKEN_BACK.search(text[others[-1] : mark]):
             raise Unreadable("several choices on one line")
-        begin = mark
-        return _checked(text, begin, found.end(), found["letter"], choices)
+        _check_mark(text, starts[mark], mark, found)
+        return _checked(text, mark, found.end(), found["letter"], choices)
     if marks and not text[marks[-1] :].strip(" *}\n"):
         raise Unreadable("its answer is empty")
     lines = text.splitlines()
     if any(re.match(r"\W{0,4}[A-J][).:]\s", one) for one in lines[-20:-1]):
         raise Unreadable("it ends with the list of choices")
     last = lines[-1].strip() if lines else ""
+    above = [one for one in lines[:-1] if one.strip()]
+    if above and len(last.split()) <= 3:
+        check_line_before(above[-1])
+        other = re.search(rf"(?:\A|\bis|\bbe|:)[\s*($]*([{choices}])[)*$.\s]*\Z", above[-1])
+        if other and not re.search(rf"(?i)\b{other[1]}\b", last):
+            raise Unreadable("two choices")
     ending = _ENDING.search(last[-200:])
+    if ending and _UNCLEAR.search(last):
+        raise Unreadable("words between `answer` and the letter that are not understood")
     if ending and ending["letter"] in choices and not is_denied(last):
         return _checked(last[-200:], ending.start(), len(last), ending["letter"], choices)
     if len(lines) > 1 and _REASONS.match(next(one for one in lines[1:] if one.strip())):
@@ -111,6 +166,45 @@ def _is_choice(found: re.Match[str], choices: str, text: str) -> bool:
     return closed or bool(_EXPLAINED.match(text, found.end())) or bool(_other(text[found.end() :], choices))
 
 
+def _check_mark(text: str, start: int, end: int, found: re.Match[str]) -> None:
+    """Refuse a mark after words that may deny it, and a box or tag that is a part of something."""
+    before, mark = text[:start], text[start:end].lower()
+    if mark.startswith(("\\", "#", "<")):
+        check_before(before)
+        after = text[found.end() :] if "}" in found["close"] else ""
+        if mark.startswith("\\") and touches(before, after):
+            raise Unreadable("the box holds only a part of the answer")
+        closing = re.match(r"[^\n<]{0,80}</answer>(?P<rest>[^\n]*)", text[found.end() :])
+        if closing and re.search(r"[\w?]", closing["rest"]):
+            raise Unreadable("words after the tag on the same line")
+    elif re.match(r"choose|pick|select|go|must|has", mark):
+        sentence = re.split(r"[.!?\n]", before[-120:])[-1]
+        if not _I.search(before[-80:]) or _PURPOSE.search(sentence):
+            raise Unreadable("somebody else's choice")
+    elif re.match(r"\W*(?:so|therefore|thus|hence)", mark):
+        if re.search(r"(?i)\b(?:both|either|neither)\b[^.!?\n]*\Z", before[-120:]):
+            raise Unreadable("several choices before the answer")
+    elif re.match(r"answer|option|choice|correct", mark):
+        check_opening(before[-120:])
+
+
+def _check_others(rest: str, letter: str, choices: str) -> None:
+    """Refuse another letter after the answer, unless it is refuted or part of an explanation."""
+    for place, sentence in enumerate(re.split(r"(?<=[.!?])\s|\n", rest[:4000])):
+        if re.fullmatch(r"\W*[b-hj-z]\W*", sentence) and sentence.strip("().*_$ ") != letter.lower():
+            raise Unreadable("another choice after the answer")
+        for one in re.finditer(rf"(?<![\w'’^]|\\)[{choices}](?![\w'’^])", sentence):
+            before, after = sentence[: one.start()], sentence[one.end() :]
+            if one[0] == letter.upper() or (
+                one[0] in "AI" and re.match(r"\s[a-z]", after) and not _AS_GOOD.match(after)
+            ):
+                continue
+            begins = place or re.match(r"\W*(?:(?:then|later|now|next|finally)\b|\Z)", before)
+            alone = begins and len(before.split()) <= 3 and not re.search(r"\w", after)
+            if (alone or _NAMED.search(before) or _AS_GOOD.match(after)) and not _REFUTED.search(sentence):
+                raise Unreadable("another choice after the answer")
+
+
 def _other(rest: str, choices: str) -> re.Match[str] | None:
     """Another choice beside the first."""
     between = r"(?:,|/|&|\bor\b|\band\b|and/or)?[\s*($]{0,4}(?:or\s|and\s)?(?:\\boxed\{)?[\s*($]{0,4}"
@@ -128,6 +222,7 @@ def _checked(text: str, begin: int, end: int, letter: str, choices: str) -> str:
         raise Unreadable("several choices, or a choice that is denied")
     if _TAKEN_BACK.search(rest):
         raise Unreadable("the choice is taken back")
+    _check_others(rest, letter, choices)
     return letter.upper()
 
 

@@ -14,6 +14,7 @@ from posttrain.rewards.answers.hedges import (
     are_alternatives,
     check_after,
     check_before,
+    check_line_before,
     check_opening,
 )
 from posttrain.rewards.answers.sentences import (
@@ -127,6 +128,7 @@ def _hashes(text: str) -> Found | None:
     if not places:
         return None
     start = places[-1]
+    check_before(re.sub(r"(?:<answer>\s*)?#+\Z", "", text[:start]))
     earlier = [one for one in places[:-1] if text.find("\n", one, start) < 0]
     if earlier and are_alternatives(text[earlier[-1] : start].strip("# ")):
         raise Unreadable("two answers on one line")
@@ -152,7 +154,13 @@ def _tags(text: str) -> Found | None:
         return None
     inner = text[start + len("<answer>") : end]
     box = boxed(inner)
-    check_after(text[end + len("</answer>") :])
+    check_before(text[:start])
+    before, after = text[:start].rpartition("</answer>"), text[end + len("</answer>") :]
+    if before[1] and "\n" not in before[2] and are_alternatives(before[2]):
+        raise Unreadable("two answers on one line")
+    if re.match(r"[^\n]*[\w?]", after) or "<answer>" in after:
+        raise Unreadable("more after the tag")
+    check_after(after, inner)
     return Found(box.text if box else inner, start, end + len("</answer>"))
 
 
@@ -216,6 +224,11 @@ def _last_line(text: str) -> Found | None:
             raise Unreadable("the last line is one of a list")
     if _BARE.fullmatch(line) and any(_BARE.fullmatch(one) for one in lines[-30:-1]):
         raise Unreadable("several lines with a number alone")
+    if len(lines) > 1 and words(line) <= 3:
+        check_line_before(lines[-2])
+    last_two = lines[-2:]
+    if len(last_two) == 2 and any(map(_BARE.fullmatch, last_two)) and any(map(_ASSIGNED.fullmatch, last_two)):
+        raise Unreadable("two lines with values")
     names = [_ASSIGNED.fullmatch(one) for one in lines[-2:]]
     if len({one[1] for one in names if one}) > 1:
         raise Unreadable("values of several variables")

@@ -142,6 +142,9 @@ class Reader:
         """Sets joined by a union or a difference, or one value."""
         if not found:
             raise Unreadable("an empty part")
+        signs = {one.text for one in top(found)}
+        if "\\setminus" in signs and signs & {"\\cup", "\\cap", "U", "union"}:
+            raise Unreadable("unions and differences of sets without brackets")
         parts = split(found, "\\cup", "U", "union") if any(one.text in OPEN for one in found) else [found]
         if len(parts) > 1:
             return union([reals_of(self._sets(one)) for one in parts])
