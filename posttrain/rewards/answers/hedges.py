@@ -190,16 +190,16 @@ def check_line_before(line: str) -> None:
     if _EXAMPLE.search(line) or re.search(r"(?<![=-])>\Z|[-+/^<≠≤≥±×÷·√~]\Z|\\(?:ne|neq|le|ge|pm)\Z", line):
         raise Unreadable("the line before the answer changes it")
     sentence = re.split(r"[.!?]\s", line)[-1]
-    denied = is_denied(sentence) or CONDITION.search(sentence) or _EXCLUDED.search(sentence)
+    denied = bool(is_denied(sentence) or CONDITION.search(sentence) or _EXCLUDED.search(sentence))
     named = _NAMED.search(sentence)
     if named and not line.endswith((".", "!", "?")):
         denied = denied or not re.fullmatch(r"(?i)\W*(?:(?:is|be)\b\W*)?", sentence[named.end() :])
         check_opening(sentence[: named.start()])
     if line.endswith((".", "!", "?")):
-        denied = denied or re.match(r"(?i)(?:no|nope|nah)\b", sentence)
+        denied = denied or bool(re.match(r"(?i)(?:no|nope|nah)\b", sentence))
         refused = denied and len(sentence.split()) <= 4
     else:
-        refused = denied or (re.search(r"[A-Za-z][:,;]?\Z", line) and not _LEADING.search(line))
+        refused = denied or bool(re.search(r"[A-Za-z][:,;]?\Z", line) and not _LEADING.search(line))
     if refused:
         raise Unreadable("the line before the answer does not lead to it")
 
