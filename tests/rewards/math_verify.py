@@ -1,4 +1,4 @@
-"""Measures math-verify on the cases of the mathematical dialects, beside ours (make compare-math-verify)."""
+"""Measures math-verify on the cases of the mathematical dialects, next to our verdicts (make compare-math-verify)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _PLAIN = (
     r"therefore|implies|iff|Rightarrow|Longrightarrow|rightarrow|to|begin|end|tag|blacksquare|square|Box|checkmark|qed|"
     r"because|mbox|rm|newline|par|right|left|degree|hfill|centering"
 )
-"""Commands of LaTeX beside a box that say nothing about its value."""
+"""Commands of LaTeX next to a box that say nothing about its value."""
 _BEFORE = re.compile(
     rf"(?:\\(?!(?:{_PLAIN})[^A-Za-z]*\Z)[A-Za-z]+[ ]*|(?<![\\A-Za-z])[A-Za-z]|\d\.|[\d)'][ *]*(?<![)' ] )"
     r"|\d:|\d\{|(?:(?<![A-Za-z\\])[a-z]|\\(?!therefore|text)[a-z]+)(?:\\left)?\(\s*"

@@ -206,7 +206,7 @@ def _check_others(rest: str, letter: str, choices: str) -> None:
 
 
 def _other(rest: str, choices: str) -> re.Match[str] | None:
-    """Another choice beside the first."""
+    """Another choice in addition to the first."""
     between = r"(?:,|/|&|\bor\b|\band\b|and/or)?[\s*($]{0,4}(?:or\s|and\s)?(?:\\boxed\{)?[\s*($]{0,4}"
     return re.match(rf"[\s*)}}$\]]{{0,6}}{between}[{choices}](?![\w'’])", rest)
 
