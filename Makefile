@@ -70,13 +70,13 @@ experiments: env ## DVC's experiments: the knobs and figures that changed
 	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain|custom|code|params\.yaml|constraints\.txt)(/|$$)'
 
 test: env ## the quick tests
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(TESTS)
 
 test-fast: env ## before a commit: what starts no pipeline (half a minute); more threads would wait for each other
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow" tests/architecture tests/formulas tests/laws
 
 test-all: env ## every test, the slow ones too (nightly)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)
 	$(BIN)/python -m pytest tests/pipeline/test_wheel.py
@@ -86,7 +86,7 @@ lint: env ## format, lint and types, without changing a file
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: env ## format and mend what can be mended
+format: env ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

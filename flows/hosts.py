@@ -24,7 +24,7 @@ from flows.sweep_config import check_committed
 from flows.untracked import untracked_inputs
 from posttrain.compare.experiments import git
 from posttrain.errors import PipelineError, PosttrainError
-from posttrain.params import read
+from posttrain.params import PARAMS_FILE, read_yaml
 from posttrain.recorded_runs import check_and_sync
 from posttrain.user_text import push_notes
 
@@ -53,8 +53,9 @@ def run_stage(root: Path, name: str, commit: str, timeout: float | None) -> None
 
 def push_results(root: Path) -> None:
     """Push the coordinator's own results, so that no host runs these stages again: hosts see only the remote."""
-    for line in push_notes(read()):
-        print(line, file=sys.stderr, flush=True)
+    if Path(PARAMS_FILE).is_file():
+        for line in push_notes(read_yaml(PARAMS_FILE)):  # a flow also runs projects with other sections
+            print(line, file=sys.stderr, flush=True)
     with OrphanGuard() as guard:
         _dvc(root, guard, "push", "--run-cache")
 

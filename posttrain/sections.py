@@ -17,7 +17,7 @@ from posttrain.errors import ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.leftovers import Leftovers, leftovers
 from posttrain.lock_entries import in_conflict
-from posttrain.models.tokenizer import TemplateParams
+from posttrain.models.tokenizer import TemplateParams, template_fault
 from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.params import EXPLAINED, GROUPS, PARAMS_FILE, did_you_mean, load, read
 from posttrain.rewards.catalog import REWARDS
@@ -173,6 +173,8 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
         file = root / params.chat_template
         if not file.is_file() or is_outside(file, root / CUSTOM):
             yield f"{where}.chat_template = '{params.chat_template}': file not found in {CUSTOM}/."
+        elif fault := template_fault(file):
+            yield f"{where}.chat_template = '{params.chat_template}': it fails on two questions and answers: {fault}."
     if isinstance(params, HubModel) and not HUB_NAME.fullmatch(params.name):
         yield f"{where}.name = '{params.name}': not a name of the Hub. Write ORGANISATION/NAME."
 

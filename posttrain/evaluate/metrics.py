@@ -153,8 +153,9 @@ def summary(label: str, metrics: dict[str, float]) -> str:
     if not metrics["parsed"]:
         return f"{label}: {NOT_MEASURED}, length {metrics['length']:.1f}"
     name = "pass@1" if "pass_at_1" in metrics else "score"
-    parts = "".join(f"{key.removeprefix('reward_')} {metrics[key]:.3f}, " for key in metrics if key[:7] == "reward_")
+    parts = [key for key in metrics if key.startswith(("score_", "reward_")) and key not in ("score_low", "score_high")]
+    shown = "".join(f"{key.partition('_')[2]} {metrics[key]:.3f}, " for key in parts)
     return (
         f"{label}: {name} {metrics['score']:.3f} [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}], "
-        f"greedy {metrics['greedy']:.3f}, {parts}length {metrics['length']:.1f}"
+        f"greedy {metrics['greedy']:.3f}, {shown}length {metrics['length']:.1f}"
     )

@@ -19,8 +19,9 @@ from posttrain.models.store import (
     load_tokenizer,
 )
 from posttrain.params import Params
-from posttrain.text.chat import ChatText
+from posttrain.text.chat import DATE, ChatText
 from posttrain.text.chat_template import Conversation, Message
+from posttrain.text.templates import RenderError, RenderRequest, Template
 from posttrain.workspace import CUSTOM, is_outside
 
 TURN = "{{ message['role'] + '\\n' + message['content'] + eos_token + '\\n' }}"
@@ -99,6 +100,16 @@ def check_template(folder: Path, files: Path, chat_template: str, *, scores: boo
     text.conversations([Conversation(TEST_CONVERSATION)], "last")
     text.prompts([TEST_CONVERSATION[:1], TEST_CONVERSATION[:3]])
     return ends
+
+
+def template_fault(file: Path) -> str | None:
+    """Why a template fails on a conversation, whatever the tokenizer; None where it does not."""
+    template = Template(file.read_text(encoding="utf-8", errors="replace"), {"bos_token": "", "eos_token": ""}, DATE)
+    try:
+        list(template.render([RenderRequest(TEST_CONVERSATION, opened=False)]))
+    except RenderError as error:
+        return str(error)
+    return None
 
 
 def _read_template(file: str) -> str:

@@ -213,6 +213,23 @@ def test_own_files_and_models_must_exist(text: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{% for message in messages %}{{ message.content }}", "endfor"),
+        ("{{ messages[0].content + 1 }}", "can only concatenate str"),
+        ("{{ raise_exception('one turn only') }}", "one turn only"),
+    ],
+)
+def test_a_chat_template_that_fails_is_found_before_anything_runs(template: str, words: str) -> None:
+    Path("custom").mkdir()
+    Path("custom/chat.jinja").write_text(template)
+    change(f"base: {{hub: {{m: {{{HUB}, chat_template: custom/chat.jinja}}}}}}")
+    found = mistakes()
+    assert "base.hub.m.chat_template = 'custom/chat.jinja': it fails on" in found
+    assert words in found
+
+
+@pytest.mark.parametrize(
     ("architecture", "text", "words"),
     [
         ("LlamaForSequenceClassification", "sft: {runs: {main: {start: base/m}}}", "a reward model scores text"),
