@@ -6,7 +6,8 @@ that looks like a special token stays text: it cannot forge a turn or an end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Annotated, Any, Literal
 
@@ -70,7 +71,10 @@ class ChatText:
         template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today)
         self._specials = sorted(special, key=len, reverse=True)
         self._template = ChatTemplate(template, self._specials, where)
-        self._ahead: dict[str, list[int]] = {}
+        self._encoded = threading.local()  # texts that this thread has encoded ahead
+        self._tokenizing = (
+            threading.Lock()
+        )  # a call sets options of the tokenizer
         self.stop: int = tokenizer.eos_token_id
         self.stops = Stops((self.stop, *(one for one in stop_tokens if one != self.stop)), self._text)
         PROCESS.start()  # in the background, while the model loads
@@ -249,16 +253,18 @@ class ChatText:
         return ids + self._encode_markup(text[at:])
 
     def _encode_markup(self, text: str) -> list[int]:
-        ids: list[int] = self._ahead.get(text) or self._tokenize(text)
+        ahead: Mapping[str, list[int]] = getattr(self._encoded, "ids", {})
+        ids: list[int] = ahead.get(text) or self._tokenize(text)
         return ids
 
     def _encode_ahead(self, texts: list[str]) -> None:
         """Encode many texts in one call: the tokenizer then uses several cores."""
-        self._ahead = dict(zip(texts, self._tokenize(texts), strict=True)) if texts else {}
+        self._encoded.ids = dict(zip(texts, self._tokenize(texts), strict=True)) if texts else {}
 
     def _tokenize(self, text: str | list[str], **how: bool) -> Any:
         try:
-            return self.tokenizer(text, add_special_tokens=False, return_attention_mask=False, **how)["input_ids"]
+            with self._tokenizing:
+                return self.tokenizer(text, add_special_tokens=False, return_attention_mask=False, **how)["input_ids"]
         except BaseException as error:  # a panic of tokenizers is no Exception, and its class cannot be imported
             if type(error).__name__ != "PanicException":
                 raise

@@ -12,7 +12,9 @@ import json
 import os
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from importlib.metadata import version
 from itertools import chain
@@ -34,6 +36,7 @@ Encode = Callable[[list[dict[str, Any]]], Sequence[TokenRow]]
 
 CHUNK: Final = 4096
 """Table rows that are tokenized at a time: only so many are lists of numbers at once."""
+THREADS: Final = 2
 PARALLEL: Final = "TOKENIZERS_PARALLELISM"
 CACHE_BYTES: Final = 10_000_000_000
 """The size of the cache; the least recently used files beyond it are removed."""
@@ -119,12 +122,24 @@ def _write(file: Path, frame: pl.DataFrame, encode: Encode) -> Path:
     handle, partial = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as stream, pa.ipc.new_file(stream, _SCHEMA) as writer, _several_cores():
-            for part in frame.iter_slices(CHUNK):
-                writer.write_batch(_batch(encode(part.to_dicts())))
+            for rows in _encoded(frame, encode):
+                writer.write_batch(_batch(rows))
         os.replace(partial, file)
     finally:
         Path(partial).unlink(missing_ok=True)
     return file
+
+
+def _encoded(frame: pl.DataFrame, encode: Encode) -> Iterator[Sequence[TokenRow]]:
+    """The rows of each chunk in their order; while one thread waits for the chat template, another tokenizes."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        waiting: deque[Future[Sequence[TokenRow]]] = deque()
+        for part in frame.iter_slices(CHUNK):
+            waiting.append(pool.submit(lambda chunk: encode(chunk.to_dicts()), part))
+            if len(waiting) > THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 @contextlib.contextmanager
