@@ -21,6 +21,7 @@ from posttrain.models.tokenizer import TemplateParams, template_fault
 from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.params import EXPLAINED, GROUPS, PARAMS_FILE, did_you_mean, load, read
 from posttrain.rewards.catalog import REWARDS
+from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Term
 from posttrain.run_graph import RunOutputs, notes
 from posttrain.sampling.annotator import SamplesRun
 from posttrain.seeds import SEED, SEED_MEANING
@@ -226,6 +227,7 @@ def _described() -> Iterator[tuple[str, type[BaseModel]]]:
         for model, named in models.items():
             yield f"{group}.NAME with algorithm {', '.join(named)}", model
     yield "evaluate.settings", EvaluateParams
+    yield f"{REWARD_OPTIONS}: every reward may have these", Term
     for name, reward in REWARDS.items():
         if reward.options.model_fields:
             yield f"{REWARD_OPTIONS} {name}", reward.options
@@ -234,6 +236,8 @@ def _described() -> Iterator[tuple[str, type[BaseModel]]]:
 def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
     choices = dict(choices_of(model))
     for name, field in model.model_fields.items():
+        if model is Term and name not in TERM_KEYS | WORKER_KEYS:
+            continue
         if name in choices:
             yield from _choice_lines(f"{prefix}{name}", choices[name], field.description or "")
             continue
