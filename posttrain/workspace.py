@@ -52,6 +52,11 @@ def plot_path(name: str) -> Path:
     return Path("plots") / f"{name.replace('@', '/')}.csv"
 
 
+def rollouts_path(name: str) -> Path:
+    """The folder of the rollouts that a run was trained on."""
+    return Path("rollouts") / name.replace("@", "/")
+
+
 def checkpoint_path(name: str) -> Path:
     """The folder of a stage's checkpoints, in the main workspace even when DVC runs the stage in a copy of it."""
     return Path(os.environ.get("DVC_ROOT") or ".") / "checkpoints" / name.replace("@", "/")

@@ -25,7 +25,7 @@ from posttrain.workspace import table_path
 
 
 def main(run: str) -> None:
-    """Writes models/distill/RUN, metrics/distill/RUN.json and plots/distill/RUN.csv."""
+    """Writes models/distill/RUN, rollouts/distill/RUN, metrics/distill/RUN.json and plots/distill/RUN.csv."""
     name, section = f"distill@{run}", f"distill.runs.{run}"
     params: DistillRun = load_run(section, DISTILL)
     start = needed_model(params.start, f"{section}.start")

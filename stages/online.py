@@ -16,7 +16,7 @@ from posttrain.workspace import table_path
 
 
 def main(run: str) -> None:
-    """Writes models/online/RUN, metrics/online/RUN.json and plots/online/RUN.csv."""
+    """Writes models/online/RUN, rollouts/online/RUN, metrics/online/RUN.json and plots/online/RUN.csv."""
     name, section = f"online@{run}", f"online.runs.{run}"
     params: OnlineParams = load_run(section, ONLINE)
     start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -25,6 +26,7 @@ from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, Sa
 from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, DistillRunKnobs, LikelihoodObjective
 from posttrain.models.store import save_model
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
+from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
 from posttrain.online.sources import FilteredSource, MixedSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
@@ -47,7 +49,7 @@ from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm
 from posttrain.train.step import Update
 from posttrain.train.tokenize_tables import demonstrations, windows
-from posttrain.workspace import metrics_path, model_path, rounded, write_json
+from posttrain.workspace import metrics_path, model_path, rollouts_path, rounded, write_json
 
 
 class OnlineParams(TrainingParams):
@@ -76,6 +78,13 @@ class OnlineParams(TrainingParams):
         16, ge=0, description="prompts whose right and wrong answers must score so before the first step; 0: none"
     )
 
+    rollouts: Stored = Field(
+        "full",
+        description="the text and tokens of samples that rollouts/ keeps: of all, of one prompt in 20, of none; it has "
+        "the figures of all. `replay` and offline runs need full",
+    )
+    rollouts_gb: float = Field(1.0, gt=0, description="most gigabytes of rollouts/; beyond it only figures are kept")
+
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> OnlineParams:
         need_reward_model(self.reward, self.reward_model)
@@ -92,6 +101,22 @@ class OnlineParams(TrainingParams):
     def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:  # noqa: ARG002
         """The batches: samples, with data of a table where the algorithm uses it."""
         return samples
+
+    def rollout_log(self, name: str, text: ChatText, longest_prompt: int) -> RolloutLog:
+        """Stores the run's samples."""
+        rollout, plan = self.rollout, self.sampling_plan()
+        settings = rollout.sampling.model_dump(mode="json", exclude={"rows"})
+        settings |= {"mixture": plan.mixture} if plan.mixture else {}
+        sampling = Sampling(
+            run=name.replace("@", "/"),
+            seed=self.seed,
+            settings=json.dumps(settings, sort_keys=True),
+            vocabulary=text.vocabulary,
+            group_size=rollout.group_size,
+            most=rollout.rounds * rollout.prompts * rollout.group_size * (1 + plan.resample),
+            longest=longest_prompt + rollout.sampling.max_tokens,
+        )
+        return RolloutLog(sampling, self.rollouts, self.rollouts_gb * 1e9)
 
     def tables(self) -> list[Path]:
         """Tables that the run reads in addition to its prompts."""
@@ -317,6 +342,7 @@ def train_on_samples(
     reward_model, monitor = model_of(params.reward_model, f"{section}.reward_model"), params.monitor(section)
     reward = RewardSum(params.reward, Context(models.runtime, section, reward_model, text, rollout.sampling.max_tokens))
     check_canaries(reward, prompts[: params.canaries], section)
+    log_rollouts = params.rollout_log(name, text, max(lengths))
     samples = RolloutSource(
         prompts,
         LocalSampler(models.policy, text.stops, models.runtime),
@@ -329,6 +355,7 @@ def train_on_samples(
         plan=params.sampling_plan(),
         monitor=monitor,
         failures=FailureLimit(reward, params.max_failed, section),
+        log=log_rollouts,
     )
     source = params.source(samples, text)
     inputs = [*inputs, *params.tables(), *([reward_model] if reward_model else [])]
@@ -338,6 +365,7 @@ def train_on_samples(
     )
     monitor.close()
 
+    log_rollouts.finish(rollouts_path(name), log.rows)
     save_model(models.policy, model_path(name), inputs[0], params.save_dtype)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from posttrain.formulas.ragged import Ragged
 from posttrain.rollout import TokenRow
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch, make_batch
@@ -32,6 +34,14 @@ class BatchSource(Protocol):
     def metrics(self) -> dict[str, float]:
         """Metrics of the last batch."""
         return {}
+
+    def open(self, folder: Path) -> None:  # noqa: ARG002
+        """Called once before the first batch: a folder next to the checkpoints, for what the source stores."""
+        return
+
+    def trained(self, step: int, prepared: Ragged) -> None:  # noqa: ARG002
+        """Called after each optimizer step with its prepared rows."""
+        return
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint needs to resume; nothing where the step alone decides the batch."""
@@ -57,6 +67,14 @@ class WrappedSource(BatchSource):
     def batch(self, step: int) -> Batch:
         """The rows of the inner source."""
         return self._inner.batch(step)
+
+    def open(self, folder: Path) -> None:
+        """Open the inner source."""
+        self._inner.open(folder)
+
+    def trained(self, step: int, prepared: Ragged) -> None:
+        """Tell the inner source."""
+        self._inner.trained(step, prepared)
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the inner source."""

@@ -99,6 +99,11 @@ class Checkpoints:
             what = f"{len(others)} unfinished runs with other parameters or inputs keep {size} of checkpoints"
             print(f"{stage}: {what}; `python -m posttrain checkpoints` lists them")
 
+    @property
+    def folder(self) -> Path:
+        """The folder of this run's checkpoints."""
+        return self._folder
+
     @phase("write")
     def save(self, saved: CheckpointData) -> None:
         """Write one checkpoint, if the inputs are unchanged; it appears under its name only when it is complete."""

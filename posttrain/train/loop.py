@@ -91,6 +91,7 @@ def run_training(run: TrainingRun) -> MetricsLog:
     checkpoints, plot = Checkpoints(run.name, settings, run.inputs), plot_path(run.name)
     check_memory(run.models, run.step_tokens, run.params.limits.memory, run.name)
     checkpoints.check_space(checkpoint_bytes(run.models))
+    run.source.open(checkpoints.folder)
     randomness.seed(run.params.seed)
     note(seed=run.params.seed)
     with explained_out_of_memory(run.models, run.step_tokens, run.name):
@@ -114,6 +115,7 @@ def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path) -> Metrics
             closure = StepClosure(objective, models, batch.with_prepared(prepared.step))
             metrics = run.update.step(closure, step / source.steps)
             state = prepared.state
+        source.trained(step, prepared.step)
         log.add({"step": step, **metrics, **prepared.metrics, **source.metrics()})
         healthy = check_limits(run.params.limits, log.rows, run.name)
         progress.advance(1, log.last(run.progress_metrics))

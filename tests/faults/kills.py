@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 from tests.faults.processes import Ended, Kill, Server
 
 PARAMS = Path(__file__).parent / "faults.yaml"
-PRODUCTS = ("data", "models", "metrics", "plots", "results", "report", "records")
+PRODUCTS = ("data", "models", "metrics", "plots", "results", "report", "records", "rollouts")
 RUNS = {
     "preference": ("dpo", "sdpo", "kto", "bco"),
     "online": (
