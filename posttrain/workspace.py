@@ -118,6 +118,16 @@ def atomic_path(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+def remove_oldest(new: Path, most: int) -> None:
+    """Remove the least recently used files of a cache beyond `most` bytes, and their digests; `new` stays."""
+    files = sorted(new.parent.glob(f"*{new.suffix}"), key=lambda one: one.stat().st_mtime, reverse=True)
+    for file in files:
+        most -= file.stat().st_size
+        if most < 0 and file != new:
+            file.unlink(missing_ok=True)
+            file.with_suffix(".md5").unlink(missing_ok=True)
+
+
 def fsync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)

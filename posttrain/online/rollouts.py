@@ -14,6 +14,7 @@ from posttrain.errors import RewardError
 from posttrain.formulas.ragged import Ragged, row_keys
 from posttrain.online.reward_monitor import RewardMonitor, has_zero_variance
 from posttrain.online.rollout_log import RolloutLog
+from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.params import Params
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.length import completion_ids, soft_overlong
@@ -83,12 +84,14 @@ class RolloutSource(BatchSource):
         monitor: RewardMonitor | None = None,
         failures: FailureLimit | None = None,
         log: RolloutLog | None = None,
+        stored: StoredRollouts | None = None,
     ) -> None:
+        """`log`: where rollouts are stored; `stored`: the scored rollouts to take in place of sampling."""
         self._prompts, self._sampler, self._reward, self._models = prompts, sampler, reward, models
         self._needs, self._params, self._text, self._seed, self._plan = needs, params, text, seed, plan
         self._monitor = monitor or RewardMonitor("rollouts", {}, compares=False)
         self._failures = failures or FailureLimit(reward, 0.0, "rollouts")
-        self._log = log
+        self._log, self._stored = log, stored
         self._cursor = 0
         self._rounds: dict[int, Batch] = {}
         self._metrics: dict[str, float] = {}
@@ -232,8 +235,10 @@ class RolloutSource(BatchSource):
             self._cursor += 1
         return chosen
 
-    def _scored(self, prompts: list[Prompt], name: str) -> list[Rollout]:
-        """The scored rollouts of each prompt."""
+    def _scored(self, prompts: list[Prompt], name: str, first: int) -> list[Rollout]:
+        """The scored rollouts of each prompt; `first`: the number of draws before them."""
+        if self._stored is not None:
+            return self._stored.drawn(first, prompts)
         return self._reward.score(self._group_rollouts(prompts, name))
 
     def _sample_groups(
@@ -244,7 +249,7 @@ class RolloutSource(BatchSource):
         `attempt`: the number of the round, of the try, and of the optimizer steps before.
         """
         name, first = f"{attempt[0]}:{attempt[1]}", self._cursor - len(prompts)
-        sampled = self._scored(prompts, name)
+        sampled = self._scored(prompts, name, first)
         places = self._failures.check(sampled)
         rollouts = [sampled[place] for place in places]
         self._monitor.completions(rollouts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -24,32 +23,24 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, DistillRunKnobs, LikelihoodObjective
-from posttrain.models.store import save_model
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
 from posttrain.online.sources import FilteredSource, MixedSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params import Params
-from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
-from posttrain.rewards.failures import MAX_FAILED, FailureLimit
-from posttrain.rewards.reward import Context
-from posttrain.rewards.score import RewardSum
-from posttrain.rollout import Prompt
-from posttrain.sampling.local import LocalSampler
-from posttrain.sampling.sampler import check_capacity
-from posttrain.slots import NONE, model_of, model_slot, table_of, table_slot
+from posttrain.rewards.failures import MAX_FAILED
+from posttrain.slots import NONE, model_slot, table_of, table_slot
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource, EpochSource
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
+from posttrain.train.loop import TrainingParams, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm
 from posttrain.train.step import Update
 from posttrain.train.tokenize_tables import demonstrations, windows
-from posttrain.workspace import metrics_path, model_path, rollouts_path, rounded, write_json
 
 
 class OnlineParams(TrainingParams):
@@ -318,57 +309,6 @@ class DistillRun(OnlineParams, RowLimit, DistillRunKnobs):
     def longest_row(self, longest_prompt: int) -> int:
         """An own sample or a demonstration."""
         return max(super().longest_row(longest_prompt), self.max_tokens)
-
-
-def train_on_samples(
-    name: str,
-    params: OnlineParams,
-    objective: Objective,
-    models: ModelSet,
-    text: ChatText,
-    prompts: Sequence[Prompt],
-    inputs: list[Path],
-) -> None:
-    """Sample and train; writes the model and its metrics. `inputs`: the start model's folder first."""
-    section = name.replace("@", ".runs.")
-    rollout, lengths = params.rollout, [len(one.ids) for one in prompts]
-    check_capacity(
-        text.context,
-        [one.ids for one in prompts],
-        rollout.prompts * rollout.group_size,
-        rollout.sampling,
-        f"{section}.rollout",
-    )
-    reward_model, monitor = model_of(params.reward_model, f"{section}.reward_model"), params.monitor(section)
-    reward = RewardSum(params.reward, Context(models.runtime, section, reward_model, text, rollout.sampling.max_tokens))
-    check_canaries(reward, prompts[: params.canaries], section)
-    log_rollouts = params.rollout_log(name, text, max(lengths))
-    samples = RolloutSource(
-        prompts,
-        LocalSampler(models.policy, text.stops, models.runtime),
-        reward,
-        models,
-        objective.needs,
-        rollout,
-        text=text,
-        seed=params.seed,
-        plan=params.sampling_plan(),
-        monitor=monitor,
-        failures=FailureLimit(reward, params.max_failed, section),
-        log=log_rollouts,
-    )
-    source = params.source(samples, text)
-    inputs = [*inputs, *params.tables(), *([reward_model] if reward_model else [])]
-    update, step_tokens = params.update_rule(models, source.steps), params.step_tokens(max(lengths))
-    log = run_training(
-        TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, params.progress)
-    )
-    monitor.close()
-
-    log_rollouts.finish(rollouts_path(name), log.rows)
-    save_model(models.policy, model_path(name), inputs[0], params.save_dtype)
-    shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if key in log.rows[-1]}
-    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
 
 
 def _sampled(model: type[Any]) -> type[OnlineParams]:

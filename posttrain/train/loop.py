@@ -100,13 +100,14 @@ def run_training(run: TrainingRun) -> MetricsLog:
     return log
 
 
-def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path) -> MetricsLog:
-    """The training loop: every step that no checkpoint has; returns the metrics of all steps."""
+def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None = None) -> MetricsLog:
+    """The training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
     objective, models, source = run.objective, run.models, run.source
     first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
     log = MetricsLog(log_path, rows)
-    progress = Progress(run.name, source.steps, done=first)
-    for step in range(first, source.steps):
+    end = source.steps if end is None else end
+    progress = Progress(run.name, end, done=first)
+    for step in range(first, end):
         batch = models.add_scored_columns(source.batch(step), objective.needs)
         with phase("train"):
             prepared = objective.prepare(batch.columns, state)
