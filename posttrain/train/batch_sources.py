@@ -102,8 +102,7 @@ class EpochSource(BatchSource):
 
     def __init__(self, examples: Sequence[Example], batch_size: int, epochs: float, seed: int) -> None:
         self.examples, self.batch_size, self._seed = examples, batch_size, seed
-        self._per_epoch = -(-len(examples) // batch_size)
-        self._steps = max(round(self._per_epoch * epochs), 1)
+        self._steps = max(round(-(-len(examples) // batch_size) * epochs), 1)
 
     @property
     def steps(self) -> int:
@@ -112,12 +111,14 @@ class EpochSource(BatchSource):
 
     def batch(self, step: int) -> Batch:
         """The examples of one step."""
-        epoch, place = divmod(step, self._per_epoch)
-        order = torch.randperm(
-            len(self.examples), generator=torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
-        )
-        chosen = order[place * self.batch_size : (place + 1) * self.batch_size].tolist()
-        return collate([self.examples[i] for i in chosen])
+        return collate([self.examples[i] for i in epoch_places(len(self.examples), self.batch_size, step, self._seed)])
+
+
+def epoch_places(count: int, batch_size: int, step: int, seed: int) -> list[int]:
+    """The places of one step's examples: each of `count` once per epoch, in an order that the seed decides."""
+    epoch, place = divmod(step, -(-count // batch_size))
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+    return [int(one) for one in order[place * batch_size : (place + 1) * batch_size].tolist()]
 
 
 class StepSource(EpochSource):

@@ -29,6 +29,7 @@ RUNS = {
         *("replay", "ptx", "nash_md", "online_dpo", "rest"),
     ),
     "distill": ("gkd",),
+    "offline": ("logged",),
 }
 STAGES = (
     *("data_tasks two_step", "base_scratch tiny", "sft main", "data_samples compared", "reward main"),

@@ -20,6 +20,7 @@ from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import SamplingParams
 from posttrain.tables.columns import TRAINING_TEXT
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
@@ -31,6 +32,7 @@ from tests.library.models import function_reward, tiny_folder
 
 ROLLOUT: dict[str, Any] = {"rounds": 3, "prompts": 4, "group_size": 3, "minibatches": 2, "sampling": {"max_tokens": 8}}
 ROWS = 36
+SETTINGS = SamplingParams(max_tokens=8).model_dump_json()
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,7 @@ def run_of(
     asked = [[{"role": "user", "content": f"{i}+1"}] for i in range(5)]
     prompts = [Prompt(f"p{i}", one, text.prompt(one), "1", problem=f"secret {i}") for i, one in enumerate(asked)]
     objective = PolicyObjective(POLICY_ROWS["dr_grpo"].settings(), 8)
-    log = RolloutLog(Sampling("online/a", 0, "{}", text.vocabulary, 3, ROWS * (1 + resample), 200), stored, limit)
+    log = RolloutLog(Sampling("online/a", 0, SETTINGS, text.vocabulary, 3, ROWS * (1 + resample), 200), stored, limit)
     reward = function_reward(judge)
     source = RolloutSource(
         prompts, LocalSampler(models.policy, text.stops, runtime), reward, models, objective.needs,
