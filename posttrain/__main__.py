@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import ParamsError, PosttrainError
+from posttrain.replay_arguments import add_replay
 from posttrain.serve_arguments import add_serving
 
 PLAIN = {
@@ -35,6 +36,7 @@ CALLS = {
     "laws": ("posttrain.laws.own:check_module", "module"),
     "merge": ("posttrain.lock_entries:merge_entries",),
     "params": ("posttrain.sections:describe_params", "section"),
+    "replay": ("posttrain.replay.replay:replay", "run", "step"),
     "reward": ("posttrain.reward_test.show:reward_test", "name", "table", "options", "run", "rows"),
     "serve": ("posttrain.serve.server:serve", "model", "port", "threads"),
     "status": ("posttrain.status:status",),
@@ -83,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     _add_reference(commands)
     _add_project(commands)
     _add_preview(commands)
+    add_replay(commands, _add)
     _add_where(commands)
     _add_reward(commands)
     add_serving(commands, _add)

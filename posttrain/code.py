@@ -30,6 +30,7 @@ UNCOUNTED: Final = (
     "posttrain.installed",
     "posttrain.measure",
     "posttrain.progress",
+    "posttrain.replay_arguments",
     "posttrain.serve_arguments",
     "posttrain.train.hint",
 )
@@ -110,6 +111,11 @@ class Library:
         code = {"files": dict(sorted(files.items())), "packages": _versions(imported)}
         seed = _shared_seed(stage, settings)
         return code if seed is None else {**code, "settings": {SEED: str(seed)}}
+
+    def closure(self, module: str) -> dict[str, str]:
+        """Path -> digest of a module of the library and of all that it imports."""
+        found = self._closure([module], ())
+        return {_shown(self.modules[name]): outline.digest(()) for name, outline in sorted(found.items())}
 
     def check_own(self, stage: str, settings: Mapping[str, Any]) -> None:
         """Refuse imports by the user's modules that a run names, and by what they import, that `code` cannot give."""

@@ -24,7 +24,7 @@ CONFLICT = b"\n<<<<<<< "
 """The mark of a merge conflict, which a person has to resolve."""
 RWLOCKS = (Path(".dvc/tmp/rwlock"), Path(".dvc/tmp/exps/rwlock"))
 """Files in which running DVC processes list what they read and write: outputs, and the references of experiments."""
-OUTPUTS = ("data", "metrics", "models", "plots", "records", "report", "results")
+OUTPUTS = ("data", "metrics", "models", "plots", "records", "report", "results", "rollouts")
 CLOCK_S = 2.0
 """The largest difference between the kernel's and the file system's clock."""
 SITE_CACHE = Path(".dvc/tmp/site")

@@ -14,7 +14,7 @@ from posttrain.workspace import PARAMS_FILE
 
 GRAPH: Final = Path("dvc.yaml")
 GROUP: Final = re.compile(r"\$\{([\w.]+)\}")
-SLOT: Final = re.compile(r"(models|data)/\$\{([\w.]+)\}(\.parquet)?")
+SLOT: Final = re.compile(r"(models|data|rollouts)/\$\{([\w.]+)\}(\.parquet)?")
 """A dependency of a stage in dvc.yaml that a run names."""
 UNUSED: Final = "none"
 
@@ -24,7 +24,7 @@ def check_input_names(stage: str | None = None) -> None:
     settings = read_params()
     made = {
         folder: [one.output(name) for one in STAGES if one.makes == makes for name in group_of(settings, one.group)]
-        for folder, makes in (("models", "model"), ("data", "tables"))
+        for folder, makes in (("models", "model"), ("data", "tables"), ("rollouts", "model"))
     }
     for folder, where, named in _named(settings, stage):
         name, kind = named.rsplit("/", 1) if folder == "data" and "/" in named else (named, "")

@@ -9,7 +9,7 @@ from pathlib import Path
 from posttrain.lock_entries import read_entries, write_entries
 from posttrain.params import read
 from posttrain.stage_table import STAGES, Settings, Stage, group_of, model_runs
-from posttrain.workspace import checkpoint_path, metrics_path, model_path, plot_path, remove_unlocked
+from posttrain.workspace import checkpoint_path, metrics_path, model_path, plot_path, remove_unlocked, rollouts_path
 
 Leftovers = dict[str, list[str]]
 """Stage of a removed run -> its outputs and checkpoints that still exist and belong to no other run."""
@@ -77,4 +77,5 @@ def _outputs(stage: Stage, run: str) -> list[str]:
     if stage.makes == "results":
         return [record, f"results/{run}/rollouts.parquet", f"results/{run}/metrics.json"]
     model = stage.output(run)
-    return [record, str(model_path(model)), str(metrics_path(model)), str(plot_path(model))]
+    made = (model_path, metrics_path, plot_path, rollouts_path)
+    return [record, *(str(path(model)) for path in made)]

@@ -32,6 +32,7 @@ GROUPS = {
     "preference": ("runs",),
     "online": ("runs",),
     "distill": ("runs",),
+    "offline": ("runs",),
     "evaluate": ("settings", "policies"),
 }
 """The sections of params.yaml and the groups of each; a group maps the names of runs to their settings."""

@@ -48,6 +48,10 @@ class RunOutputs:
             name = getattr(params, slot)
             if name == NONE and extra["optional"]:
                 continue
+            if extra["slot"] == "rollouts" and name not in self.models:
+                fix = did_you_mean(name, [one for one in self.models if one.startswith(("online/", "distill/"))])
+                yield f"{where}.{slot} = '{name}': no run samples these rollouts. {fix or 'Add a run of online.runs'}"
+                continue
             yield from self.fault(f"{where}.{slot}", name, extra.get("kinds"), scores=slot == "reward_model")
 
     def fault(self, where: str, name: str, kinds: list[str] | None = None, *, scores: bool = False) -> Iterator[str]:

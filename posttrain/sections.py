@@ -18,7 +18,8 @@ from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.leftovers import Leftovers, leftovers
 from posttrain.lock_entries import in_conflict
 from posttrain.models.tokenizer import TemplateParams, template_fault
-from posttrain.online.runs import DISTILL, ONLINE
+from posttrain.online.offline import OFFLINE, OfflineRun, need_full
+from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
 from posttrain.params import EXPLAINED, GROUPS, PARAMS_FILE, did_you_mean, load, read
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Term
@@ -62,6 +63,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
     "preference.runs": PREFERENCE,
     "online.runs": ONLINE,
     "distill.runs": DISTILL,
+    "offline.runs": OFFLINE,
 }
 """Groups whose runs name an algorithm, which decides their type."""
 REWARD_OPTIONS = "options of the reward"
@@ -95,6 +97,10 @@ def check_params(root: Path = Path()) -> str:
         with _collected(errors):
             if isinstance(params, PreferenceRun):
                 needed_kind(params, where)
+            elif isinstance(params, OfflineRun) and isinstance(
+                kept := typed.get(params.data.replace("/", ".runs.")), OnlineParams
+            ):
+                need_full(kept.rollouts, f"{where}.data = '{params.data}'")
         named = tuple(one.partition(":")[0] for one in errors)
         errors += (one for one in made.unknown(where, params) if not one.startswith(named))
         errors += _missing_inputs(where, params, root)

@@ -13,6 +13,7 @@ SEED_MEANING: Final = "the seed of every run that trains or samples and has none
 LARGEST: Final = 2**32 - 1
 SEEDED: Final = (
     *("base.scratch", "data.samples", "sft.runs", "reward.runs", "preference.runs", "online.runs", "distill.runs"),
+    "offline.runs",
 )
 """Groups whose runs take it. Tasks, filters and evaluation do not: scores of other seeds are on the same prompts."""
 

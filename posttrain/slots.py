@@ -1,4 +1,4 @@
-"""Input slots: the parameters of a run that name a model or a table. In dvc.yaml each is a dependency of the run."""
+"""Input slots: parameters of a run that name a model, a table or rollouts, its dependencies in dvc.yaml."""
 
 from __future__ import annotations
 
@@ -31,6 +31,13 @@ def table_slot(*kinds: str, description: str, optional: bool = False) -> Any:
     )
     extra: Any = {"slot": "table", "kinds": list(kinds), "optional": optional}
     return Field(pattern=f"^({pattern})$", description=shown, json_schema_extra=extra)
+
+
+def rollouts_slot(description: str) -> Any:
+    """A slot for the rollouts of a run: online/NAME stands for rollouts/online/NAME."""
+    shown = f"{description}: e.g. online/grpo for rollouts/online/grpo"
+    extra: Any = {"slot": "rollouts", "optional": False}
+    return Field(pattern=f"^(online|distill)/{PART}$", description=shown, json_schema_extra=extra)
 
 
 def slots(params: type[BaseModel]) -> dict[str, dict[str, Any]]:

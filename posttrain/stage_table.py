@@ -40,6 +40,7 @@ STAGES: Final = (
     Stage("preference", "preference.runs", "model"),
     Stage("online", "online.runs", "model"),
     Stage("distill", "distill.runs", "model"),
+    Stage("offline", "offline.runs", "model"),
     Stage("evaluate", "evaluate.policies", "results"),
 )
 

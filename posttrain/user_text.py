@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.stage_table import Settings, group_of
-from posttrain.workspace import format_size
+from posttrain.workspace import format_size, rollouts_path
 
 _GIVEN = ("data.files", "data.hub")
 _DERIVED = ("data.samples", "data.filters")
@@ -25,6 +25,10 @@ def user_text(settings: Settings) -> list[Path]:
     found = [path for path in added if any(Path(f"{one}.dvc").is_file() for one in (path, *path.parents[:-1]))]
     found += [path for path in added if any(path.glob("*.dvc"))]
     found += [Path("data", run) for run in sorted(own)]
+    for group in ("online", "distill"):
+        for name, run in group_of(settings, f"{group}.runs").items():
+            if _run_of((run or {}).get("data")) in own and (run or {}).get("rollouts") != "none":
+                found.append(rollouts_path(f"{group}/{name}"))
     measured = group_of(settings, "evaluate.settings")
     if _run_of(measured.get("data")) in own and measured.get("completions") != "none":
         found += [Path("results", label, "rollouts.parquet") for label in group_of(settings, "evaluate.policies")]

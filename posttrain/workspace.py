@@ -52,6 +52,11 @@ def plot_path(name: str) -> Path:
     return Path("plots") / f"{name.replace('@', '/')}.csv"
 
 
+def rollouts_path(name: str) -> Path:
+    """The folder of the rollouts that a run was trained on."""
+    return Path("rollouts") / name.replace("@", "/")
+
+
 def checkpoint_path(name: str) -> Path:
     """The folder of a stage's checkpoints, in the main workspace even when DVC runs the stage in a copy of it."""
     return Path(os.environ.get("DVC_ROOT") or ".") / "checkpoints" / name.replace("@", "/")
@@ -111,6 +116,16 @@ def atomic_path(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def remove_oldest(new: Path, most: int) -> None:
+    """Remove the least recently used files of a cache beyond `most` bytes, and their digests; `new` stays."""
+    files = sorted(new.parent.glob(f"*{new.suffix}"), key=lambda one: one.stat().st_mtime, reverse=True)
+    for file in files:
+        most -= file.stat().st_size
+        if most < 0 and file != new:
+            file.unlink(missing_ok=True)
+            file.with_suffix(".md5").unlink(missing_ok=True)
 
 
 def fsync(path: Path) -> None:

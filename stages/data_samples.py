@@ -17,6 +17,7 @@ from posttrain.rewards.readable import check_readable, judged_prompts
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
 from posttrain.sampling.annotator import SamplesRun, sampled_tables
+from posttrain.sampling.cache import CachedSampler
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.slots import model_of, needed_model
@@ -45,7 +46,8 @@ def main(run: str) -> None:
     count = len(prompts) * params.samples
     check_capacity(text.context, [one.ids for one in prompts], count, params.sampling, where)
 
-    sampler = LocalSampler(model, text.stops, runtime, version=params.policy)
+    local = LocalSampler(model, text.stops, runtime, version=params.policy)
+    sampler = CachedSampler(local, model_folder, params.device.model_dump(), where)
     reward_model = model_of(params.reward_model, f"{where}.reward_model")
     reward = RewardSum(params.reward, Context(runtime, where, reward_model, text, params.sampling.max_tokens))
     progress = Progress(f"{where}: sampling", count, "completion")

@@ -10,7 +10,8 @@ from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.store import load_config, load_policy, load_tokenizer
 from posttrain.models.text import context_of, load_text
-from posttrain.online.runs import DISTILL, DistillRun, train_on_samples
+from posttrain.online.runs import DISTILL, DistillRun
+from posttrain.online.train import LoadedRun, train_on_samples
 from posttrain.params import PARAMS_FILE
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.slots import needed_model, table_of
@@ -25,7 +26,12 @@ from posttrain.workspace import table_path
 
 
 def main(run: str) -> None:
-    """Writes models/distill/RUN, metrics/distill/RUN.json and plots/distill/RUN.csv."""
+    """Writes models/distill/RUN, rollouts/distill/RUN, metrics/distill/RUN.json and plots/distill/RUN.csv."""
+    train_on_samples(load(run))
+
+
+def load(run: str) -> LoadedRun:
+    """The run with its models and prompts."""
     name, section = f"distill@{run}", f"distill.runs.{run}"
     params: DistillRun = load_run(section, DISTILL)
     start = needed_model(params.start, f"{section}.start")
@@ -52,8 +58,7 @@ def main(run: str) -> None:
             seen,
         ),
     )
-
-    train_on_samples(name, params, objective, models, text, prompts, [start, table, teacher])
+    return LoadedRun(name, params, objective, models, text, prompts, [start, table, teacher])
 
 
 def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section: str) -> None:

@@ -22,6 +22,7 @@ from posttrain.rewards.readable import judged_prompts
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
+from posttrain.sampling.cache import CachedSampler
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.slots import model_of, needed_model
@@ -46,7 +47,6 @@ def main(label: str) -> None:
 def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     runtime = Runtime(params.device)
     note(seed=params.seed)
-
     model_folder = needed_model(policy, f"evaluate.policies.{label}")
     reference = model_of(params.reference, "evaluate.settings.reference")
     text = load_text(model_folder, params.date)
@@ -54,8 +54,9 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     prompts = encode_prompts(text, _prompts(params))
     count = len(prompts) * params.samples
     check_capacity(text.context, [one.ids for one in prompts], count, params.sampling, "evaluate")
-
-    sampler = LocalSampler(model, text.stops, runtime, version=policy)
+    local = LocalSampler(model, text.stops, runtime, version=policy)
+    cached = CachedSampler(local, model_folder, params.device.model_dump(), f"evaluate {label}")
+    sampler = cached if params.completions == "full" else local
     progress = Progress(f"evaluate {label}", count + len(prompts), "completion")
     drawn = [
         generate_rollouts(
@@ -65,7 +66,6 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
         for samples, greedy in ((params.samples, False), (1, True))
     ]  # fmt: skip
     progress.close()
-
     reward_model = model_of(params.reward_model, "evaluate.settings.reward_model")
     context = Context(runtime, "evaluate.settings", reward_model, text, params.sampling.max_tokens)
     reward = RewardSum(params.reward, context)

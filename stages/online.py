@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from posttrain.models.device import Runtime
 from posttrain.models.text import load_text
-from posttrain.online.runs import ONLINE, OnlineParams, train_on_samples
+from posttrain.online.runs import ONLINE, OnlineParams
+from posttrain.online.train import LoadedRun, train_on_samples
 from posttrain.rewards.readable import judged_prompts
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.slots import needed_model
@@ -16,7 +17,12 @@ from posttrain.workspace import table_path
 
 
 def main(run: str) -> None:
-    """Writes models/online/RUN, metrics/online/RUN.json and plots/online/RUN.csv."""
+    """Writes models/online/RUN, rollouts/online/RUN, metrics/online/RUN.json and plots/online/RUN.csv."""
+    train_on_samples(load(run))
+
+
+def load(run: str) -> LoadedRun:
+    """The run with its models and prompts."""
     name, section = f"online@{run}", f"online.runs.{run}"
     params: OnlineParams = load_run(section, ONLINE)
     start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
@@ -33,7 +39,7 @@ def main(run: str) -> None:
         micro_tokens=params.micro_tokens,
         temperature=params.rollout.sampling.temperature,
     )
-    train_on_samples(name, params, objective, models, text, prompts, [start, table])
+    return LoadedRun(name, params, objective, models, text, prompts, [start, table])
 
 
 if __name__ == "__main__":

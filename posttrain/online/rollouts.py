@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from posttrain.errors import RewardError
-from posttrain.formulas.ragged import row_keys
+from posttrain.formulas.ragged import Ragged, row_keys
 from posttrain.online.reward_monitor import RewardMonitor, has_zero_variance
+from posttrain.online.rollout_log import RolloutLog
+from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.params import Params
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.length import completion_ids, soft_overlong
@@ -19,6 +22,7 @@ from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
+from posttrain.train.batch_sources import BatchSource
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch, concatenate, make_batch
 
@@ -62,7 +66,7 @@ class SamplingPlan:
     """The reference's weight in the mixture; 0: sample from the policy alone."""
 
 
-class RolloutSource:
+class RolloutSource(BatchSource):
     """A batch source that samples a new round with the current policy whenever the last one is used up."""
 
     def __init__(
@@ -79,11 +83,15 @@ class RolloutSource:
         plan: SamplingPlan = SamplingPlan(),
         monitor: RewardMonitor | None = None,
         failures: FailureLimit | None = None,
+        log: RolloutLog | None = None,
+        stored: StoredRollouts | None = None,
     ) -> None:
+        """`log`: where rollouts are stored; `stored`: the scored rollouts to take in place of sampling."""
         self._prompts, self._sampler, self._reward, self._models = prompts, sampler, reward, models
         self._needs, self._params, self._text, self._seed, self._plan = needs, params, text, seed, plan
         self._monitor = monitor or RewardMonitor("rollouts", {}, compares=False)
         self._failures = failures or FailureLimit(reward, 0.0, "rollouts")
+        self._log, self._stored = log, stored
         self._cursor = 0
         self._rounds: dict[int, Batch] = {}
         self._metrics: dict[str, float] = {}
@@ -101,13 +109,23 @@ class RolloutSource:
         """The groups of one minibatch, sampled when a round begins, and groups of earlier rounds."""
         number, place = divmod(step, self._per_round)
         if number not in self._rounds:
-            self._rounds[number] = self._sample_round(number)
+            self._rounds[number] = self._sample_round(number, step)
             oldest = number - (self._params.replay.rounds if self._params.replay.groups else 0)
             self._rounds = {n: batch for n, batch in self._rounds.items() if n >= oldest}
         epoch, part = divmod(place, self._params.minibatches)
         order = torch.randperm(self._groups(number), generator=self._generator(number, epoch))
         chosen = {number: order.tensor_split(self._params.minibatches)[part].tolist(), **self._replayed(number, step)}
         return concatenate([self._minibatch_part(*one, step) for one in chosen.items()])
+
+    def open(self, folder: Path) -> None:
+        """Store rollouts next to the run's checkpoints."""
+        if self._log is not None:
+            self._log.open(folder)
+
+    def trained(self, step: int, prepared: Ragged) -> None:
+        """Note which rollouts the step was trained on."""
+        if self._log is not None:
+            self._log.trained(step, prepared)
 
     def metrics(self) -> dict[str, float]:
         """The mean of each reward of the round, and how many groups dynamic sampling kept."""
@@ -118,6 +136,7 @@ class RolloutSource:
         rounds = {f"round{n}.{k}": v for n, batch in self._rounds.items() for k, v in batch.tensors().items()}
         metrics = {f"metrics.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._metrics.items()}
         old = {} if self._models.old is None else dict(self._models.old.named_parameters(prefix="old"))
+        stored = {} if self._log is None else {f"log.{name}": part for name, part in self._log.state_dict().items()}
         return {
             "cursor": torch.tensor(self._cursor),
             "reward_monitor": self._monitor.tensor(),
@@ -125,6 +144,7 @@ class RolloutSource:
             **rounds,
             **metrics,
             **old,
+            **stored,
         }
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -145,6 +165,8 @@ class RolloutSource:
             with torch.no_grad():
                 for name, parameter in self._models.old.named_parameters(prefix="old"):
                     parameter.copy_(tensors[name])
+        if self._log is not None:
+            self._log.load_state_dict({name[4:]: part for name, part in tensors.items() if name.startswith("log.")})
 
     def _generator(self, number: int, epoch: int) -> torch.Generator:
         return torch.Generator().manual_seed((self._seed * 1_000_003 + number) * 1009 + epoch)
@@ -173,7 +195,7 @@ class RolloutSource:
             chosen.setdefault(earlier[i][0], []).append(earlier[i][1])
         return chosen
 
-    def _sample_round(self, number: int) -> Batch:
+    def _sample_round(self, number: int, step: int) -> Batch:
         """Sample a round of groups; those of zero reward variance are replaced for as many tries as the plan allows."""
         self._sampler.sync(self._models.policy, f"round {number}")
         if self._models.old is not None:
@@ -183,13 +205,14 @@ class RolloutSource:
         parts: dict[str, list[float]] = {}
         tries, resample = 0, self._plan.resample
         while len(accepted) < self._params.prompts and tries <= resample:
-            groups = self._sample_groups(
-                self._next_prompts(self._params.prompts - len(accepted)), f"{number}:{tries}", parts
-            )
+            prompts = self._next_prompts(self._params.prompts - len(accepted))
+            groups = self._sample_groups(prompts, (number, tries, step), parts)
             for group in groups:
                 zero_variance = resample > 0 and has_zero_variance(group.columns.rows["outcome"])
                 (spare if zero_variance else accepted).append(group)
             tries += 1
+        if self._log is not None:
+            self._log.close_round(number)
         short = max(self._params.minibatches - len(accepted), 0)
         accepted += spare[:short]
         if len(accepted) < self._params.minibatches:
@@ -212,9 +235,21 @@ class RolloutSource:
             self._cursor += 1
         return chosen
 
-    def _sample_groups(self, prompts: list[Prompt], name: str, parts: dict[str, list[float]]) -> list[Batch]:
-        """A group of each prompt as a batch, without the rollouts that could not be scored."""
-        sampled = self._reward.score(self._group_rollouts(prompts, name))
+    def _scored(self, prompts: list[Prompt], name: str, first: int) -> list[Rollout]:
+        """The scored rollouts of each prompt; `first`: the number of draws before them."""
+        if self._stored is not None:
+            return self._stored.drawn(first, prompts)
+        return self._reward.score(self._group_rollouts(prompts, name))
+
+    def _sample_groups(
+        self, prompts: list[Prompt], attempt: tuple[int, int, int], parts: dict[str, list[float]]
+    ) -> list[Batch]:
+        """A group of each prompt as a batch, without the rollouts that could not be scored.
+
+        `attempt`: the number of the round, of the try, and of the optimizer steps before.
+        """
+        name, first = f"{attempt[0]}:{attempt[1]}", self._cursor - len(prompts)
+        sampled = self._scored(prompts, name, first)
         places = self._failures.check(sampled)
         rollouts = [sampled[place] for place in places]
         self._monitor.completions(rollouts)
@@ -227,10 +262,16 @@ class RolloutSource:
             penalties = [soft_overlong(len(completion_ids(one)), longest, fraction) for one in rollouts]
             rewards = [reward + penalty for reward, penalty in zip(rewards, penalties, strict=True)]
             reward_parts.append(penalties)
-        return [
-            self._batch([rollouts[i] for i in group], [rewards[i] for i in group], _at(reward_parts, group), name)
-            for group in self._whole_groups(places)
-        ]
+        if self._log is not None:
+            totals = dict(zip(places, rewards, strict=True))
+            self._log.add(*attempt, first, sampled, self._reward, totals)
+        batches = []
+        for group in self._whole_groups(places):
+            part = [rollouts[i] for i in group], [rewards[i] for i in group], _at(reward_parts, group)
+            number = torch.tensor([first * self._params.group_size + places[i] for i in group])
+            batch = self._batch(*part, name)
+            batches.append(batch.with_columns(batch.columns.with_rows(rollout=number)))
+        return batches
 
     def _whole_groups(self, places: Sequence[int]) -> Iterator[list[int]]:
         """The indices in `places` of each group of which enough is left to compare."""

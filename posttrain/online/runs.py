@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,31 +23,24 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, DistillRunKnobs, LikelihoodObjective
-from posttrain.models.store import save_model
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
+from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
 from posttrain.online.sources import FilteredSource, MixedSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params import Params
-from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
-from posttrain.rewards.failures import MAX_FAILED, FailureLimit
-from posttrain.rewards.reward import Context
-from posttrain.rewards.score import RewardSum
-from posttrain.rollout import Prompt
-from posttrain.sampling.local import LocalSampler
-from posttrain.sampling.sampler import check_capacity
-from posttrain.slots import NONE, model_of, model_slot, table_of, table_slot
+from posttrain.rewards.failures import MAX_FAILED
+from posttrain.slots import NONE, model_slot, table_of, table_slot
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource, EpochSource
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
+from posttrain.train.loop import TrainingParams, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm
 from posttrain.train.step import Update
 from posttrain.train.tokenize_tables import demonstrations, windows
-from posttrain.workspace import metrics_path, model_path, rounded, write_json
 
 
 class OnlineParams(TrainingParams):
@@ -76,6 +69,13 @@ class OnlineParams(TrainingParams):
         16, ge=0, description="prompts whose right and wrong answers must score so before the first step; 0: none"
     )
 
+    rollouts: Stored = Field(
+        "full",
+        description="the text and tokens of samples that rollouts/ keeps: of all, of one prompt in 20, of none; it has "
+        "the figures of all. `replay` and offline runs need full",
+    )
+    rollouts_gb: float = Field(1.0, gt=0, description="most gigabytes of rollouts/; beyond it only figures are kept")
+
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> OnlineParams:
         need_reward_model(self.reward, self.reward_model)
@@ -92,6 +92,22 @@ class OnlineParams(TrainingParams):
     def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:  # noqa: ARG002
         """The batches: samples, with data of a table where the algorithm uses it."""
         return samples
+
+    def rollout_log(self, name: str, text: ChatText, longest_prompt: int) -> RolloutLog:
+        """Stores the run's samples."""
+        rollout, plan = self.rollout, self.sampling_plan()
+        settings = rollout.sampling.model_dump(mode="json", exclude={"rows"})
+        settings |= {"mixture": plan.mixture} if plan.mixture else {}
+        sampling = Sampling(
+            run=name.replace("@", "/"),
+            seed=self.seed,
+            settings=json.dumps(settings, sort_keys=True),
+            vocabulary=text.vocabulary,
+            group_size=rollout.group_size,
+            most=rollout.rounds * rollout.prompts * rollout.group_size * (1 + plan.resample),
+            longest=longest_prompt + rollout.sampling.max_tokens,
+        )
+        return RolloutLog(sampling, self.rollouts, self.rollouts_gb * 1e9)
 
     def tables(self) -> list[Path]:
         """Tables that the run reads in addition to its prompts."""
@@ -293,54 +309,6 @@ class DistillRun(OnlineParams, RowLimit, DistillRunKnobs):
     def longest_row(self, longest_prompt: int) -> int:
         """An own sample or a demonstration."""
         return max(super().longest_row(longest_prompt), self.max_tokens)
-
-
-def train_on_samples(
-    name: str,
-    params: OnlineParams,
-    objective: Objective,
-    models: ModelSet,
-    text: ChatText,
-    prompts: Sequence[Prompt],
-    inputs: list[Path],
-) -> None:
-    """Sample and train; writes the model and its metrics. `inputs`: the start model's folder first."""
-    section = name.replace("@", ".runs.")
-    rollout, lengths = params.rollout, [len(one.ids) for one in prompts]
-    check_capacity(
-        text.context,
-        [one.ids for one in prompts],
-        rollout.prompts * rollout.group_size,
-        rollout.sampling,
-        f"{section}.rollout",
-    )
-    reward_model, monitor = model_of(params.reward_model, f"{section}.reward_model"), params.monitor(section)
-    reward = RewardSum(params.reward, Context(models.runtime, section, reward_model, text, rollout.sampling.max_tokens))
-    check_canaries(reward, prompts[: params.canaries], section)
-    samples = RolloutSource(
-        prompts,
-        LocalSampler(models.policy, text.stops, models.runtime),
-        reward,
-        models,
-        objective.needs,
-        rollout,
-        text=text,
-        seed=params.seed,
-        plan=params.sampling_plan(),
-        monitor=monitor,
-        failures=FailureLimit(reward, params.max_failed, section),
-    )
-    source = params.source(samples, text)
-    inputs = [*inputs, *params.tables(), *([reward_model] if reward_model else [])]
-    update, step_tokens = params.update_rule(models, source.steps), params.step_tokens(max(lengths))
-    log = run_training(
-        TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, params.progress)
-    )
-    monitor.close()
-
-    save_model(models.policy, model_path(name), inputs[0], params.save_dtype)
-    shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if key in log.rows[-1]}
-    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
 
 
 def _sampled(model: type[Any]) -> type[OnlineParams]:

@@ -166,6 +166,9 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
                 [_part(f"sample {one['sample']}", TokenRow(ids, one["completion_ids"], one["mask"]))]
                 for one, ids in zip(records, prompts, strict=True)
             )
+        case "training_rollouts":
+            rows = [TokenRow(one["prompt_ids"] or [], one["completion_ids"] or [], one["mask"]) for one in records]
+            return ([_part(f"sample {one['sample']}", row)] for one, row in zip(records, rows, strict=True))
 
 
 def _answered(text: ChatText, records: Sequence[Record], name: str) -> list[TokenRow]:

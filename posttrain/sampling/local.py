@@ -33,6 +33,13 @@ class LocalSampler:
         """The model's context."""
         return context_of(self._model.config)
 
+    @property
+    def computes_with(self) -> str:
+        """The device and the number format."""
+        device = self._runtime.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        return f"{name}, {'bf16' if self._runtime.bf16 else 'fp32'}"
+
     def sync(self, model: Any, version: str) -> None:
         """Sample from this model from now on."""
         self._model, self.version = model, version

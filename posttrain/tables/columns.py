@@ -14,7 +14,7 @@ import polars as pl
 
 from posttrain.errors import TableError
 
-Kind = Literal["corpus", "chat", "prompts", "pairs", "feedback", "rollouts"]
+Kind = Literal["corpus", "chat", "prompts", "pairs", "feedback", "rollouts", "training_rollouts"]
 Split = Literal["train", "heldout", "test"]
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -75,6 +75,32 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
         "status": pl.String(),
         "scores": pl.List(SCORE),
     },
+    "training_rollouts": {
+        "id": pl.String(),
+        "prompt_id": pl.String(),
+        "problem": pl.String(),
+        "task": pl.String(),
+        "round": pl.Int64(),
+        "attempt": pl.Int64(),
+        "draw": pl.Int64(),
+        "sample": pl.Int64(),
+        "step": pl.Int64(),
+        "version": pl.String(),
+        "seed": pl.Int64(),
+        "sampling": pl.String(),
+        "prompt_ids": pl.List(pl.Int64()),
+        "completion": pl.String(),
+        "completion_ids": pl.List(pl.Int64()),
+        "mask": pl.List(pl.Boolean()),
+        "logps": pl.List(pl.Float32()),
+        "length": pl.Int64(),
+        "logp": pl.Float64(),
+        "finish": pl.String(),
+        "reward": pl.Float64(),
+        "outcome": pl.Float64(),
+        "scores": pl.List(SCORE),
+        "advantage": pl.Float64(),
+    },
 }
 
 TOOL_USE: Final = ("fields", "tools")
@@ -85,6 +111,8 @@ ROLLOUT_TEXT: Final = ("prompt", "answer", "completion", "completion_ids", "mask
 """Columns of rollouts from which text can be read; all null in rows whose text was not kept."""
 ROLLOUT_FIGURES: Final = {"length": pl.Int64(), "logp": pl.Float64()}
 """What such tables have instead: the sampled tokens of each row, and the sum of their log-probs."""
+TRAINING_TEXT: Final = ("prompt_ids", "completion", "completion_ids", "mask", "logps")
+"""The same columns of training_rollouts, whose other columns every row has."""
 
 OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {
     "chat": {"score": pl.Float64(), **dict.fromkeys(TOOL_USE, pl.String())},
@@ -99,6 +127,7 @@ CONTENT: Final[dict[Kind, tuple[str, ...]]] = {
     "pairs": ("chosen", "prompt", "rejected"),
     "feedback": ("completion", "label", "prompt"),
     "rollouts": ("completion_ids", "greedy", "policy", "prompt_id", "sample"),
+    "training_rollouts": ("completion_ids", "draw", "prompt_id", "sample", "version"),
 }
 """The columns that a row's id is a hash of, in the order of canonical JSON."""
 
@@ -109,6 +138,7 @@ SPLITS: Final[dict[Kind, tuple[Split, ...]]] = {
     "pairs": ("train", "heldout"),
     "feedback": ("train", "heldout"),
     "rollouts": (),
+    "training_rollouts": (),
 }
 
 

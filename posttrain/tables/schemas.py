@@ -18,6 +18,7 @@ from posttrain.tables.columns import (
     SPLITS,
     TEXT_LIMIT,
     TOOL_USE,
+    TRAINING_TEXT,
     TURNS,
     Kind,
     row_ids,
@@ -27,13 +28,17 @@ from posttrain.tables.pandera_import import pa
 CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
 _LOGP_TOLERANCE: Final = 1e-4
 """A log-prob may exceed 0 by this much: log-softmax rounds in float32."""
+_NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
+    "chat": TOOL_USE,
+    "rollouts": (*ROLLOUT_TEXT, "reward"),
+    "training_rollouts": (*TRAINING_TEXT, "step", "reward", "outcome", "advantage"),
+}
 
 
 @cache
 def schema_of(kind: Kind) -> pa.DataFrameSchema:
     """The schema of a table: its columns in their order, optional ones last, with the rules of each."""
-    optional = OPTIONAL.get(kind, {})
-    nullable = (*ROLLOUT_TEXT, "reward") if kind == "rollouts" else TOOL_USE
+    optional, nullable = OPTIONAL.get(kind, {}), _NULLABLE.get(kind, ())
     columns = {
         name: pa.Column(dtype, checks=_rules(kind, name), required=name not in optional, nullable=name in nullable)
         for name, dtype in (COLUMNS[kind] | optional).items()
@@ -192,8 +197,29 @@ def _text_or_figures() -> pa.Check:
     return pa.Check(check, name=requirement, error=f"{requirement}; evaluate it again", n_failure_cases=1)
 
 
-def _completion_id_rules() -> list[pa.Check]:
-    ids = pl.col("completion_ids")
+def _text_or_none() -> pa.Check:
+    nulls = [pl.col(name).is_null() for name in TRAINING_TEXT]
+    requirement = f"must have all of {', '.join(TRAINING_TEXT)}, or none of them"
+    return _rule(requirement, "train again", ~pl.any_horizontal(nulls) | pl.all_horizontal(nulls))
+
+
+def _drawn_rules() -> list[pa.Check]:
+    sample, size = pl.col("sample"), pl.len().over("draw")
+    numbered = (sample.min().over("draw") == 0) & (sample.max().over("draw") == size - 1)
+    numbered &= (sample.n_unique().over("draw") == size) & (size == pl.len().over("draw").max())
+    same = pl.col("prompt_id").min().over("draw") == pl.col("prompt_id").max().over("draw")
+    return [
+        _rule("the samples of a draw must be numbered 0..n-1, n the same for all", "train again", numbered),
+        _rule("the samples of a draw must have one prompt", "train again", same),
+    ]
+
+
+def _finite_rule(name: str) -> pa.Check:
+    return _rule("must be finite, or missing", "train again", pl.col(name).is_finite())
+
+
+def _token_id_rules(name: str) -> list[pa.Check]:
+    ids = pl.col(name)
     valid = ids.list.eval((pl.element() >= 0).fill_null(value=False)).list.all()
     return [
         _rule("must have a token", "keep the stop token", ids.list.len() > 0),
@@ -232,7 +258,7 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("rollouts", "policy"): [_nonblank("policy")],
     ("rollouts", "sample"): _sample_rules(),
     ("rollouts", "prompt"): [_last_role("prompt", "user")],
-    ("rollouts", "completion_ids"): _completion_id_rules(),
+    ("rollouts", "completion_ids"): _token_id_rules("completion_ids"),
     ("rollouts", "mask"): _mask_rules(),
     ("rollouts", "logps"): _logp_rules(),
     ("rollouts", "reward"): [
@@ -244,4 +270,16 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ],
     ("rollouts", "length"): [_rule("must be at least 1", "evaluate it again", pl.col("length") > 0)],
     ("rollouts", "logp"): [_rule("must be finite", "evaluate it again", pl.col("logp").is_finite())],
+    ("training_rollouts", "prompt_id"): [_nonblank("prompt_id"), _text_or_none()],
+    ("training_rollouts", "draw"): _drawn_rules(),
+    ("training_rollouts", "version"): [_nonblank("version")],
+    ("training_rollouts", "prompt_ids"): _token_id_rules("prompt_ids"),
+    ("training_rollouts", "completion_ids"): _token_id_rules("completion_ids"),
+    ("training_rollouts", "mask"): _mask_rules(),
+    ("training_rollouts", "logps"): _logp_rules(),
+    ("training_rollouts", "length"): [_rule("must be at least 1", "train again", pl.col("length") > 0)],
+    ("training_rollouts", "finish"): [_one_of("finish", ("stop", "length"))],
+    ("training_rollouts", "reward"): [_finite_rule("reward")],
+    ("training_rollouts", "outcome"): [_finite_rule("outcome")],
+    ("training_rollouts", "advantage"): [_finite_rule("advantage")],
 }

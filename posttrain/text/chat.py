@@ -6,6 +6,8 @@ that looks like a special token stays text: it cannot forge a turn or an end.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -78,6 +80,12 @@ class ChatText:
         self.stop: int = tokenizer.eos_token_id
         self.stops = Stops((self.stop, *(one for one in stop_tokens if one != self.stop)), self._text)
         PROCESS.start()  # in the background, while the model loads
+
+    @property
+    def vocabulary(self) -> str:
+        """A digest of the tokens and their ids."""
+        ids = json.dumps(sorted(self.tokenizer.get_vocab().items()))
+        return hashlib.sha256(ids.encode()).hexdigest()
 
     def prompts(
         self, conversations: Sequence[Sequence[Message]], tools: Sequence[Tools] | None = None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from posttrain.formulas.ragged import Ragged
 from posttrain.rollout import TokenRow
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch, make_batch
@@ -32,6 +34,14 @@ class BatchSource(Protocol):
     def metrics(self) -> dict[str, float]:
         """Metrics of the last batch."""
         return {}
+
+    def open(self, folder: Path) -> None:  # noqa: ARG002
+        """Called once before the first batch: a folder next to the checkpoints, for what the source stores."""
+        return
+
+    def trained(self, step: int, prepared: Ragged) -> None:  # noqa: ARG002
+        """Called after each optimizer step with its prepared rows."""
+        return
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint needs to resume; nothing where the step alone decides the batch."""
@@ -57,6 +67,14 @@ class WrappedSource(BatchSource):
     def batch(self, step: int) -> Batch:
         """The rows of the inner source."""
         return self._inner.batch(step)
+
+    def open(self, folder: Path) -> None:
+        """Open the inner source."""
+        self._inner.open(folder)
+
+    def trained(self, step: int, prepared: Ragged) -> None:
+        """Tell the inner source."""
+        self._inner.trained(step, prepared)
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the inner source."""
@@ -84,8 +102,7 @@ class EpochSource(BatchSource):
 
     def __init__(self, examples: Sequence[Example], batch_size: int, epochs: float, seed: int) -> None:
         self.examples, self.batch_size, self._seed = examples, batch_size, seed
-        self._per_epoch = -(-len(examples) // batch_size)
-        self._steps = max(round(self._per_epoch * epochs), 1)
+        self._steps = max(round(-(-len(examples) // batch_size) * epochs), 1)
 
     @property
     def steps(self) -> int:
@@ -94,12 +111,14 @@ class EpochSource(BatchSource):
 
     def batch(self, step: int) -> Batch:
         """The examples of one step."""
-        epoch, place = divmod(step, self._per_epoch)
-        order = torch.randperm(
-            len(self.examples), generator=torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
-        )
-        chosen = order[place * self.batch_size : (place + 1) * self.batch_size].tolist()
-        return collate([self.examples[i] for i in chosen])
+        return collate([self.examples[i] for i in epoch_places(len(self.examples), self.batch_size, step, self._seed)])
+
+
+def epoch_places(count: int, batch_size: int, step: int, seed: int) -> list[int]:
+    """The places of one step's examples: each of `count` once per epoch, in an order that the seed decides."""
+    epoch, place = divmod(step, -(-count // batch_size))
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+    return [int(one) for one in order[place * batch_size : (place + 1) * batch_size].tolist()]
 
 
 class StepSource(EpochSource):

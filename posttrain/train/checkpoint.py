@@ -5,6 +5,7 @@ Each records the code, packages and CPU instructions that made it. Resuming with
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -48,6 +49,8 @@ RUN = "run.json"
 ASKED, ACCEPTED = "asked.json", "accepted.json"
 """What would have resumed a checkpoint of another maker, and what a person has let resume it."""
 
+DELETE = "Delete it"
+
 T = TypeVar("T")
 
 
@@ -78,6 +81,39 @@ def fingerprint(key: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
+    """A checkpoint of the run with this fingerprint; raises a CheckpointError if it is damaged or of another run."""
+    try:
+        sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
+        for name in (TENSORS, STATE):
+            if _digest(folder / name) != sums[name]:
+                raise CheckpointError(what=f"{name} does not match its checksum", where=str(folder), fix=DELETE)
+        plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        check_format(int(plain["format"]), CHECKPOINTS, str(folder), PipelineError)
+        edits = plain["edits"]
+        if not is_maker(plain["maker"]) or type(edits) is not list or {*map(type, edits)} - {str}:
+            raise CheckpointError(what="it does not say what made it", where=str(folder), fix=DELETE)
+        if (plain["mark"], _name(plain["step"])) != (mark, folder.name):
+            what = f"it is step {plain['step']} of another run ({plain['mark']})"
+            raise CheckpointError(what=what, where=str(folder), fix=DELETE)
+        tensors = load_file(str(folder / TENSORS))
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CheckpointError(what=f"cannot be read ({error})", where=str(folder), fix=DELETE) from error
+    return CheckpointData(int(plain.pop("step")), tensors, plain)
+
+
+def nearest_checkpoint(
+    stage: str, settings: Mapping[str, Any], inputs: Sequence[Path], step: int
+) -> CheckpointData | None:
+    """The newest good checkpoint up to a step; nothing is locked or written."""
+    mark = fingerprint(run_key(stage, settings, inputs))
+    folders = sorted((checkpoint_path(stage) / mark).glob("step-*"), reverse=True)
+    for folder in (one for one in folders if one.name <= _name(step)):
+        with contextlib.suppress(CheckpointError):
+            return read_checkpoint(folder, mark)
+    return None
+
+
 class Checkpoints:
     """The checkpoints of one run, in `checkpoints/STAGE/FINGERPRINT/step-N` under the main workspace.
 
@@ -98,6 +134,11 @@ class Checkpoints:
             size = format_size(sum(file.stat().st_size for one in others for file in one.rglob("*") if file.is_file()))
             what = f"{len(others)} unfinished runs with other parameters or inputs keep {size} of checkpoints"
             print(f"{stage}: {what}; `python -m posttrain checkpoints` lists them")
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this run's checkpoints."""
+        return self._folder
 
     @phase("write")
     def save(self, saved: CheckpointData) -> None:
@@ -137,7 +178,7 @@ class Checkpoints:
         """
         for folder in reversed(self._all()):
             try:
-                saved = self._read(folder)
+                saved = read_checkpoint(folder, self._mark)
                 edits = self._edits_since(saved, folder)
                 restored = restore(saved)
             except CheckpointError as error:
@@ -206,28 +247,6 @@ class Checkpoints:
             fix = f"Resume it anyway with `{command} resume {stage}`, or start from step 0 with `{command} restart"
             raise PipelineError(what=what, where=str(self._folder), fix=f"{fix} {stage}`")
         return [*edits, f"step {saved.step}: {', '.join(changed)}"]
-
-    def _read(self, folder: Path) -> CheckpointData:
-        try:
-            sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
-            for name in (TENSORS, STATE):
-                if _digest(folder / name) != sums[name]:
-                    raise CheckpointError(what=f"{name} does not match its checksum", where=str(folder), fix=DELETE)
-            plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
-            check_format(int(plain["format"]), CHECKPOINTS, str(folder), PipelineError)
-            edits = plain["edits"]
-            if not is_maker(plain["maker"]) or type(edits) is not list or {*map(type, edits)} - {str}:
-                raise CheckpointError(what="it does not say what made it", where=str(folder), fix=DELETE)
-            if (plain["mark"], _name(plain["step"])) != (self._mark, folder.name):
-                what = f"it is step {plain['step']} of another run ({plain['mark']})"
-                raise CheckpointError(what=what, where=str(folder), fix=DELETE)
-            tensors = load_file(str(folder / TENSORS))
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise CheckpointError(what=f"cannot be read ({error})", where=str(folder), fix=DELETE) from error
-        return CheckpointData(int(plain.pop("step")), tensors, plain)
-
-
-DELETE = "Delete it"
 
 
 def _name(step: int) -> str:

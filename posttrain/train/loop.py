@@ -91,6 +91,7 @@ def run_training(run: TrainingRun) -> MetricsLog:
     checkpoints, plot = Checkpoints(run.name, settings, run.inputs), plot_path(run.name)
     check_memory(run.models, run.step_tokens, run.params.limits.memory, run.name)
     checkpoints.check_space(checkpoint_bytes(run.models))
+    run.source.open(checkpoints.folder)
     randomness.seed(run.params.seed)
     note(seed=run.params.seed)
     with explained_out_of_memory(run.models, run.step_tokens, run.name):
@@ -99,13 +100,14 @@ def run_training(run: TrainingRun) -> MetricsLog:
     return log
 
 
-def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path) -> MetricsLog:
-    """The training loop: every step that no checkpoint has; returns the metrics of all steps."""
+def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None = None) -> MetricsLog:
+    """The training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
     objective, models, source = run.objective, run.models, run.source
     first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
     log = MetricsLog(log_path, rows)
-    progress = Progress(run.name, source.steps, done=first)
-    for step in range(first, source.steps):
+    end = source.steps if end is None else end
+    progress = Progress(run.name, end, done=first)
+    for step in range(first, end):
         batch = models.add_scored_columns(source.batch(step), objective.needs)
         with phase("train"):
             prepared = objective.prepare(batch.columns, state)
@@ -114,6 +116,7 @@ def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path) -> Metrics
             closure = StepClosure(objective, models, batch.with_prepared(prepared.step))
             metrics = run.update.step(closure, step / source.steps)
             state = prepared.state
+        source.trained(step, prepared.step)
         log.add({"step": step, **metrics, **prepared.metrics, **source.metrics()})
         healthy = check_limits(run.params.limits, log.rows, run.name)
         progress.advance(1, log.last(run.progress_metrics))

@@ -28,7 +28,7 @@ import pyarrow as pa
 from posttrain.digests import file_digest
 from posttrain.rollout import TokenRow
 from posttrain.text.chat import ChatText
-from posttrain.workspace import write_text
+from posttrain.workspace import remove_oldest, write_text
 
 Array = np.ndarray[Any, Any]
 Encode = Callable[[list[dict[str, Any]]], Sequence[TokenRow]]
@@ -103,7 +103,7 @@ def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -
         return cached
     _write(file, frame, encode)
     write_text(file.with_suffix(".md5"), file_digest(file))
-    _remove_oldest(file)
+    remove_oldest(file, CACHE_BYTES)  # processes that mapped one can still read it
     return MappedRows(file)
 
 
@@ -211,14 +211,3 @@ def _code_digest() -> list[str]:
 
 def _files(folder: Path) -> Iterator[Path]:
     return (file for file in folder.rglob("*") if file.is_file())
-
-
-def _remove_oldest(new: Path) -> None:
-    """Remove the least recently used files beyond the cache's size; processes that mapped one can still read it."""
-    files = sorted(new.parent.glob("*.arrow"), key=lambda one: one.stat().st_mtime, reverse=True)
-    left = CACHE_BYTES
-    for file in files:
-        left -= file.stat().st_size
-        if left < 0 and file != new:
-            file.unlink(missing_ok=True)
-            file.with_suffix(".md5").unlink(missing_ok=True)

@@ -19,7 +19,8 @@ from posttrain.where.search import in_file, table_rows, workspace_files
 from posttrain.workspace import checkpoint_path, model_path
 
 LISTED = 5
-TOKENS = Path(".dvc/tmp/tokens")
+TOKENS = (Path(".dvc/tmp/tokens"), Path(".dvc/tmp/completions"))
+"""Folders of token ids: of whole tables, and of what models answered to their prompts."""
 _NOTHING = "no copy found"
 
 
@@ -39,7 +40,7 @@ class RowCopies:
     """Models that were trained on it, or from a model that was."""
     checkpoints: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
-    """The folder of token ids of whole tables, where a table holds the row."""
+    """The folders of token ids, where a table holds the row."""
     cache: dict[str, str] = field(default_factory=dict)
     """Object of DVC's cache -> the path that dvc.lock gives it, empty for an older version."""
     cached_runs: list[str] = field(default_factory=list)
@@ -84,8 +85,8 @@ def find_copies(row: str) -> RowCopies:
     made = [one for name in copies.runs if (one := _model(name))]
     copies.models = [str(model_path(one)) for one in made if model_path(one).exists()]
     copies.checkpoints = [str(checkpoint_path(one)) for one in made if any(checkpoint_path(one).glob("*"))]
-    if any(one.startswith("data/") for one in (*copies.files, *copies.cache.values())) and any(TOKENS.glob("*")):
-        copies.tokens = [str(TOKENS)]
+    if any(one.startswith("data/") for one in (*copies.files, *copies.cache.values())):
+        copies.tokens = [str(folder) for folder in TOKENS if any(folder.glob("*"))]
     return copies
 
 
@@ -133,7 +134,7 @@ def _copies(copies: RowCopies) -> Iterator[str]:
         tracked = ", in git" if file in copies.tracked else ""
         yield f"file: {file} {unit} {', '.join(_few(list(map(str, places))))}{tracked}"
     for file in copies.tokens:
-        yield f"token ids: {file} has those of whole tables"
+        yield f"token ids: {file} has those of whole tables or of answers to them"
     for file in copies.checkpoints:
         yield f"checkpoints: {file}"
     for file, path in copies.cache.items():

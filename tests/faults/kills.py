@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 from tests.faults.processes import Ended, Kill, Server
 
 PARAMS = Path(__file__).parent / "faults.yaml"
-PRODUCTS = ("data", "models", "metrics", "plots", "results", "report", "records")
+PRODUCTS = ("data", "models", "metrics", "plots", "results", "report", "records", "rollouts")
 RUNS = {
     "preference": ("dpo", "sdpo", "kto", "bco"),
     "online": (
@@ -29,6 +29,7 @@ RUNS = {
         *("replay", "ptx", "nash_md", "online_dpo", "rest"),
     ),
     "distill": ("gkd",),
+    "offline": ("logged",),
 }
 STAGES = (
     *("data_tasks two_step", "base_scratch tiny", "sft main", "data_samples compared", "reward main"),

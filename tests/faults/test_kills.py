@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tests.faults import dvc_kills
 from tests.faults.kills import STAGES, UNCHECKPOINTED, Tally, prepared, torture
 from tests.faults.processes import Server
 
-QUICK = ("sft main",)
+QUICK = ("sft main", "online grpo")
 
 
 def assert_survived(tally: Tally, kills: int) -> None:
@@ -23,6 +24,23 @@ def assert_survived(tally: Tally, kills: int) -> None:
 @pytest.mark.parametrize("stage", QUICK)
 def test_a_few_kills(stage_server: Server, smoke_workspace: Path, tmp_path: Path, stage: str) -> None:
     assert_survived(torture(stage_server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 3, seed=1), 3)
+
+
+@pytest.mark.parametrize("run", ["grpo", pytest.param("dapo", marks=pytest.mark.slow)])
+def test_every_prompt_is_in_the_rollouts_once(
+    stage_server: Server, smoke_workspace: Path, tmp_path: Path, run: str
+) -> None:
+    """A killed round is sampled again: its prompts must not be missing from the table, nor be there twice."""
+    workspace = prepared(smoke_workspace, tmp_path / "w", f"online {run}")
+    assert_survived(torture(stage_server, workspace, f"online {run}", 6, seed=6), 6)
+    rows = pl.read_parquet(workspace / f"rollouts/online/{run}/*.parquet")
+    draws = rows["draw"].max() + 1  # type: ignore[operator]
+    expected = [(draw, sample) for draw in range(draws) for sample in range(4)]
+    assert rows.select("draw", "sample").rows() == expected and draws >= 3 * 4
+    assert rows.group_by("draw").agg(pl.col("prompt_id").n_unique())["prompt_id"].max() == 1
+    assert rows["round"].unique().to_list() == [0, 1, 2]
+    if run == "grpo":  # every group is trained on: two steps of each round in the first of its two epochs
+        assert sorted(rows["step"].unique()) == [0, 1, 4, 5, 8, 9]
 
 
 @pytest.mark.slow

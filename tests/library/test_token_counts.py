@@ -57,7 +57,7 @@ def test_the_command_counts_every_row(workspace: Path) -> None:
 
 
 def test_every_kind_of_table(workspace: Path) -> None:
-    for kind in KINDS[:-1]:
+    for kind in (one for one in KINDS if "rollouts" not in one):
         write_tables({kind: table_of(kind)}, Path("data") / kind)
         assert token_counts(f"{kind}/{kind}", str(workspace / "models/base/start"), None).startswith(
             f"{kind}/{kind} with"

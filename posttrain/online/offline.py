@@ -1,0 +1,152 @@
+"""Offline reinforcement learning: policy objectives on the rollouts that an earlier run stored, without sampling.
+
+The rollouts' own log-probs are those of the policies that sampled them (mu). Before each optimizer step the trainer
+computes its own (pi_old), so the ratio of the surrogate is pi / pi_old, and the correction weighs by pi_old / mu.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+import torch
+from pydantic import Field, model_validator
+
+from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_knobs import PolicyKnobs, truncation_refusal
+from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.errors import DataError, ParamsError
+from posttrain.formulas.ragged import row_keys
+from posttrain.online.rollout_log import Stored
+from posttrain.online.stored_rollouts import StoredRollouts
+from posttrain.rollout import TokenRow
+from posttrain.slots import model_slot, rollouts_slot
+from posttrain.train.batch_sources import BatchSource, epoch_places
+from posttrain.train.loop import TrainingParams
+from posttrain.train.run_config import Algorithm
+from posttrain.train.step import Batch, make_batch
+
+CORRECTED: Final = "recomputed_logp"
+"""The column that an objective needs if it corrects for the policy that sampled."""
+UNKNOWN: Final = {
+    "reward_parts": "an advantage over each reward needs the weights of the rewards",
+    "opponent": "an advantage over opponents needs samples of a mixture",
+    "kl_old": "a KL to the sampling policy needs its weights",
+    "step_start_logp": "a penalty that follows the KL to the sampling policy needs its weights",
+    "pretrain": "ptx needs a corpus",
+}
+"""Columns that stored rollouts do not have, and why."""
+
+
+class OfflineRun(TrainingParams, PolicyKnobs):
+    """One run of `offline.runs`: a policy objective on stored rollouts."""
+
+    algorithm: str = Field(description="a policy row of docs/algorithms.md; it needs a correction")
+    start: str = model_slot("the model it starts from")
+    data: str = rollouts_slot("the run whose rollouts it learns from")
+    groups: int = Field(16, ge=1, description="groups of rollouts (draws of a prompt) in each optimizer step")
+    epochs: float = Field(1.0, gt=0, description="times through the rollouts")
+
+    @model_validator(mode="after")
+    def _learns_from_rollouts(self) -> OfflineRun:
+        needs = self.objective(1).needs
+        refused = [reason for column, reason in UNKNOWN.items() if column in needs]
+        if CORRECTED not in needs:
+            refused.append("the rollouts are of other policies than the one that is trained. Set correction, e.g. 2.0")
+        if self.update.type == "trpo":
+            refused.append("trpo bounds the KL to the sampling policy. Use update adamw")
+        if self.resample or self.overlong is not None:
+            refused.append("resample and overlong change how a run samples. Set resample: 0 and overlong: null")
+        if refused and not self.allow_unsupported:
+            raise ValueError("; ".join(refused))
+        return self
+
+    def objective(self, max_length: int) -> PolicyObjective:
+        """The objective; `max_length`: the longest completion, for the fixed-length aggregation."""
+        return PolicyObjective(self, max_length)
+
+
+OFFLINE: dict[str, Algorithm] = {name: Algorithm(row, OfflineRun) for name, row in POLICY_ROWS.items()}
+
+
+def need_full(rollouts: Stored, where: str) -> None:
+    """Refuse to learn from a run that does not store all of its rollouts."""
+    if rollouts != "full":
+        what = f"the run stores rollouts: {rollouts}, and tokens of all are needed"
+        raise ParamsError(what=what, where=where, fix="Set rollouts: full there")
+
+
+@dataclass(frozen=True)
+class LoggedRollouts:
+    """The scored rollouts of a run, group by group, and how they were sampled."""
+
+    table: pl.DataFrame
+    groups: Sequence[tuple[int, int]]
+    """The first row and the number of rows of each group."""
+    temperature: float
+    max_tokens: int
+
+    @property
+    def largest(self) -> int:
+        """The most tokens of a group, by its longest rollout."""
+        tokens = self.table.select(pl.col("prompt_ids").list.len() + pl.col("completion_ids").list.len())
+        return int(tokens.max().item()) * max(size for _, size in self.groups)
+
+    def rows(self, places: Sequence[int]) -> list[list[dict[str, Any]]]:
+        """The rows of some groups."""
+        return [self.table.slice(*self.groups[place]).to_dicts() for place in places]
+
+
+def logged_rollouts(stored: StoredRollouts, vocabulary: str, *, grouped: bool) -> LoggedRollouts:
+    """The rollouts that were scored; `grouped`: groups of which one rollout is left are left out too."""
+    if stored.summary["vocabulary"] != vocabulary:
+        what = "the rollouts were sampled with another tokenizer than that of the start model"
+        raise DataError(what=what, where=str(stored.folder), fix="Start from the run's model or from its start")
+    table = stored.table()
+    scored = table.filter(pl.col("reward").is_not_null())
+    if grouped:
+        scored = scored.filter(pl.len().over("draw") > 1)
+    if scored.is_empty():
+        what = f"none of {table.height:,} rollouts has a reward that can be compared"
+        raise DataError(what=what, where=str(stored.folder), fix="Use the rollouts of another run")
+    sampling = json.loads(scored["sampling"][0])
+    if refused := truncation_refusal(sampling["top_p"], sampling["top_k"]):
+        fix = "Sample the rollouts so"
+        raise DataError(what=f"the rollouts cannot be learned from: {refused}", where=str(stored.folder), fix=fix)
+    sizes = scored.group_by("draw", maintain_order=True).len()["len"]
+    left = f"; {table.height - scored.height:,} without a reward are left out" if scored.height < table.height else ""
+    print(f"{stored.folder}: {scored.height:,} rollouts in {len(sizes):,} groups{left}")
+    groups = list(zip((sizes.cum_sum() - sizes).to_list(), sizes.to_list(), strict=True))
+    return LoggedRollouts(scored, groups, sampling["temperature"], sampling["max_tokens"])
+
+
+class LoggedSource(BatchSource):
+    """Groups of stored rollouts, each once per epoch."""
+
+    def __init__(self, logged: LoggedRollouts, groups: int, epochs: float, seed: int) -> None:
+        self._logged, self._groups, self._seed = logged, groups, seed
+        self._steps = max(round(-(-len(logged.groups) // groups) * epochs), 1)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in the whole run."""
+        return self._steps
+
+    def batch(self, step: int) -> Batch:
+        """The groups of one step, with the sampling policies' log-probs."""
+        groups = self._logged.rows(epoch_places(len(self._logged.groups), self._groups, step, self._seed))
+        rows = [row for group in groups for row in group]
+        columns = {
+            "reward": torch.tensor([row["reward"] for row in rows]),
+            "truncated": torch.tensor([row["finish"] == "length" for row in rows]),
+            "group": torch.tensor([number for number, group in enumerate(groups) for _ in group]),
+            "sample_key": row_keys(self._seed, [row["id"] for row in rows]),
+        }
+        tokens = [
+            TokenRow(row["prompt_ids"], row["completion_ids"], None if all(row["mask"]) else row["mask"])
+            for row in rows
+        ]
+        return make_batch(tokens, columns, {"old_logp": torch.tensor([x for row in rows for x in row["logps"]])})

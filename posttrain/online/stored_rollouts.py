@@ -1,0 +1,96 @@
+"""Reads the rollouts that a finished run stored: as they were sampled and scored, or as a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from posttrain.errors import DataError
+from posttrain.formats import check_format
+from posttrain.online.rollout_log import FORMAT, SUMMARY
+from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.tables.store import read_table
+
+
+class StoredRollouts:
+    """The folder of a run under rollouts/; refuses one without the text of all rollouts."""
+
+    def __init__(self, folder: Path, reader: str) -> None:
+        """`reader`: what needs the text, for the error."""
+        self.folder = folder
+        try:
+            self.summary: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
+            written, stored, ends = (self.summary[key] for key in ("format", "rollouts", "text_ends_at_round"))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            fix = "Run it: `dvc repro`, or get it with `dvc pull`"
+            raise DataError(
+                what=f"no rollouts can be read here ({error!r:.100})", where=str(folder), fix=fix
+            ) from error
+        check_format(written, FORMAT, str(folder / SUMMARY), DataError)
+        if stored != "full" or ends is not None:
+            reached = "" if ends is None else f", and from round {ends} on no text: rollouts_gb was reached"
+            fix = "Run it again with rollouts: full" + ("" if ends is None else " and a higher rollouts_gb")
+            what = f"{reader} needs all rollouts, and these were stored with rollouts: {stored}{reached}"
+            raise DataError(what=what, where=str(folder), fix=fix)
+
+    @property
+    def steps(self) -> list[dict[str, float]]:
+        """The exact loss and gradient norm of each optimizer step."""
+        return list(self.summary["steps"])
+
+    @cached_property
+    def parts(self) -> list[Path]:
+        """The files of the table."""
+        return sorted(self.folder.glob("part-*.parquet"))
+
+    def table(self) -> pl.DataFrame:
+        """The whole table, checked."""
+        return pl.concat([_part(file) for file in self.parts])
+
+    def drawn(self, first: int, prompts: Sequence[Prompt]) -> list[Rollout]:
+        """The scored rollouts of the draws from `first` on, which must be of these prompts."""
+        rows: list[dict[str, Any]] = []
+        for file, low, high in self._draws:
+            if low < first + len(prompts) and first <= high:
+                rows += _part(file).filter(pl.col("draw").is_between(first, first + len(prompts) - 1)).to_dicts()
+        by_draw = {first + nth: prompt for nth, prompt in enumerate(prompts)}
+        other = next((row for row in rows if row["prompt_id"] != by_draw[row["draw"]].id), None)
+        if other or len(rows) != len(prompts) * self.summary["group_size"]:
+            at = other["draw"] if other else first
+            what = f"draw {at} is not of prompt {by_draw[at].id}, as the run's parameters and prompts say"
+            fix = (
+                "Restore params.yaml and the prompts, or run it again: `python -m posttrain status` names what changed"
+            )
+            raise DataError(what=what, where=str(self.folder), fix=fix)
+        return [_rollout(row, by_draw[row["draw"]]) for row in rows]
+
+    @cached_property
+    def _draws(self) -> list[tuple[Path, int, int]]:
+        """Each part with its first and last draw."""
+        bounds = (pl.col("draw").min().alias("low"), pl.col("draw").max().alias("high"))
+        found = [(file, *pl.scan_parquet(file).select(bounds).collect().row(0)) for file in self.parts]
+        return [(file, low, high) for file, low, high in found if low is not None]
+
+
+@lru_cache(maxsize=1)
+def _part(file: Path) -> pl.DataFrame:
+    return read_table(file, "training_rollouts")
+
+
+def _rollout(row: dict[str, Any], prompt: Prompt) -> Rollout:
+    mask = None if all(row["mask"]) else row["mask"]
+    return Rollout(
+        prompt,
+        row["sample"],
+        TokenRow(prompt.ids, row["completion_ids"], mask),
+        row["logps"],
+        row["completion"],
+        row["finish"],
+        version=row["version"],
+        scores={one["name"]: Score(one["value"], one["status"]) for one in row["scores"]},
+    )

@@ -1,0 +1,102 @@
+"""Training on own samples: a run with all that it has read, and what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from posttrain.algorithms.objective import Objective
+from posttrain.models.store import save_model
+from posttrain.online.reward_monitor import RewardMonitor
+from posttrain.online.rollout_log import RolloutLog
+from posttrain.online.rollouts import RolloutSource
+from posttrain.online.runs import OnlineParams
+from posttrain.online.stored_rollouts import StoredRollouts
+from posttrain.rewards.canaries import check_canaries
+from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.reward import Context
+from posttrain.rewards.score import RewardSum
+from posttrain.rollout import Prompt
+from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import check_capacity
+from posttrain.slots import model_of
+from posttrain.text.chat import ChatText
+from posttrain.train.loop import TrainingRun, run_training
+from posttrain.train.model_set import ModelSet
+from posttrain.workspace import metrics_path, model_path, rollouts_path, rounded, write_json
+
+
+class LoadedRun(NamedTuple):
+    """A run with all that it has read; `inputs`: the start model's folder first."""
+
+    name: str
+    params: OnlineParams
+    objective: Objective
+    models: ModelSet
+    text: ChatText
+    prompts: Sequence[Prompt]
+    inputs: list[Path]
+
+    @property
+    def section(self) -> str:
+        """Where its settings are."""
+        return self.name.replace("@", ".runs.")
+
+    def reward(self) -> RewardSum:
+        """The rewards of its samples."""
+        reward_model = model_of(self.params.reward_model, f"{self.section}.reward_model")
+        longest = self.params.rollout.sampling.max_tokens
+        context = Context(self.models.runtime, self.section, reward_model, self.text, longest)
+        return RewardSum(self.params.reward, context)
+
+    def training(
+        self,
+        reward: RewardSum,
+        monitor: RewardMonitor,
+        log: RolloutLog | None = None,
+        stored: StoredRollouts | None = None,
+    ) -> TrainingRun:
+        """The training on its samples, or on those that were stored."""
+        name, params, objective, models, text, prompts, inputs = self
+        samples = RolloutSource(
+            prompts,
+            LocalSampler(models.policy, text.stops, models.runtime),
+            reward,
+            models,
+            objective.needs,
+            params.rollout,
+            text=text,
+            seed=params.seed,
+            plan=params.sampling_plan(),
+            monitor=monitor,
+            failures=FailureLimit(reward, params.max_failed, self.section),
+            log=log,
+            stored=stored,
+        )
+        source = params.source(samples, text)
+        reward_model = model_of(params.reward_model, f"{self.section}.reward_model")
+        inputs = [*inputs, *params.tables(), *([reward_model] if reward_model else [])]
+        update = params.update_rule(models, source.steps)
+        step_tokens = params.step_tokens(max(len(one.ids) for one in prompts))
+        return TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, params.progress)
+
+
+def train_on_samples(run: LoadedRun) -> None:
+    """Sample and train; writes the model, its rollouts and its metrics."""
+    params, rollout = run.params, run.params.rollout
+    prompts = [one.ids for one in run.prompts]
+    count = rollout.prompts * rollout.group_size
+    check_capacity(run.text.context, prompts, count, rollout.sampling, f"{run.section}.rollout")
+    reward, monitor = run.reward(), params.monitor(run.section)
+    check_canaries(reward, run.prompts[: params.canaries], run.section)
+    stored = params.rollout_log(run.name, run.text, max(map(len, prompts)))
+    training = run.training(reward, monitor, stored)
+    log = run_training(training)
+    monitor.close()
+
+    stored.finish(rollouts_path(run.name), log.rows)
+    save_model(run.models.policy, model_path(run.name), run.inputs[0], params.save_dtype)
+    shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if key in log.rows[-1]}
+    steps = training.source.steps
+    write_json(metrics_path(run.name), {"algorithm": params.algorithm, "steps": steps, **rounded(shown)})

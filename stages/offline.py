@@ -1,0 +1,49 @@
+"""offline: one run of reinforcement learning on rollouts that an earlier run stored, without sampling."""
+
+from __future__ import annotations
+
+from posttrain.models.device import Runtime
+from posttrain.models.store import save_model
+from posttrain.models.text import load_text
+from posttrain.online.offline import OFFLINE, LoggedSource, OfflineRun, logged_rollouts
+from posttrain.online.stored_rollouts import StoredRollouts
+from posttrain.slots import needed_model
+from posttrain.stage import run_named_stage
+from posttrain.train.loop import TrainingRun, adamw, run_training
+from posttrain.train.model_set import ModelSet
+from posttrain.train.run_config import load_run
+from posttrain.workspace import metrics_path, model_path, rollouts_path, rounded, write_json
+
+SHOWN = ("reward", "length", "entropy", "loss")
+
+
+def main(run: str) -> None:
+    """Writes models/offline/RUN, metrics/offline/RUN.json and plots/offline/RUN.csv."""
+    name, section = f"offline@{run}", f"offline.runs.{run}"
+    params: OfflineRun = load_run(section, OFFLINE)
+    start, folder = needed_model(params.start, f"{section}.start"), rollouts_path(params.data)
+
+    stored = StoredRollouts(folder, section)
+    vocabulary = load_text(start, params.date).vocabulary
+    logged = logged_rollouts(stored, vocabulary, grouped=params.advantage_entry.grouped)
+    objective = params.objective(logged.max_tokens)
+    models = ModelSet.load(
+        Runtime(params.device),
+        start,
+        objective.needs,
+        micro_tokens=params.micro_tokens,
+        temperature=logged.temperature,
+    )
+
+    source = LoggedSource(logged, params.groups, params.epochs, params.seed)
+    update = adamw(models.trained, params, source.steps)
+    inputs, tokens = [start, folder], params.groups * logged.largest
+    log = run_training(TrainingRun(name, params, inputs, objective, source, models, update, tokens, SHOWN))
+
+    save_model(models.policy, model_path(name), start, params.save_dtype)
+    results: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}
+    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(results)})
+
+
+if __name__ == "__main__":
+    run_named_stage(main)
