@@ -86,9 +86,12 @@ ROLLOUT_TEXT: Final = ("prompt", "answer", "completion", "completion_ids", "mask
 ROLLOUT_FIGURES: Final = {"length": pl.Int64(), "logp": pl.Float64()}
 """What such tables have instead: the sampled tokens of each row, and the sum of their log-probs."""
 
+ROLLOUT_STEPS: Final = {"turn_rewards": pl.List(pl.Float64()), "info": pl.String()}
+"""Columns of rollouts of several turns: the task's reward of each turn, and what its steps reported, as JSON."""
+
 OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {
     "chat": {"score": pl.Float64(), **dict.fromkeys(TOOL_USE, pl.String())},
-    "rollouts": {**ROLLOUT_FIGURES},
+    "rollouts": {**ROLLOUT_FIGURES, **ROLLOUT_STEPS},
 }
 """Columns at the end that only some tables have: in chat the reward of a policy's own sample, and tool use."""
 

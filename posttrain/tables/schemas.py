@@ -33,7 +33,7 @@ _LOGP_TOLERANCE: Final = 1e-4
 def schema_of(kind: Kind) -> pa.DataFrameSchema:
     """The schema of a table: its columns in their order, optional ones last, with the rules of each."""
     optional = OPTIONAL.get(kind, {})
-    nullable = (*ROLLOUT_TEXT, "reward") if kind == "rollouts" else TOOL_USE
+    nullable = (*ROLLOUT_TEXT, "reward", "info") if kind == "rollouts" else TOOL_USE
     columns = {
         name: pa.Column(dtype, checks=_rules(kind, name), required=name not in optional, nullable=name in nullable)
         for name, dtype in (COLUMNS[kind] | optional).items()
@@ -214,8 +214,13 @@ def _logp_rules() -> list[pa.Check]:
 
 
 def _mask_rules() -> list[pa.Check]:
-    same = pl.col("mask").list.len() == pl.col("completion_ids").list.len()
-    return [_rule("must be as long as completion_ids", "give one value per token", same)]
+    mask = pl.col("mask")
+    same = mask.list.len() == pl.col("completion_ids").list.len()
+    own = mask.list.first() & mask.list.last()
+    return [
+        _rule("must be as long as completion_ids", "give one value per token", same),
+        _rule("must begin and end with a sampled token", "mark the tokens of the policy, and those alone", own),
+    ]
 
 
 _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
