@@ -44,6 +44,7 @@ CALLS = {
     "tokens": ("posttrain.train.token_counts:token_counts", "table", "model", "plot"),
     "upgrade": ("posttrain.upgrade:upgrade", "mode"),
     "where": ("posttrain.where.report:where", "row", "form"),
+    "why": ("posttrain.why.explain:why", "what", "form"),
 }
 """Command -> its function and the arguments that it takes; the others have a function of this file."""
 FIGURES = """the figures, all measured on prompts that nothing was trained on:
@@ -86,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
     _add_project(commands)
     _add_preview(commands)
     add_replay(commands, _add)
-    _add_where(commands)
+    _add_trails(commands)
     _add_reward(commands)
     add_serving(commands, _add)
     return parser
@@ -227,11 +228,16 @@ def _add_preview(commands: Any) -> None:
     )
 
 
-def _add_where(commands: Any) -> None:
+def _add_trails(commands: Any) -> None:
+    """Add `where` and `why`."""
     does = "find every copy of a row of data in the workspace, DVC's cache and git, and the runs that have read it"
     row = _add(commands, "where", does, "my/data/chat.jsonl:17")
     row.add_argument("row", metavar="ROW", help="its id, FILE:LINE of a file of yours, or a piece of its text")
     _add_json(row)
+    does = "show what a figure comes from, back to its rows, weights and sources; and what a source row reached"
+    what = _add(commands, "why", does, "grpo.score")
+    what.add_argument("what", metavar="WHAT", help="a figure, a number as it is written, the id of a row, or FILE:LINE")
+    _add_json(what)
 
 
 def _add_reward(commands: Any) -> None:

@@ -9,6 +9,8 @@ from typing import Any, Literal, get_args
 Message = Mapping[str, str]
 Ids = Sequence[int]
 Status = Literal["ok", "unparseable", "timeout", "error", "infrastructure"]
+Finish = Literal["stop", "length", "turns", "timeout", "error"]
+"""How an episode ended: with a stop token or string, at the most tokens or turns, or because its task failed."""
 FAILED: frozenset[Status] = frozenset({"timeout", "error", "infrastructure"})
 """The completion could not be scored: such a score never counts as 0."""
 
@@ -37,6 +39,13 @@ class TokenRow:
         if self.mask is None:
             return range(first, len(self.rest))
         return [place for place in range(first, len(self.rest)) if self.mask[place]]
+
+    @property
+    def turn_ends(self) -> list[int]:
+        """Of each trained turn, the number of trained tokens up to its end."""
+        places = self.trained
+        last = len(places) - 1
+        return [nth + 1 for nth, place in enumerate(places) if nth == last or places[nth + 1] != place + 1]
 
 
 def token_rows(prompts: Sequence[Ids], completions: Sequence[Ids]) -> list[TokenRow]:
@@ -84,15 +93,26 @@ class Rollout:
     """Of the tokens in the mask, as the sampler recorded them."""
     text: str
     """The policy's last turn, without its stop token."""
-    finish: Literal["stop", "length"]
-    """How the last completion ended."""
+    finish: Finish
+    """How the episode ended."""
     turns: Sequence[Message] = ()
     """Everything after the prompt's messages."""
     version: str = ""
     """The weights that sampled it."""
     scores: Mapping[str, Score] = field(default_factory=dict)
+    turn_rewards: Sequence[float] = ()
+    """Of each completion, from the task's steps; empty for a task of one turn."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """What the task's steps reported."""
+    reason: str = ""
+    """Why the episode failed."""
+
+    @property
+    def failed(self) -> Score | None:
+        """The score that every reward gives to an episode whose task failed; None: rewards judge it."""
+        return Score(0.0, self.finish, self.reason) if self.finish in ("timeout", "error") else None
 
     @property
     def truncated(self) -> bool:
-        """Whether it ended without a stop token."""
+        """Whether its last completion ended without a stop token."""
         return self.finish == "length"

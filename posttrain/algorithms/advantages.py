@@ -282,8 +282,13 @@ def _gae(rewards: Rewards, options: GaeOptions) -> dict[str, Tensor]:
 
 
 def _by_token(rewards: Rewards) -> Tensor:
-    """The outcome on the last token, less each token's KL penalty."""
-    return at_last_token(rewards.reward_B, rewards.step.lengths_B) - rewards.kl_penalty_N
+    """The reward on the last token, less what earlier turns earned on theirs, less each token's KL penalty."""
+    step, reward_B = rewards.step, rewards.reward_B
+    earned_N = step.tokens.get("turn_reward")
+    if earned_N is None:
+        return at_last_token(reward_B, step.lengths_B) - rewards.kl_penalty_N
+    earned_N = earned_N.to(reward_B.dtype)
+    return at_last_token(reward_B - step.sum_rows(earned_N), step.lengths_B) + earned_N - rewards.kl_penalty_N
 
 
 def baseline(state: State, reward_B: Tensor) -> float:

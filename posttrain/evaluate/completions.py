@@ -22,11 +22,12 @@ def select_text(rollouts: pl.DataFrame, completions: Completions) -> pl.DataFram
         return rollouts
     chosen = rollouts["prompt_id"].unique().sort().head(SAMPLED_PROMPTS if completions == "sampled" else 0)
     stored = pl.col("prompt_id").is_in(chosen.to_list())
+    text = [name for name in (*ROLLOUT_TEXT, "info") if name in rollouts.columns]
     # `problem` may be a text of the user's own; its hash still groups the prompts
     hashed = pl.col("problem").map_elements(digest, return_dtype=pl.String())
     return rollouts.with_columns(
         pl.when(stored).then("problem").otherwise(hashed).alias("problem"),
-        *(pl.when(stored).then(name).alias(name) for name in ROLLOUT_TEXT),
+        *(pl.when(stored).then(name).alias(name) for name in text),
         length=pl.col("mask").list.sum().cast(pl.Int64()),
         logp=pl.col("logps").list.eval(pl.element().cast(pl.Float64())).list.sum(),
     )

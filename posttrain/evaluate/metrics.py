@@ -20,7 +20,7 @@ from posttrain.models.store import load_policy
 from posttrain.rewards.reward import weights
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
-from posttrain.tables.columns import SCORE
+from posttrain.tables.columns import SCORE, canonical
 from posttrain.tasks.task import load_task
 from posttrain.text.packing import micro_batches, pack
 from posttrain.user_code import place_in_workspace
@@ -119,7 +119,7 @@ def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], 
         [{"name": name, "value": score.value, "status": score.status} for name, score in one.scores.items()]
         for one in rollouts
     ]
-    return pl.DataFrame(
+    table = pl.DataFrame(
         {
             "prompt_id": [one.prompt.id for one in rollouts],
             "problem": [one.prompt.problem for one in rollouts],
@@ -138,6 +138,12 @@ def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], 
             "status": [status(reward, one) for one in rollouts],
             "scores": pl.Series(scores, dtype=pl.List(SCORE)),
         }
+    )
+    if not any(load_task(one.prompt.task).has_turns for one in rollouts):
+        return table
+    return table.with_columns(
+        pl.Series("turn_rewards", [list(one.turn_rewards) for one in rollouts], dtype=pl.List(pl.Float64)),
+        pl.Series("info", [canonical(dict(one.info)) for one in rollouts], dtype=pl.String),
     )
 
 

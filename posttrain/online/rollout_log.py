@@ -21,7 +21,7 @@ from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
-from posttrain.tables.columns import COLUMNS, ID_LENGTH, SCORE, TRAINING_TEXT, digest, with_ids
+from posttrain.tables.columns import COLUMNS, ID_LENGTH, SCORE, TRAINING_TEXT, canonical, digest, with_ids
 from posttrain.tables.store import DECODE_ERRORS, check_table, decode, write_parquet
 from posttrain.workspace import atomic_path, format_size, write_json
 
@@ -106,6 +106,8 @@ class RolloutLog:
             "finish": [one.finish for one in rollouts],
             "reward": [totals.get(place) for place in range(len(rollouts))],
             "outcome": [reward.outcome(one) if place in totals else None for place, one in enumerate(rollouts)],
+            "turn_rewards": [list(one.turn_rewards) for one in rollouts],
+            "info": [canonical(dict(one.info)) for one in rollouts],
         }
         frame = pl.DataFrame([pl.Series(name, part, dtype=_COLUMNS[name]) for name, part in columns.items()])
         scores = [

@@ -19,6 +19,7 @@ from posttrain.params import Params
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.length import completion_ids, soft_overlong
 from posttrain.rewards.score import RewardSum
+from posttrain.rewards.turns import placed_by_turn, rewards_by_token
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
@@ -295,8 +296,10 @@ class RolloutSource(BatchSource):
             columns["sample_key"] = row_keys(self._seed, [f"{one.prompt.id}:{name}:{one.sample}" for one in group])
         if self._plan.opponents:
             columns["opponent"] = torch.tensor([one.sample >= size - size // 2 for one in group])
-        old = {"old_logp": torch.tensor([x for one in group for x in one.logps])}
-        return make_batch([one.row for one in group], columns, old)
+        tokens = {"old_logp": torch.tensor([x for one in group for x in one.logps])}
+        if turns := placed_by_turn(self._reward.terms):
+            tokens["turn_reward"] = torch.tensor([x for one in group for x in rewards_by_token(turns, one)])
+        return make_batch([one.row for one in group], columns, tokens)
 
     def _group_rollouts(self, prompts: list[Prompt], name: str) -> list[Rollout]:
         """A group of each prompt: from the policy, from its mixture with the reference, or half of each."""

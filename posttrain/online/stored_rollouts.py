@@ -93,4 +93,6 @@ def _rollout(row: dict[str, Any], prompt: Prompt) -> Rollout:
         row["finish"],
         version=row["version"],
         scores={one["name"]: Score(one["value"], one["status"]) for one in row["scores"]},
+        turn_rewards=row["turn_rewards"],
+        info=json.loads(row["info"]),
     )

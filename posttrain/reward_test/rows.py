@@ -71,7 +71,8 @@ def _sampled(row: Mapping[str, Any], ids: Sequence[int], info: Mapping[str, Any]
     text = row["completion"].rpartition(_TURN)[2] if several else row["completion"]
     tokens = TokenRow(ids, row["completion_ids"], row["mask"] if several else None)
     said = ({"role": "assistant", "content": text},)
-    return Rollout(prompt, row["sample"], tokens, row["logps"], text, _finish(row["truncated"]), said)
+    sampled = Rollout(prompt, row["sample"], tokens, row["logps"], text, _finish(row["truncated"]), said)
+    return replace(sampled, turn_rewards=row.get("turn_rewards") or (), info=json.loads(row.get("info") or "{}"))
 
 
 def _infos(ids: set[str]) -> dict[str, Mapping[str, Any]]:

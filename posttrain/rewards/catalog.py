@@ -35,6 +35,7 @@ REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
         "repetition": "posttrain.rewards.repetition",
         "code": "posttrain.rewards.code",
         "judge": "posttrain.rewards.judge",
+        "turns": "posttrain.rewards.turns",
     },
 )
 """Name -> the module whose own REWARDS has it."""

@@ -26,8 +26,9 @@ class RewardSum:
 
     @phase("score")
     def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """The rollouts with a score of each part."""
-        scores_of: list[dict[str, Score]] = [{} for _ in rollouts]
+        """The rollouts with a score of each part; a failed episode has its own status for each."""
+        failed = [one.failed for one in rollouts]
+        scores_of = [{} if one is None else dict.fromkeys(self.terms, one) for one in failed]
         for name in self.terms:
             for task, places in _by_task(rollouts).items():
                 mine = [rollouts[place] for place in places]
@@ -109,7 +110,9 @@ def z_scores(values: Sequence[float]) -> list[float]:
 
 
 def _by_task(rollouts: Sequence[Rollout]) -> dict[str, list[int]]:
+    """Task -> the places of its rollouts that can be scored."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, one in enumerate(rollouts):
-        places[one.prompt.task].append(place)
+        if one.failed is None:
+            places[one.prompt.task].append(place)
     return places

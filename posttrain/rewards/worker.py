@@ -1,7 +1,8 @@
-"""A process that scores rollouts with one reward: `python -m posttrain.rewards.worker`.
+"""A process that runs one reward or one task: `python -m posttrain.rewards.worker`.
 
-It reads lines of JSON: first the reward with its options, then rollouts. Each line gets a line of scores. What the
-reward prints goes to stderr. It ends with its parent.
+It reads lines of JSON: first the reward with its options, then rollouts to score; or first the task, then a rollout
+that needs its next step. Each line gets a line in answer. What the user's code prints goes to stderr. It ends with its
+parent.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TextIO
 
 from posttrain.errors import PosttrainError
@@ -22,6 +25,7 @@ from posttrain.rewards.reward import Each, as_score, guarded, raised, score_one
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
 
 PR_SET_PDEATHSIG = 1
+Answer = Callable[[Any], dict[str, Any]]
 
 
 def main() -> None:
@@ -32,14 +36,39 @@ def main() -> None:
     requests, answers = _private_pipes()
     setup = json.loads(requests.readline())
     try:
-        score = _scorer(setup)
+        answer = _steps(setup["task"]) if "task" in setup else _scores(setup)
     except PosttrainError as error:
         _write(answers, {"error": [type(error).__name__, error.what, error.where, error.fix]})
         return
     _write(answers, {"ready": True})
     for line in requests:
-        scores = score([rollout_from(one) for one in json.loads(line)])
-        _write(answers, {"scores": [[one.value, one.status, one.reason] for one in scores]})
+        _write(answers, answer(json.loads(line)))
+
+
+def _steps(name: str) -> Answer:
+    """What answers a rollout with the task's next step, and the seconds that it took."""
+    from posttrain.tasks.step import take_step
+    from posttrain.tasks.task import load_task
+
+    reply = load_task(name).reply
+
+    def answer(plain: Any) -> dict[str, Any]:
+        started = time.monotonic()
+        step = take_step(reply, rollout_from(plain))
+        return {"step": asdict(step), "seconds": time.monotonic() - started}
+
+    return answer
+
+
+def _scores(setup: Mapping[str, Any]) -> Answer:
+    """What answers rollouts with their scores."""
+    score = _scorer(setup)
+
+    def answer(plain: Any) -> dict[str, Any]:
+        scores = score([rollout_from(one) for one in plain])
+        return {"scores": [[one.value, one.status, one.reason] for one in scores]}
+
+    return answer
 
 
 def _scorer(setup: Mapping[str, Any]) -> Any:
@@ -108,12 +137,15 @@ def rollout_to(rollout: Rollout) -> dict[str, Any]:
         "finish": rollout.finish,
         "turns": [dict(turn) for turn in rollout.turns],
         "version": rollout.version,
+        "turn_rewards": list(rollout.turn_rewards),
+        "info": dict(rollout.info),
     }
 
 
 def rollout_from(plain: Mapping[str, Any]) -> Rollout:
     """The rollout of `rollout_to`."""
-    return Rollout(**{**plain, "prompt": Prompt(**plain["prompt"]), "row": TokenRow(*plain["row"])})
+    typed = {"prompt": Prompt(**plain["prompt"]), "row": TokenRow(*plain["row"])}
+    return Rollout(**{**plain, **typed, "turn_rewards": tuple(plain["turn_rewards"])})
 
 
 def _private_pipes() -> tuple[TextIO, TextIO]:

@@ -1,4 +1,4 @@
-"""Worker processes that score rollouts: one that takes too long or dies is killed and replaced."""
+"""Worker processes that score rollouts or run tasks: one that takes too long or dies is killed and replaced."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import signal
 import subprocess
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from posttrain import errors
 from posttrain.errors import RewardError
@@ -24,6 +24,8 @@ from posttrain.rewards.reward import Term
 from posttrain.rollout import Rollout, Score
 from posttrain.workspace import library_command, library_environment
 
+J = TypeVar("J")
+R = TypeVar("R")
 START_SECONDS = 120.0
 """For the imports of a worker process."""
 TRIES = 2
@@ -59,7 +61,7 @@ class Process:
             self.kill()
             what = f"its worker process did not start ({error})"
             fix = "Read what it printed above; `python -m posttrain check` imports the same modules"
-            raise RewardError(what=what, where=f"reward '{setup['name']}'", fix=fix) from error
+            raise RewardError(what=what, where=str(setup["label"]), fix=fix) from error
         if "error" in answer:
             kind, what, where, fix = answer["error"]
             raise getattr(errors, kind)(what=what, where=where, fix=fix)
@@ -96,6 +98,43 @@ class Process:
         return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
 
 
+class Pool:
+    """Worker processes of the same setup; one that takes too long or dies is killed and replaced.
+
+    Example: `Pool({"task": "my_tool:task", "label": "task 'my_tool:task'"}, 2).ask(request, seconds=10.0)`
+    """
+
+    def __init__(self, setup: dict[str, Any], size: int) -> None:
+        self._setup = setup
+        # Kept: a process ends with the thread that started it (PR_SET_PDEATHSIG).
+        self._threads = ThreadPoolExecutor(size)
+        self._idle: SimpleQueue[Process | None] = SimpleQueue()
+        for _ in range(size):
+            self._idle.put(None)  # a process that is not started yet
+
+    def map(self, function: Callable[[J], R], jobs: Iterable[J]) -> list[R]:
+        """The results of a function that may call `ask`, as many jobs at a time as there are processes."""
+        return list(self._threads.map(function, jobs))
+
+    def ask(self, request: Any, seconds: float) -> dict[str, Any]:
+        """The answer of an idle process; a process that dies gets a successor, for as many tries as it has."""
+        for tries in range(1, TRIES + 1):
+            process = self._idle.get()
+            try:
+                process = process or Process(self._setup)
+                return process.ask(request, seconds)
+            except TooSlowError:
+                process = _killed(process)
+                raise
+            except DiedError as error:
+                process = _killed(process)
+                if tries == TRIES:
+                    raise DiedError(f"its worker process died {TRIES} times ({error})") from error
+            finally:
+                self._idle.put(process)
+        raise AssertionError("the last try returns or raises")
+
+
 class Workers:
     """Scores rollouts in processes of their own.
 
@@ -104,7 +143,8 @@ class Workers:
 
     def __init__(self, name: str, term: Term, options: Params, where: str) -> None:
         self._term = term
-        self._setup = {
+        setup = {
+            "label": f"reward '{name}'",
             "name": name,
             "options": options.model_dump(mode="json", exclude_unset=True),
             "where": where,
@@ -112,15 +152,11 @@ class Workers:
             "concurrency": term.concurrency,
         }
         self._async = term.reward.each is not None and inspect.iscoroutinefunction(term.reward.each)
-        # Kept: a process ends with the thread that started it (PR_SET_PDEATHSIG).
-        self._threads = ThreadPoolExecutor(term.workers)
-        self._idle: SimpleQueue[Process | None] = SimpleQueue()
-        for _ in range(term.workers):
-            self._idle.put(None)  # a process that is not started yet
+        self._pool = Pool(setup, term.workers)
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """A score of each rollout, in their order."""
-        return [score for scores in self._threads.map(self._score, self._jobs(list(rollouts))) for score in scores]
+        return [score for scores in self._pool.map(self._score, self._jobs(list(rollouts))) for score in scores]
 
     def _jobs(self, rollouts: list[Rollout]) -> list[list[Rollout]]:
         """What one call gets: one rollout, several for an `async` function, or all for a function of all."""
@@ -130,23 +166,14 @@ class Workers:
         return [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
 
     def _score(self, job: list[Rollout]) -> list[Score]:
-        """The scores of one call; a process that dies gets a successor, for as many tries as it has."""
-        failed = Score(0.0, "infrastructure")
-        for _ in range(TRIES):
-            process = self._idle.get()
-            try:
-                process = process or Process(self._setup)
-                answer = process.ask([worker.rollout_to(one) for one in job], self._seconds(job))
-                return [Score(*one) for one in answer["scores"]]
-            except TooSlowError:
-                process = _killed(process)
-                failed = Score(0.0, "timeout", f"it took longer than {self._term.timeout:g} s")
-                break
-            except DiedError as error:
-                process = _killed(process)
-                failed = Score(0.0, "infrastructure", f"its worker process died {TRIES} times ({error})")
-            finally:
-                self._idle.put(process)
+        """The scores of one call."""
+        try:
+            answer = self._pool.ask([worker.rollout_to(one) for one in job], self._seconds(job))
+            return [Score(*one) for one in answer["scores"]]
+        except TooSlowError:
+            failed = Score(0.0, "timeout", f"it took longer than {self._term.timeout:g} s")
+        except DiedError as error:
+            failed = Score(0.0, "infrastructure", str(error))
         if self._async and len(job) > 1:  # it may be the fault of one of them
             return [score for one in job for score in self._score([one])]
         return [failed] * len(job)

@@ -10,14 +10,13 @@ from typing import Any, Literal, Protocol
 import torch
 from pydantic import Field, field_validator
 
-from posttrain.errors import DataError, ParamsError
+from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import free_bytes
 from posttrain.params import Params
-from posttrain.rollout import Message, Prompt, Rollout, TokenRow
-from posttrain.tasks.task import load_task
+from posttrain.rollout import Prompt, Rollout
+from posttrain.sampling.episodes import Episodes, first_turn
 from posttrain.text.chat import ChatText
-from posttrain.user_code import place_in_workspace
 
 Capability = Literal["greedy", "mixture", "top_p", "top_k", "stop_strings"]
 Finish = Literal["stop", "length"]
@@ -128,10 +127,6 @@ def check_capacity(
         raise ParamsError(what=what, where=where, fix="Lower sampling.max_tokens, or give shorter prompts")
 
 
-REPLY_ROLES = ("user", "tool")
-"""The roles of a task's replies."""
-
-
 def prompts_of(rows: Iterable[Mapping[str, Any]]) -> list[Prompt]:
     """Rows of a table of prompts, not tokenized yet."""
     return [
@@ -162,90 +157,17 @@ def generate_rollouts(
     advance: Callable[[int], None] | None = None,
 ) -> list[Rollout]:
     """The samples of each prompt, prompt by prompt; the seed, the prompt's id and `name` decide the random numbers."""
-    episodes = [(prompt, sample) for prompt in prompts for sample in range(samples)]
-    names = [f"{prompt.id}:{name}:{sample}" if name else f"{prompt.id}:{sample}" for prompt, sample in episodes]
-    requests = [Request(prompt.ids, one) for (prompt, _), one in zip(episodes, names, strict=True)]
+    asked = [(prompt, sample) for prompt in prompts for sample in range(samples)]
+    names = [f"{prompt.id}:{name}:{sample}" if name else f"{prompt.id}:{sample}" for prompt, sample in asked]
+    requests = [Request(prompt.ids, one) for (prompt, _), one in zip(asked, names, strict=True)]
     completions = sampler.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
-    rollouts = [
-        _first_turn(prompt, sample, one, text, sampler.version)
-        for (prompt, sample), one in zip(episodes, completions, strict=True)
-    ]
-    unfinished, turn = list(range(len(rollouts))), 1
+    first = [first_turn(*one, done, text, sampler.version) for one, done in zip(asked, completions, strict=True)]
     context = min((one for one in (sampler.context, text.context) if one is not None), default=None)
-    while unfinished := _reply_all(rollouts, unfinished, text, turn, params.max_tokens, context):
-        rows = [[*rollouts[place].row.prompt, *rollouts[place].row.rest] for place in unfinished]
-        requests = [Request(ids, f"{names[place]}:turn{turn}") for place, ids in zip(unfinished, rows, strict=True)]
-        completions = sampler.generate(requests, params, seed, greedy=greedy, mixture=mixture)
-        for place, completion in zip(unfinished, completions, strict=True):
-            rollouts[place] = _with_completion(rollouts[place], completion, text)
+    episodes, turn = Episodes(first, text, params.max_tokens, context), 1
+    while places := episodes.next_turn():
+        rows = [episodes.rollouts[nth].row for nth in places]
+        ids = [[*row.prompt, *row.rest] for row in rows]
+        requests = [Request(row, f"{names[nth]}:turn{turn}") for nth, row in zip(places, ids, strict=True)]
+        episodes.add(places, sampler.generate(requests, params, seed, greedy=greedy, mixture=mixture))
         turn += 1
-    return rollouts
-
-
-def _first_turn(prompt: Prompt, sample: int, completion: Completion, text: ChatText, version: str) -> Rollout:
-    content = text.decode(completion.ids)
-    turns = ({"role": "assistant", "content": content},)
-    row = TokenRow(prompt.ids, completion.ids)
-    return Rollout(prompt, sample, row, completion.logps, content, completion.finish, turns, version)
-
-
-def _reply_all(
-    rollouts: list[Rollout], places: Sequence[int], text: ChatText, turn: int, max_tokens: int, context: int | None
-) -> list[int]:
-    """Append the tasks' replies as tokens that are not trained; returns the places of the episodes that continue.
-
-    An episode whose next completion might not fit the model's context ends as one that was cut off.
-    """
-    unfinished = []
-    for place in places:
-        one = rollouts[place]
-        if one.truncated or turn >= load_task(one.prompt.task).turns:
-            continue
-        reply = _reply(one)
-        if not reply:
-            continue
-        ids = text.reply([*one.prompt.messages, *one.turns], reply, one.row.rest[-1])
-        if context is not None and len(one.row) + len(ids) + max_tokens > context:
-            rollouts[place] = replace(one, finish="length")
-            continue
-        row = replace(one.row, rest=[*one.row.rest, *ids], mask=[*_mask(one.row), *(False for _ in ids)])
-        rollouts[place] = replace(one, row=row, turns=(*one.turns, *reply))
-        unfinished.append(place)
-    return unfinished
-
-
-def _reply(rollout: Rollout) -> list[Message]:
-    """The task's reply as turns for the chat template; empty: the episode ends."""
-    name = rollout.prompt.task
-    try:
-        reply = list(load_task(name).reply(rollout) or [])
-        odd = [
-            one
-            for one in reply
-            if set(one) != {"role", "content"} or one["role"] not in REPLY_ROLES or not isinstance(one["content"], str)
-        ]
-    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        what = f"its reply raised {type(error).__name__}: {error}{place_in_workspace(error)}"
-        fix = "Fix the task; POSTTRAIN_TRACEBACK=1 shows where"
-        raise DataError(what=what, where=f"task '{name}'", fix=fix) from error
-    if odd:
-        fix = "Reply with a list of turns {role: user or tool, content: ...}, or None to end the episode"
-        raise DataError(what=f"its reply has the turn {odd[0]!r:.80}", where=f"task '{name}'", fix=fix)
-    return reply
-
-
-def _with_completion(rollout: Rollout, completion: Completion, text: ChatText) -> Rollout:
-    """The episode with one more turn of the policy."""
-    content, row = text.decode(completion.ids), rollout.row
-    return replace(
-        rollout,
-        row=replace(row, rest=[*row.rest, *completion.ids], mask=[*_mask(row), *(True for _ in completion.ids)]),
-        logps=[*rollout.logps, *completion.logps],
-        text=content,
-        finish=completion.finish,
-        turns=(*rollout.turns, {"role": "assistant", "content": content}),
-    )
-
-
-def _mask(row: TokenRow) -> Sequence[bool]:
-    return [True] * len(row.rest) if row.mask is None else row.mask
+    return episodes.rollouts

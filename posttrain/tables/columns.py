@@ -27,6 +27,9 @@ TURNS: Final = pl.List(TURN)
 TEXT_LIMIT: Final = 1_000_000
 """The longest text of one cell, in characters: a longer one is most likely a whole file in one cell."""
 
+ROLLOUT_STEPS: Final = {"turn_rewards": pl.List(pl.Float64()), "info": pl.String()}
+"""Columns of rollouts of several turns: the task's reward of each turn, and what its steps reported, as JSON."""
+
 COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
     "corpus": {"id": pl.String(), "split": pl.String(), "text": pl.String()},
     "chat": {"id": pl.String(), "split": pl.String(), "problem": pl.String(), "messages": TURNS},
@@ -100,6 +103,7 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
         "outcome": pl.Float64(),
         "scores": pl.List(SCORE),
         "advantage": pl.Float64(),
+        **ROLLOUT_STEPS,
     },
 }
 
@@ -111,12 +115,12 @@ ROLLOUT_TEXT: Final = ("prompt", "answer", "completion", "completion_ids", "mask
 """Columns of rollouts from which text can be read; all null in rows whose text was not kept."""
 ROLLOUT_FIGURES: Final = {"length": pl.Int64(), "logp": pl.Float64()}
 """What such tables have instead: the sampled tokens of each row, and the sum of their log-probs."""
-TRAINING_TEXT: Final = ("prompt_ids", "completion", "completion_ids", "mask", "logps")
+TRAINING_TEXT: Final = ("prompt_ids", "completion", "completion_ids", "mask", "logps", "info")
 """The same columns of training_rollouts, whose other columns every row has."""
 
 OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {
     "chat": {"score": pl.Float64(), **dict.fromkeys(TOOL_USE, pl.String())},
-    "rollouts": {**ROLLOUT_FIGURES},
+    "rollouts": {**ROLLOUT_FIGURES, **ROLLOUT_STEPS},
 }
 """Columns at the end that only some tables have: in chat the reward of a policy's own sample, and tool use."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
+from typing import Final, get_args
 
 import polars as pl
 
-from posttrain.rollout import FAILED
+from posttrain.rollout import FAILED, Finish
 from posttrain.tables.columns import (
     COLUMNS,
     CONTENT,
@@ -30,7 +30,7 @@ _LOGP_TOLERANCE: Final = 1e-4
 """A log-prob may exceed 0 by this much: log-softmax rounds in float32."""
 _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
     "chat": TOOL_USE,
-    "rollouts": (*ROLLOUT_TEXT, "reward"),
+    "rollouts": (*ROLLOUT_TEXT, "reward", "info"),
     "training_rollouts": (*TRAINING_TEXT, "step", "reward", "outcome", "advantage"),
 }
 
@@ -240,8 +240,13 @@ def _logp_rules() -> list[pa.Check]:
 
 
 def _mask_rules() -> list[pa.Check]:
-    same = pl.col("mask").list.len() == pl.col("completion_ids").list.len()
-    return [_rule("must be as long as completion_ids", "give one value per token", same)]
+    mask = pl.col("mask")
+    same = mask.list.len() == pl.col("completion_ids").list.len()
+    own = mask.list.first() & mask.list.last()
+    return [
+        _rule("must be as long as completion_ids", "give one value per token", same),
+        _rule("must begin and end with a sampled token", "mark the tokens of the policy, and those alone", own),
+    ]
 
 
 _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
@@ -278,7 +283,7 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("training_rollouts", "mask"): _mask_rules(),
     ("training_rollouts", "logps"): _logp_rules(),
     ("training_rollouts", "length"): [_rule("must be at least 1", "train again", pl.col("length") > 0)],
-    ("training_rollouts", "finish"): [_one_of("finish", ("stop", "length"))],
+    ("training_rollouts", "finish"): [_one_of("finish", get_args(Finish))],
     ("training_rollouts", "reward"): [_finite_rule("reward")],
     ("training_rollouts", "outcome"): [_finite_rule("outcome")],
     ("training_rollouts", "advantage"): [_finite_rule("advantage")],

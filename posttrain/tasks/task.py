@@ -13,17 +13,18 @@ import polars as pl
 from posttrain.errors import DataError, ParamsError, PosttrainError
 from posttrain.lazy_table import LazyTable
 from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
-from posttrain.rollout import Message, Rollout
+from posttrain.rollout import Rollout
 from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, with_ids
 from posttrain.tables.failures import failure_lines, row_failures, structure_failures
+from posttrain.tasks.step import Reply
 from posttrain.user_code import is_import_path, load_object
 
 Figures = Mapping[str, float]
 
 
-def one_turn(rollout: Rollout) -> Sequence[Message] | None:  # noqa: ARG001
+def one_turn(rollout: Rollout) -> None:  # noqa: ARG001
     """The default episode: it ends with the first completion."""
-    return None
+    return
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,25 @@ class Task:
     """
 
     generator: Generator | None = None
-    reply: Callable[[Rollout], Sequence[Message] | None] = one_turn
-    """The turns that answer a completion; None ends the episode."""
+    reply: Reply = one_turn
+    """The step that follows a completion: a Step, turns alone, or None, which ends the episode."""
     turns: int = 8
     """Most completions of an episode."""
+    seconds: float = 10.0
+    """Most seconds of `reply` in an episode, all turns together; it limits tasks by import path."""
+    workers: int = 2
+    """Processes that run `reply` of a task by import path."""
     reward_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """reward -> options that differ from its defaults for this task's answers; params.yaml may set others."""
     metrics: Callable[[Sequence[Rollout], Sequence[float]], dict[str, float]] = lambda rollouts, outcomes: {}  # noqa: ARG005
     """Figures of an evaluation in addition to the rewards, from rollouts and whether each was right."""
     explain: Callable[[str, Figures, Figures], str] | None = None
     """(label, figures of the reference, figures of a policy) -> a line for the report about what a gain consists of."""
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether its episodes can have several turns."""
+        return self.reply is not one_turn
 
 
 TASKS: Final[LazyTable[Task]] = LazyTable(
@@ -64,6 +74,8 @@ TASKS: Final[LazyTable[Task]] = LazyTable(
         "products": "posttrain.tasks.arithmetic.task",
         "sequences": "posttrain.tasks.arithmetic.task",
         "programs": "posttrain.tasks.programs.task",
+        "calculator": "posttrain.tasks.turns.calculator",
+        "guess": "posttrain.tasks.turns.guess",
         "mixture": "posttrain.tasks.mixture",
     },
 )

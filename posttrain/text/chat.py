@@ -74,9 +74,7 @@ class ChatText:
         self._specials = sorted(special, key=len, reverse=True)
         self._template = ChatTemplate(template, self._specials, where)
         self._encoded = threading.local()  # texts that this thread has encoded ahead
-        self._tokenizing = (
-            threading.Lock()
-        )  # a call sets options of the tokenizer
+        self._tokenizing = threading.Lock()  # a call sets options of the tokenizer
         self.stop: int = tokenizer.eos_token_id
         self.stops = Stops((self.stop, *(one for one in stop_tokens if one != self.stop)), self._text)
         PROCESS.start()  # in the background, while the model loads

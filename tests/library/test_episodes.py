@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.errors import DataError
 from posttrain.formulas.ragged import to_padded
 from posttrain.losses import group_advantages, policy_loss
 from posttrain.models.device import DeviceParams, Runtime
@@ -41,8 +40,6 @@ def talk(rollout):
 talking = Task(reply=talk)
 twice = Task(reply=lambda rollout: [{"role": "user", "content": "again"}], turns=2)
 forever = Task(reply=lambda rollout: [{"role": "user", "content": "again"}], turns=1000)
-broken = Task(reply=lambda rollout: rollout.nothing)
-odd = Task(reply=lambda rollout: [{"role": "user", "content": 7}])
 """
 PARAMS = SamplingParams(max_tokens=12, temperature=0.8)
 DEVICE = Runtime(DeviceParams(threads=1))
@@ -171,15 +168,6 @@ def test_an_episode_ends_at_its_most_turns_and_before_it_outgrows_the_context(po
     for one in long:
         reply = text.reply([*one.prompt.messages, *one.turns], [{"role": "user", "content": "again"}], text.stop)
         assert 256 - len(reply) - PARAMS.max_tokens < len(one.row) <= 256 and one.truncated
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("broken", "its reply raised AttributeError"), ("odd", r"its reply has the turn \{'role': 'user', 'content': 7")],
-)
-def test_a_reply_that_cannot_be_used_names_the_task(policy: Any, text: ChatText, name: str, said: str) -> None:
-    with pytest.raises(DataError, match=f"^task 'own_talk:{name}': {said}"):
-        drawn(policy, text, name)
 
 
 def test_training_sees_each_turn_as_a_completion_of_what_came_before(policy: Any, text: ChatText) -> None:

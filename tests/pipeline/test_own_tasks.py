@@ -1,4 +1,4 @@
-"""The page about tasks, word for word: a task of the user's own with several turns, through a real `dvc repro`."""
+"""The page about episodes, word for word: a task of the user's own with several turns, through a real `dvc repro`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.workspace import ROOT, Finished, make_workspace, run
 
 
 def block(language: str) -> str:
-    text = (ROOT / "docs/tasks.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/multi-turn.md").read_text(encoding="utf-8")
     found: str = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)[0]
     return found
 

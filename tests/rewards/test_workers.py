@@ -154,7 +154,8 @@ def test_options_reach_the_worker(workspace: Path) -> None:
 def test_a_rollout_survives_the_way_to_a_worker() -> None:
     prompt = Prompt("p", [{"role": "user", "content": "ü?"}], [1, 2], "7", {"keys": ["a", 1.5]}, "sums", "x")
     turns = ({"role": "assistant", "content": "7"},)
-    one = Rollout(prompt, 3, TokenRow([1, 2], [3, 4], [True, False]), [-0.5], "7", "length", turns, "step 2")
+    row, steps = TokenRow([1, 2], [3, 4], [True, False]), {"turn_rewards": (0.5, 1.0), "info": {"calls": [1]}}
+    one = Rollout(prompt, 3, row, [-0.5], "7", "length", turns, "step 2", **steps)
     back = rollout_from(rollout_to(one))
     assert rollout_to(back) == rollout_to(one)
     assert replace(back, turns=turns) == replace(one, prompt=back.prompt) and back.prompt == prompt

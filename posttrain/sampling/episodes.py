@@ -1,0 +1,124 @@
+"""Episodes: completions of the policy and the steps of tasks between them, as one row of tokens each.
+
+The row grows at its end alone: what the policy was given and what it sampled is what is trained. Tasks by import path
+run in worker processes with a time limit, so that one that hangs or crashes ends its episode, not the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from posttrain.rewards import worker
+from posttrain.rewards.workers import DiedError, Pool, TooSlowError
+from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.tasks.step import Step, StepFailure, take_step
+from posttrain.tasks.task import Task, load_task
+from posttrain.text.chat import ChatText
+from posttrain.user_code import is_import_path
+
+if TYPE_CHECKING:
+    from posttrain.sampling.sampler import Completion
+
+
+class Episodes:
+    """Episodes side by side, from their first completions on."""
+
+    def __init__(self, rollouts: Sequence[Rollout], text: ChatText, max_tokens: int, context: int | None) -> None:
+        """`max_tokens`: of a completion; `context`: the most tokens of an episode, None: not limited."""
+        self.rollouts = list(rollouts)
+        self._text, self._max_tokens, self._context = text, max_tokens, context
+        self._seconds = [0.0] * len(rollouts)
+        """What the task's code has taken in each episode."""
+        self._active = [nth for nth, one in enumerate(rollouts) if load_task(one.prompt.task).has_turns]
+        self._turn = 0
+
+    def next_turn(self) -> list[int]:
+        """Let the tasks answer the last completions; returns the places of the episodes that continue."""
+        self._turn += 1
+        steps = self._steps([nth for nth in self._active if not self.rollouts[nth].truncated])
+        for nth in self._active:
+            step = steps.get(nth, Step())  # a completion that was cut off gets none
+            self.rollouts[nth] = self._with_step(self.rollouts[nth], step)
+        self._active = [nth for nth in self._active if self.rollouts[nth].turns[-1]["role"] != "assistant"]
+        return self._active
+
+    def add(self, places: Sequence[int], completions: Sequence[Completion]) -> None:
+        """Append the completions of the episodes at these places."""
+        for nth, completion in zip(places, completions, strict=True):
+            self.rollouts[nth] = _with_completion(self.rollouts[nth], completion, self._text)
+
+    def _steps(self, places: Sequence[int]) -> dict[int, Step | StepFailure]:
+        """The tasks' steps of the episodes at these places."""
+        found: dict[int, Step | StepFailure] = {}
+        for name in dict.fromkeys(self.rollouts[nth].prompt.task for nth in places):
+            task, mine = load_task(name), [nth for nth in places if self.rollouts[nth].prompt.task == name]
+            if is_import_path(name):
+                pool = _pool(name, task.workers)
+                found |= zip(mine, pool.map(partial(self._ask, pool, task), mine), strict=True)
+            else:
+                found |= {nth: take_step(task.reply, self.rollouts[nth]) for nth in mine}
+        return found
+
+    def _ask(self, pool: Pool, task: Task, nth: int) -> Step | StepFailure:
+        """A step from a worker process within what is left of the episode's time."""
+        one, left = self.rollouts[nth], task.seconds - self._seconds[nth]
+        try:
+            if left <= 0:
+                raise TooSlowError
+            answer = pool.ask(worker.rollout_to(one), left)
+        except TooSlowError:
+            return StepFailure("timeout", f"task '{one.prompt.task}' took longer than {task.seconds:g} s")
+        except DiedError as error:
+            return StepFailure("error", f"task '{one.prompt.task}': {error}")
+        self._seconds[nth] += answer["seconds"]
+        step = answer["step"]
+        return StepFailure(**step) if "finish" in step else Step(**step)
+
+    def _with_step(self, one: Rollout, step: Step | StepFailure) -> Rollout:
+        """The episode with the step's turns, or ended."""
+        if isinstance(step, StepFailure):
+            return replace(one, finish=step.finish, reason=step.reason)
+        one = replace(one, turn_rewards=(*one.turn_rewards, step.reward), info={**one.info, **step.info})
+        if step.done or not step.messages:
+            return one
+        if self._turn >= load_task(one.prompt.task).turns:
+            return replace(one, finish="turns")
+        ids = self._text.reply([*one.prompt.messages, *one.turns], step.messages, one.row.rest[-1])
+        if self._context is not None and len(one.row) + len(ids) + self._max_tokens > self._context:
+            return replace(one, finish="length")
+        row = replace(one.row, rest=[*one.row.rest, *ids], mask=[*_mask(one.row), *(False for _ in ids)])
+        return replace(one, row=row, turns=(*one.turns, *step.messages))
+
+
+def first_turn(prompt: Prompt, sample: int, completion: Completion, text: ChatText, version: str) -> Rollout:
+    """The episode of one completion."""
+    content = text.decode(completion.ids)
+    turns = ({"role": "assistant", "content": content},)
+    row = TokenRow(prompt.ids, completion.ids)
+    return Rollout(prompt, sample, row, completion.logps, content, completion.finish, turns, version)
+
+
+@cache
+def _pool(name: str, workers: int) -> Pool:
+    """The worker processes of a task."""
+    return Pool({"task": name, "label": f"task '{name}'"}, workers)
+
+
+def _with_completion(rollout: Rollout, completion: Completion, text: ChatText) -> Rollout:
+    """The episode with one more turn of the policy."""
+    content, row = text.decode(completion.ids), rollout.row
+    return replace(
+        rollout,
+        row=replace(row, rest=[*row.rest, *completion.ids], mask=[*_mask(row), *(True for _ in completion.ids)]),
+        logps=[*rollout.logps, *completion.logps],
+        text=content,
+        finish=completion.finish,
+        turns=(*rollout.turns, {"role": "assistant", "content": content}),
+    )
+
+
+def _mask(row: TokenRow) -> Sequence[bool]:
+    return [True] * len(row.rest) if row.mask is None else row.mask

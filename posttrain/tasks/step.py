@@ -1,0 +1,80 @@
+"""A step of an episode: what a task answers to a completion of the policy."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from posttrain.rollout import Message, Rollout
+from posttrain.user_code import place_in_workspace
+
+ROLES = ("user", "tool")
+"""The roles of a task's turns."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A task's answer to a completion.
+
+    Example: `Step([{"role": "tool", "content": "42"}], reward=0.1, info={"calls": 1})`
+    """
+
+    messages: Sequence[Message] = ()
+    """The turns that the policy continues; without any the episode ends."""
+    reward: float = 0.0
+    """Of this completion; the reward `turns` adds up those of an episode."""
+    done: bool = False
+    """Whether the episode ends here; the policy then never sees the messages, and they are dropped."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """Plain JSON for rewards and tables; later steps replace keys of earlier ones."""
+
+
+@dataclass(frozen=True)
+class StepFailure:
+    """Why a task gave no step: the episode ends, and no reward scores it."""
+
+    finish: Literal["timeout", "error"]
+    reason: str
+
+
+Reply = Callable[[Rollout], Step | Sequence[Message] | None]
+"""The episode so far -> its next step; turns alone are a step too, and None ends the episode."""
+
+
+def take_step(reply: Reply, rollout: Rollout) -> Step | StepFailure:
+    """The step that follows the rollout's last completion; a failure if the task raises or returns something else."""
+    where = f"`reply` of task '{rollout.prompt.task}'"
+    try:
+        return _checked(reply(rollout))
+    except _WrongStepError as error:
+        return StepFailure("error", f"{where} returned {error}")
+    except Exception as error:  # noqa: BLE001  whatever a task raises: this episode has no next step
+        text = " ".join(str(error).split())[:300]
+        return StepFailure("error", f"{where} raised {type(error).__name__}: {text}{place_in_workspace(error)}")
+
+
+class _WrongStepError(Exception):
+    """What is wrong with a step."""
+
+
+def _checked(returned: Any) -> Step:
+    if returned is None:
+        return Step()
+    if isinstance(returned, list | tuple):
+        returned = Step(returned)
+    if not isinstance(returned, Step):
+        raise _WrongStepError(f"{returned!r:.80}. Return a Step, a list of turns, or None to end the episode")
+    messages = [dict(one) for one in returned.messages]
+    if odd := next((one for one in messages if not _is_turn(one)), None):
+        raise _WrongStepError(f"the turn {odd!r:.80}. A turn is {{role: user or tool, content: text}}")
+    reward = float(returned.reward)
+    if not math.isfinite(reward):
+        raise _WrongStepError(f"the reward {reward}. Return a finite number")
+    return Step(messages, reward, bool(returned.done), json.loads(json.dumps(dict(returned.info), allow_nan=False)))
+
+
+def _is_turn(one: Mapping[str, Any]) -> bool:
+    return set(one) == {"role", "content"} and one["role"] in ROLES and isinstance(one["content"], str)

@@ -1,0 +1,98 @@
+"""The task `calculator`: products that a tiny model cannot compute, and a tool that can.
+
+The policy writes `calc 47*86+9`, the tool's turn is `4051`, and the answer follows: `#### 4051`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+import polars as pl
+from pydantic import Field
+
+from posttrain.rollout import Message, Rollout
+from posttrain.tables.columns import Kind
+from posttrain.tasks.step import Step
+from posttrain.tasks.task import Generator, Task
+from posttrain.tasks.turns.arithmetic import calculate
+from posttrain.tasks.turns.tables import Game, Problem, TurnsParams
+
+CALL: Final = "calc "
+MARK: Final = "####"
+WORDS: Final = {"+": "plus", "-": "minus", "*": "times"}
+FORMS: Final = ("*+", "*-", "+-", "++")
+"""The two operators of a problem."""
+
+
+class CalculatorParams(TurnsParams):
+    """How difficult the problems are, and how many demonstrations use the tool."""
+
+    smallest: int = Field(10, ge=2, le=999, description="the smallest number of a problem")
+    largest: int = Field(99, ge=20, le=9_999, description="the largest number of a problem")
+    direct_share: float = Field(
+        0.5, ge=0, le=1, description="share of the demonstrations that give the answer without a call"
+    )
+
+
+def _draw(rng: random.Random, params: CalculatorParams) -> Problem:
+    (one, two), (a, b, c) = rng.choice(FORMS), (rng.randint(params.smallest, params.largest) for _ in range(3))
+    expression = f"{a}{one}{b}{two}{c}"
+    question = f"What is {a} {WORDS[one]} {b} {WORDS[two]} {c}?"
+    return Problem(expression, question, str(calculate(expression)))
+
+
+def _demonstrate(rng: random.Random, problem: Problem, *, direct: bool) -> Sequence[Message]:  # noqa: ARG001
+    answer: Message = {"role": "assistant", "content": f"{MARK} {problem.answer}"}
+    if direct:
+        return [answer]
+    call = {"role": "assistant", "content": f"{CALL}{problem.key}"}
+    return [call, {"role": "tool", "content": problem.answer}, answer]
+
+
+def _tables(params: CalculatorParams) -> dict[Kind, pl.DataFrame]:
+    def demonstrate(rng: random.Random, problem: Problem) -> Sequence[Message]:
+        return _demonstrate(rng, problem, direct=rng.random() < params.direct_share)
+
+    def called(rng: random.Random, problem: Problem) -> Sequence[Message]:
+        return _demonstrate(rng, problem, direct=False)
+
+    return Game(lambda rng: _draw(rng, params), demonstrate, called).tables(params)
+
+
+def reply(rollout: Rollout) -> Step:
+    """The value of the expression after `calc`; any other completion is the answer."""
+    text = rollout.text.strip()
+    if not text.startswith(CALL.strip()):
+        return Step(done=True)
+    calls = {"calls": rollout.info.get("calls", 0) + 1}
+    try:
+        result = str(calculate(text.removeprefix(CALL.strip())))
+    except ValueError as error:
+        errors = {"call_errors": rollout.info.get("call_errors", 0) + 1}
+        return Step([{"role": "tool", "content": f"error: {error}"}], info=calls | errors)
+    return Step([{"role": "tool", "content": result}], info=calls)
+
+
+def metrics(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:
+    """How many episodes call the tool, how many of those are right, and how many calls fail."""
+    right = [value for one, value in zip(rollouts, outcomes, strict=True) if one.info.get("calls")]
+    failed = sum(bool(one.info.get("call_errors")) for one in rollouts)
+    return {
+        "calling": len(right) / len(rollouts),
+        "right_given_call": sum(right) / len(right) if right else 0.0,
+        "call_errors": failed / len(rollouts),
+    }
+
+
+OPTIONS: dict[str, dict[str, Any]] = {"correct": {"after": MARK}, "format": {"after": MARK}}
+TASKS = {
+    "calculator": Task(
+        Generator(CalculatorParams, ("corpus", "chat", "prompts"), _tables),
+        reply=reply,
+        turns=3,
+        reward_options=OPTIONS,
+        metrics=metrics,
+    )
+}

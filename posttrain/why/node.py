@@ -1,0 +1,54 @@
+"""The answer of `why`: a tree of facts, in words or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+NOT_STORED = "not stored"
+LONGEST = 110
+"""Characters of a text that is quoted."""
+
+
+@dataclass
+class Node:
+    """One thing, what is known about it, and what it was made from."""
+
+    title: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    parts: list[Node] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it."""
+        yield self
+        for part in self.parts:
+            yield from part.walk()
+
+
+def lines(node: Node, indent: str = "") -> Iterator[str]:
+    """The tree as indented lines."""
+    yield f"{indent}{node.title}"
+    for name, value in node.facts.items():
+        yield f"{indent}  {name}: {_shown(value)}"
+    for part in node.parts:
+        yield from lines(part, f"{indent}  ")
+
+
+def plain(node: Node) -> dict[str, Any]:
+    """The tree as plain data."""
+    return {"title": node.title, "facts": node.facts, "parts": [plain(part) for part in node.parts]}
+
+
+def quoted(text: str) -> str:
+    """The beginning of a text, on one line."""
+    one = " ".join(text.split())
+    return one if len(one) <= LONGEST else f"{one[:LONGEST]}..."
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(one)}" for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,91 @@
+"""The figures of an evaluation, computed again from its rows; and the counts of tables and the ends of curves."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from posttrain.evaluate.intervals import interval, pass_at_k
+from posttrain.rollout import FAILED, Prompt, Rollout, TokenRow
+from posttrain.tasks.task import load_task
+
+TAIL = 10
+"""Steps of a curve that the metrics of an online run are the mean of."""
+
+
+def evaluated(frame: pl.DataFrame, seed: int) -> dict[str, float]:
+    """The figures that results/LABEL/metrics.json has, from results/LABEL/rollouts.parquet; KL needs the weights."""
+    rows = frame.filter(~pl.col("greedy"))
+    known, greedy = (part.filter(pl.col("reward").is_not_null()) for part in (rows, frame.filter(pl.col("greedy"))))
+    groups = [np.array(one["reward"]) for one in known.partition_by("prompt_id", maintain_order=True)]
+    per_prompt = np.array([float(one.mean()) for one in groups])
+    low, high = interval(per_prompt, seed=seed)
+    found = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
+    found["greedy"] = _mean(greedy["reward"])
+    samples = rows.height // max(rows["prompt_id"].n_unique(), 1)
+    for k in sorted({1, samples}):
+        rates = [pass_at_k(len(one), np.array([one.sum()]), k) for one in groups if len(one) >= k]
+        found[f"pass_at_{k}"] = float(np.concatenate(rates).mean()) if rates else math.nan
+    found["failed"] = 1 - known.height / rows.height
+    found["parsed"] = _mean((known["status"] == "ok").cast(pl.Float64))
+    found["truncated"] = _mean(known["truncated"].cast(pl.Float64))
+    found["length"] = _mean(lengths(known).cast(pl.Float64))
+    return found | _parts(known) | _of_tasks(known)
+
+
+def lengths(frame: pl.DataFrame) -> pl.Series:
+    """The sampled tokens of each row."""
+    return frame["length"] if "length" in frame.columns else frame["logps"].list.len()
+
+
+def _parts(known: pl.DataFrame) -> dict[str, float]:
+    """The mean of each reward over the rows that it could score."""
+    scores = known.select(pl.col("scores").explode().alias("one")).unnest("one")
+    scored = scores.filter(~pl.col("status").is_in(sorted(FAILED)))
+    means = scored.group_by("name", maintain_order=True).agg(pl.col("value").mean())
+    return {f"reward_{name}": value for name, value in means.iter_rows()}
+
+
+def _of_tasks(known: pl.DataFrame) -> dict[str, float]:
+    """The score of each of several tasks, or the figures of the one task."""
+    tasks = known["task"].unique().to_list()
+    if len(tasks) > 1:
+        means = known.group_by("task").agg(pl.col("reward").mean())
+        return {f"score_{task or 'other'}": value for task, value in means.iter_rows()}
+    if not tasks or known["completion"].null_count():
+        return {}
+    rollouts = [_rollout(row) for row in known.iter_rows(named=True)]
+    return {
+        key: float(value) for key, value in load_task(tasks[0]).metrics(rollouts, known["reward"].to_list()).items()
+    }
+
+
+def _rollout(row: Mapping[str, Any]) -> Rollout:
+    """A row as its task's metrics read it."""
+    prompt = Prompt(row["prompt_id"], row["prompt"], (), row["answer"], {}, row["task"], row["problem"])
+    text = row["completion"] if all(row["mask"]) else row["completion"].rpartition("\n\nassistant: ")[2]
+    return Rollout(
+        prompt,
+        row["sample"],
+        TokenRow((), row["completion_ids"], row["mask"]),
+        row["logps"],
+        text,
+        "length" if row["truncated"] else "stop",
+        turn_rewards=row.get("turn_rewards") or (),
+        info=json.loads(row.get("info") or "{}"),
+    )
+
+
+def tail(columns: Mapping[str, Any], key: str) -> float | None:
+    """The mean of the last steps of a curve."""
+    values = [value for value in columns.get(key, ())[-TAIL:] if value is not None]
+    return math.fsum(values) / len(values) if values else None
+
+
+def _mean(values: pl.Series) -> float:
+    return float(values.mean()) if len(values) else math.nan  # type: ignore[arg-type]
