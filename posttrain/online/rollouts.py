@@ -12,6 +12,7 @@ from torch import Tensor
 from posttrain.errors import RewardError
 from posttrain.formulas.ragged import row_keys
 from posttrain.online.reward_monitor import RewardMonitor, has_zero_variance
+from posttrain.online.round_metrics import groups_with_signal, reward_metrics, sampler_gap
 from posttrain.params import Params
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.length import completion_ids, soft_overlong
@@ -40,6 +41,9 @@ class RolloutParams(Params):
     epochs: int = Field(1, ge=1, description="times that a round's samples are gone through")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     replay: ReplayParams = Field(default_factory=ReplayParams)
+    gap_rows: int = Field(
+        4, ge=0, description="rows of a round whose log-probs the trainer recomputes (metric sampler_gap); 0: none"
+    )
 
     @model_validator(mode="after")
     def _divisible(self) -> RolloutParams:
@@ -79,7 +83,9 @@ class RolloutSource:
         plan: SamplingPlan = SamplingPlan(),
         monitor: RewardMonitor | None = None,
         failures: FailureLimit | None = None,
+        name: str = "rollouts",
     ) -> None:
+        self._name = name
         self._prompts, self._sampler, self._reward, self._models = prompts, sampler, reward, models
         self._needs, self._params, self._text, self._seed, self._plan = needs, params, text, seed, plan
         self._monitor = monitor or RewardMonitor("rollouts", {}, compares=False)
@@ -110,7 +116,7 @@ class RolloutSource:
         return concatenate([self._minibatch_part(*one, step) for one in chosen.items()])
 
     def metrics(self) -> dict[str, float]:
-        """The mean of each reward of the round, and how many groups dynamic sampling kept."""
+        """The metrics of the round (round_metrics.py), and how many groups dynamic sampling kept."""
         return self._metrics
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -175,16 +181,16 @@ class RolloutSource:
 
     def _sample_round(self, number: int) -> Batch:
         """Sample a round of groups; those of zero reward variance are replaced for as many tries as the plan allows."""
-        self._sampler.sync(self._models.policy, f"round {number}")
+        self._sampler.sync(self._models.policy, f"{self._name} step {number * self._per_round}")
         if self._models.old is not None:
             self._models.copy_policy(self._models.old)
         accepted: list[Batch] = []
         spare: list[Batch] = []
-        parts: dict[str, list[float]] = {}
+        scored: list[Rollout] = []
         tries, resample = 0, self._plan.resample
         while len(accepted) < self._params.prompts and tries <= resample:
             groups = self._sample_groups(
-                self._next_prompts(self._params.prompts - len(accepted)), f"{number}:{tries}", parts
+                self._next_prompts(self._params.prompts - len(accepted)), f"{number}:{tries}", scored
             )
             for group in groups:
                 zero_variance = resample > 0 and has_zero_variance(group.columns.rows["outcome"])
@@ -196,10 +202,16 @@ class RolloutSource:
             what = f"{len(accepted)} groups of a round could be scored, fewer than its {self._params.minibatches} steps"
             raise RewardError(what=what, where="rollout.minibatches", fix="Fix the reward, or sample more prompts")
         self._monitor.round(accepted)
-        self._metrics = {f"reward_{name}": sum(values) / len(values) for name, values in parts.items()}
+        self._metrics = {
+            **reward_metrics(self._reward.terms, scored),
+            "groups_with_signal": groups_with_signal(accepted),
+        }
         if resample:
             self._metrics |= {"sampling_rounds": float(tries), "groups_kept": len(accepted) / self._params.prompts}
-        return self._models.add_scored_columns(_with_group_numbers(accepted), self._needs - {"step_start_logp"})
+        batch = self._models.add_scored_columns(_with_group_numbers(accepted), self._needs - {"step_start_logp"})
+        if not self._plan.mixture:  # the log-probs of a mixture are not the policy's
+            self._metrics |= sampler_gap(self._models, batch, self._params.gap_rows)
+        return batch
 
     def _next_prompts(self, count: int) -> list[Prompt]:
         """The next prompts: all of them once per pass, each pass in another order."""
@@ -212,16 +224,15 @@ class RolloutSource:
             self._cursor += 1
         return chosen
 
-    def _sample_groups(self, prompts: list[Prompt], name: str, parts: dict[str, list[float]]) -> list[Batch]:
-        """A group of each prompt as a batch, without the rollouts that could not be scored."""
+    def _sample_groups(self, prompts: list[Prompt], name: str, scored: list[Rollout]) -> list[Batch]:
+        """A group of each prompt as a batch, without the rollouts that could not be scored; adds all to `scored`."""
         sampled = self._reward.score(self._group_rollouts(prompts, name))
+        scored += sampled
         places = self._failures.check(sampled)
         rollouts = [sampled[place] for place in places]
         self._monitor.completions(rollouts)
         rewards = self._reward.totals(rollouts)
         reward_parts = [[one.scores[key].value for one in rollouts] for key in self._reward.terms]
-        for key, values in zip(self._reward.terms, reward_parts, strict=True):
-            parts.setdefault(key, []).extend(values)
         if self._plan.overlong:
             longest, fraction = self._params.sampling.max_tokens, self._plan.overlong
             penalties = [soft_overlong(len(completion_ids(one)), longest, fraction) for one in rollouts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,11 +24,14 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, DistillRunKnobs, LikelihoodObjective
+from posttrain.measure.record import note
 from posttrain.models.store import save_model
+from posttrain.online.heldout import heldout_watch
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
 from posttrain.online.sources import FilteredSource, MixedSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
+from posttrain.online.watch import WatchParams
 from posttrain.params import Params
 from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
@@ -76,9 +80,14 @@ class OnlineParams(TrainingParams):
         16, ge=0, description="prompts whose right and wrong answers must score so before the first step; 0: none"
     )
 
+    watch: WatchParams | None = Field(None, description="evaluation while it is trained (docs/watching.md); null: none")
+
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> OnlineParams:
-        need_reward_model(self.reward, self.reward_model)
+        watched = {} if self.watch is None else self.watch.reward
+        need_reward_model({**watched, **self.reward}, self.reward_model)
+        if odd := [name for name, term in watched.items() if term.normalise]:
+            raise ValueError(f"watch.reward.{odd[0]} has normalise: steps would not be comparable. Remove it")
         return self
 
     def objective(self) -> Objective:
@@ -329,18 +338,24 @@ def train_on_samples(
         plan=params.sampling_plan(),
         monitor=monitor,
         failures=FailureLimit(reward, params.max_failed, section),
+        name=name,
     )
     source = params.source(samples, text)
     inputs = [*inputs, *params.tables(), *([reward_model] if reward_model else [])]
     update, step_tokens = params.update_rule(models, source.steps), params.step_tokens(max(lengths))
-    log = run_training(
-        TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, params.progress)
-    )
+    watch = heldout_watch(params, models, text, reward, source.steps, section)
+    run = TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, params.progress)
+    log = run_training(run if watch is None else replace(run, watch=watch))
     monitor.close()
 
+    if watch is not None:
+        log.rows.pop()  # the evaluation after the last step
+    steps, watched = len(log.rows), {} if watch is None else watch.finish()
+    shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if log.last([key])}
+    note(weights_version=f"{name} step {watched.get('kept_step', steps)}")
     save_model(models.policy, model_path(name), inputs[0], params.save_dtype)
-    shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if key in log.rows[-1]}
-    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(shown)})
+    figures = {"algorithm": params.algorithm, "steps": steps, **rounded(shown), **watched}
+    write_json(metrics_path(name), figures)
 
 
 def _sampled(model: type[Any]) -> type[OnlineParams]:

@@ -63,6 +63,8 @@ SHOWN = (
     "kl_k3",
     "teacher_kl",
     "entropy",
+    "heldout_true",
+    "heldout_proxy",
     "clip_fraction",
     "grad_norm",
 )
@@ -74,7 +76,7 @@ def curves_csv(found: Iterable[dict[str, Any]]) -> str:
     lines = ["metric,run,step,value"]
     kept = list(found)
     names = dict.fromkeys(name for one in kept for name in one["columns"])
-    parts = [name for name in names if name.startswith("reward_")]
+    parts = [name for name in names if name.startswith("reward_") and not name.endswith(("_std", "_ok"))]
     for metric in ("reward", *parts, *SHOWN[1:]):
         for one in kept:
             columns = one["columns"]
