@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from posttrain.errors import DataError
-from posttrain.workspace import plot_path
+from posttrain.workspace import metrics_path, plot_path
 
 Column = list[float | None]
 
@@ -51,6 +52,33 @@ def curves(named: Iterable[tuple[str, str]], points: int) -> list[dict[str, Any]
         kept = {name: column for name, column in columns.items() if any(value is not None for value in column)}
         if kept and "step" in kept:
             found.append({"label": label, "path": path, "each": each, "columns": kept})
+    return found
+
+
+HELDOUT = ("heldout_true", "heldout_proxy")
+STEPS = ("best_step", "kept_step", "over_optimised_step")
+
+
+def evaluations(named: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The evaluations during training of those (path, label) that have some, for the page."""
+    found = []
+    for path, label in named:
+        columns = read_curve(plot_path(path)) if plot_path(path).is_file() else {}
+        if HELDOUT[0] not in columns or not metrics_path(path).is_file():
+            continue
+        points = {
+            name: [
+                {"x": step, "y": y, "low": low, "high": high}
+                for step, y, low, high in zip(
+                    columns["step"], columns[name], columns[f"{name}_low"], columns[f"{name}_high"], strict=True
+                )
+                if y is not None
+            ]
+            for name in HELDOUT
+        }
+        metrics = json.loads(metrics_path(path).read_text(encoding="utf-8"))
+        steps = {name: metrics[name] for name in STEPS if name in metrics}
+        found.append({"label": label, "path": path, **points, **steps})
     return found
 
 
