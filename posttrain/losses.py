@@ -86,7 +86,7 @@ def policy_loss(
     arguments = {
         "ref_logp": (ref_logp, knobs.kl.type == "loss", knobs.kl.type != "none"),
         "entropy": (entropy, knobs.entropy > 0, True),
-        "sampler_logp": (sampler_logp, knobs.correction is not None, knobs.correction is not None),
+        "sampler_logp": (sampler_logp, *2 * [knobs.correction.type != "none"]),
         "truncated": (truncated, knobs.truncated == "mask", knobs.truncated == "mask"),
         "max_length": (max_length, *2 * [knobs.aggregation == "fixed_length"]),
     }

@@ -39,6 +39,8 @@ def upgraded(old: CommentedMap) -> tuple[CommentedMap, list[str]]:
         for name, run in ((new.get(family) or {}).get("runs") or {}).items():
             if isinstance(run, CommentedMap):
                 rename_keys(run, _renames(family, run.get("algorithm")))
+                if isinstance(run.get("correction"), int | float):
+                    run["correction"] = _flow({"type": "truncate", "high": run["correction"]})
                 notes += (f"{family}.runs.{name}: {note}" for note in (_changed_defaults(run) if was_old else ()))
     for key, renames in (("device", DEVICE), ("shape", SCRATCH)):
         for settings in _mappings_of(new, key):

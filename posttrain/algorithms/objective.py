@@ -37,6 +37,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from posttrain.choices import merge_settings
@@ -74,10 +75,35 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Loss:
-    """A micro-batch's contribution to the step's loss and metrics; contributions add up."""
+    """A micro-batch's contribution to the step's loss and metrics; contributions add up (`add_metrics`)."""
 
     total: Tensor
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def add_metrics(totals: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
+    """Add the metrics of a part to those of the step: `_min` and `_max` are extremes, all others add up."""
+    for name, value in part.items():
+        if name not in totals:
+            totals[name] = value
+        elif name.endswith(("_min", "_max")):
+            totals[name] = (torch.minimum if name.endswith("_min") else torch.maximum)(totals[name], value)
+        else:
+            totals[name] = totals[name] + value
+
+
+def step_metrics(totals: Mapping[str, Tensor]) -> dict[str, float]:
+    """The metrics of a whole step as numbers, with one transfer from the device.
+
+    The mean of weights, `NAME`, and of their squares, `NAME_square`, give the effective sample size as a share of all
+    tokens: NAME_ess = (sum w)^2 / (n sum w^2).
+    """
+    values: list[float] = torch.stack([part.detach().double() for part in totals.values()]).tolist()
+    found = dict(zip(totals, values, strict=True))
+    for name in [name for name in found if name.endswith("_square")]:
+        weights, square = name.removesuffix("_square"), found.pop(name)
+        found[f"{weights}_ess"] = found[weights] ** 2 / square if square else 0.0
+    return found
 
 
 class Objective(Protocol):

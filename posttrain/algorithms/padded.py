@@ -8,7 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import ROW_COLUMNS, AlgorithmRow, Objective, Prepared, State, with_gradient
+from posttrain.algorithms.objective import (
+    ROW_COLUMNS,
+    AlgorithmRow,
+    Objective,
+    Prepared,
+    State,
+    step_metrics,
+    with_gradient,
+)
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import Ragged, from_padded
@@ -62,7 +70,7 @@ def padded_loss(
     loss = objective.loss(with_gradient(prepared.step, with_grad))
     if state is not None:
         state.update(prepared.state)
-    return loss.total, {**prepared.metrics, **{name: float(part.detach()) for name, part in loss.metrics.items()}}
+    return loss.total, {**prepared.metrics, **step_metrics(loss.metrics)}
 
 
 def _prepare(objective: Objective, step: Ragged, state: State) -> Prepared:

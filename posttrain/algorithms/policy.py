@@ -14,9 +14,9 @@ from posttrain.algorithms.advantages import (
     CriticOptions,
     MovingAverageOptions,
     Rewards,
-    group_range,
     whiten,
 )
+from posttrain.algorithms.corrections import correction_weights
 from posttrain.algorithms.objective import (
     GRADIENT_COLUMNS,
     Loss,
@@ -27,7 +27,7 @@ from posttrain.algorithms.objective import (
 )
 from posttrain.algorithms.policy_knobs import KlOptions, PenaltyOptions, PolicyKnobs, SequenceKlOptions
 from posttrain.algorithms.surrogates import Surrogate, Tokens
-from posttrain.formulas.policy import ESTIMATORS, clipped_value, forward_k3, k1, truncated_importance
+from posttrain.formulas.policy import ESTIMATORS, clipped_value, forward_k3, k1
 from posttrain.formulas.ragged import Ragged, fixed_length, kept_rows, sequence_mean, sequence_sum, token_mean
 
 AGGREGATE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -56,6 +56,11 @@ class PolicyObjective:
         """The entry of the table."""
         return self.knobs.advantage_entry
 
+    @property
+    def corrected(self) -> bool:
+        """Whether the trainer's own log-probs take the place of the sampler's, with weights for the difference."""
+        return self.knobs.correction.type != "none"
+
     @cached_property
     def needs(self) -> frozenset[str]:
         knobs = self.knobs
@@ -65,7 +70,7 @@ class PolicyObjective:
         needs |= {"opponent"} if knobs.advantage.type == "win_rate" else set()
         needs |= {"value"} if self.advantage.valued else set()
         needs |= {"ref_logp"} if knobs.kl.type != "none" else set()
-        needs |= {"recomputed_logp"} if knobs.correction is not None else set()
+        needs |= {"recomputed_logp"} if self.corrected else set()
         needs |= {"kl_old"} if knobs.penalty.type == "exact" else set()
         if isinstance(knobs.penalty, PenaltyOptions) and knobs.penalty.target is not None:
             needs |= {"step_start_logp", "age"}
@@ -97,8 +102,8 @@ class PolicyObjective:
         logp, weight_N = tokens["logp"], tokens["weight"]
         inputs = self._surrogate_inputs(micro, logp)
         loss_N = -self._surrogate_terms(inputs)
-        if knobs.correction is not None:
-            loss_N = loss_N * truncated_importance(tokens["recomputed_logp"], tokens["old_logp"], knobs.correction)
+        if self.corrected:
+            loss_N = loss_N * tokens["correction"]
         if isinstance(knobs.kl, KlOptions) and knobs.kl.type == "loss":
             loss_N = loss_N + tokens["beta"] * ESTIMATORS[knobs.kl.estimator](logp, tokens["ref_logp"])
         if knobs.penalty.type != "none":
@@ -147,6 +152,8 @@ class PolicyObjective:
         knobs = self.knobs
         if knobs.whiten:
             step = step.with_tokens(advantage=whiten(step.tokens["advantage"], step.tokens["weight"]))
+        if self.corrected:
+            step = step.with_tokens(correction=correction_weights(step, knobs.correction))
         if self.surrogate.prepare is not None:
             step = step.with_tokens(**self.surrogate.prepare(step, knobs.surrogate))
         if knobs.kl.type == "loss":
@@ -156,8 +163,8 @@ class PolicyObjective:
         return Prepared(step, updated_coefficients(knobs, step, self._sampling_logp(step), state))
 
     def _sampling_logp(self, step: Ragged) -> Tensor:
-        """The sampling policy's log-probs: the trainer's own where `correction` is set, else the sampler's."""
-        return step.tokens["old_logp" if self.knobs.correction is None else "recomputed_logp"]
+        """The sampling policy's log-probs: the trainer's own where a correction is set, else the sampler's."""
+        return step.tokens["recomputed_logp" if self.corrected else "old_logp"]
 
     def _weight(self, lengths_B: Tensor, kept_B: Tensor) -> Tensor:
         if self.knobs.aggregation == "fixed_length":
@@ -200,10 +207,17 @@ class PolicyObjective:
     @torch.no_grad()
     def _token_metrics(self, micro: Ragged, inputs: Tokens) -> dict[str, Tensor]:
         """Means over the step's tokens, as sums that add up over micro-batches."""
-        mean_N, tokens = micro.tokens["token_mean_weight"], micro.tokens
-        metrics = {"entropy": (mean_N * tokens["entropy"]).sum(), "ratio": (mean_N * inputs.ratio).sum()}
+        mean_N, tokens, ratio = micro.tokens["token_mean_weight"], micro.tokens, inputs.ratio
+        # 1 is among the ratios of the extremes, so that a part without counted tokens has some
+        extremes_N = torch.cat([ratio.masked_fill(mean_N == 0, 1.0), ratio.new_ones(1)])
+        metrics = {"entropy": (mean_N * tokens["entropy"]).sum(), **_moments("ratio", ratio, mean_N)}
+        metrics |= {"ratio_min": extremes_N.amin(), "ratio_max": extremes_N.amax()}
         if self.surrogate.clipped is not None:
-            metrics["clip_fraction"] = (mean_N * self.surrogate.clipped(inputs, self.knobs.surrogate)).sum()
+            clipped_N = mean_N * self.surrogate.clipped(inputs, self.knobs.surrogate)
+            metrics["clip_fraction"] = clipped_N.sum()
+            metrics |= {"clip_low": (clipped_N * (ratio < 1)).sum(), "clip_high": (clipped_N * (ratio > 1)).sum()}
+        if self.corrected:
+            metrics |= _moments("correction", tokens["correction"], mean_N)
         if "dropped" in tokens:
             metrics["dropped"] = (mean_N * tokens["dropped"]).sum()
         if "ref_logp" in self.needs:
@@ -221,13 +235,16 @@ class PolicyObjective:
             "length": float(step.lengths_B.float().mean()),
             "truncated": float(step.rows["truncated"].float().mean()),
         }
-        if "group" in step.rows:
-            metrics["groups_agreeing"] = float((group_range(reward_B, step.rows["group"]) == 0).float().mean())
         if self.knobs.kl.type != "none":
             metrics["beta"] = state["beta"]
         if self.knobs.penalty.type != "none":
             metrics["penalty"] = state["penalty"]
         return metrics
+
+
+def _moments(name: str, values_N: Tensor, mean_N: Tensor) -> dict[str, Tensor]:
+    """The mean of weights and of their squares, which become the effective sample size `NAME_ess`."""
+    return {name: (mean_N * values_N).sum(), f"{name}_square": (mean_N * values_N.square()).sum()}
 
 
 MAX_RELATIVE_ERROR = 0.2

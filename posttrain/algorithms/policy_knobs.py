@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from posttrain.algorithms.advantages import ADVANTAGES, Advantage
+from posttrain.algorithms.corrections import CORRECTION
 from posttrain.algorithms.surrogates import SURROGATES, Surrogate
 from posttrain.choices import OneOf, Option, Options
 from posttrain.params import Params
@@ -109,10 +110,8 @@ class PolicyKnobs(Params):
     )
     kl: Annotated[Options, KL] = Field(KL.chosen, description="where the KL to the reference is penalised")
     penalty: Annotated[Options, PENALTY] = Field(PENALTY.chosen, description="penalty on the KL to the sampling policy")
-    correction: float | None = Field(
-        None,
-        gt=0,
-        description="cap of the importance weight that corrects for a sampler with other log-probs than the trainer",
+    correction: Annotated[Options, CORRECTION] = Field(
+        CORRECTION.chosen, description="weights that correct for a sampler with other log-probs than the trainer"
     )
     entropy: float = Field(0.0, ge=0, description="entropy bonus")
     whiten: bool = Field(False, description="whiten advantages over all tokens of the step")
@@ -130,6 +129,13 @@ class PolicyKnobs(Params):
     )
     update: Annotated[Options, UPDATE] = Field(UPDATE.chosen, description="the rule that turns gradients into a step")
     allow_unsupported: bool = Field(False, description="allow combinations that are refused by default")
+
+    @field_validator("correction", mode="before")
+    @classmethod
+    def _is_a_choice(cls, correction: Any) -> Any:
+        if isinstance(correction, int | float):
+            raise ValueError(f"a number was the cap of the weights. Write {{type: truncate, high: {correction:g}}} now")  # noqa: TRY004
+        return correction
 
     @field_validator("overlong")
     @classmethod

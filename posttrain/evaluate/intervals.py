@@ -10,10 +10,10 @@ RESAMPLES = 2000
 Floats = NDArray[np.float64]
 
 
-def interval(per_prompt: Floats, seed: int, level: float = 0.95) -> tuple[float, float]:
+def interval(per_prompt: Floats, seed: int, level: float = 0.95, *, resamples: int = RESAMPLES) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean over prompts (Efron 1979)."""
     rng = np.random.default_rng(seed)
-    picks = rng.integers(0, len(per_prompt), size=(RESAMPLES, len(per_prompt)))
+    picks = rng.integers(0, len(per_prompt), size=(resamples, len(per_prompt)))
     means = per_prompt[picks].mean(axis=1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posttrain.formulas.ragged import mean_rows, repeat_to_tokens
+from posttrain.formulas.ragged import mean_rows, repeat_to_tokens, sum_rows
 
 CAP = 20.0
 """Bound on |log ratio|: exp stays finite even where the policy diverged. A token beyond it has no gradient."""
@@ -23,12 +23,15 @@ def sequence_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) ->
     return repeat_to_tokens(mean_B, lengths_B, logp_N.numel()).clamp(-CAP, CAP)
 
 
-def truncated_importance(recomputed_logp_N: Tensor, sampled_logp_N: Tensor, cap: float) -> Tensor:
-    """sg(min(exp(recomputed - sampled), cap)): corrects for a sampler with other log-probs (Yao 2025).
+def product_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
+    """sum_t(logp - old_logp), the log of a sequence's probability ratio, on each token."""
+    sum_B = sum_rows(logp_N - old_logp_N, lengths_B)
+    return repeat_to_tokens(sum_B, lengths_B, logp_N.numel()).clamp(-CAP, CAP)
 
-    Both are log-probs of the sampling policy: recomputed by the trainer, and recorded by the sampler.
-    """
-    return (recomputed_logp_N - sampled_logp_N).detach().clamp(-CAP, CAP).exp().clamp(max=cap)
+
+def inside(ratio: Tensor, low: float | None, high: float) -> Tensor:
+    """Whether low <= r <= high."""
+    return (ratio <= high) & (ratio >= (low or 0.0))
 
 
 def reinforce(logp: Tensor, advantage: Tensor) -> Tensor:

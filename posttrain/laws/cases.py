@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import GRADIENT_COLUMNS, Objective, State, with_gradient
+from posttrain.algorithms.objective import (
+    GRADIENT_COLUMNS,
+    Objective,
+    State,
+    add_metrics,
+    step_metrics,
+    with_gradient,
+)
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.formulas.ragged import Ragged
 
@@ -94,10 +101,11 @@ def run(case: Case, cut: Cut | None = None, cut_again: Cut | None = None) -> Out
     losses = [case.objective.loss(part) for part in parts]
     total = torch.stack([loss.total for loss in losses]).sum()
     gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True, allow_unused=True)
-    metrics = {name: sum(float(loss.metrics[name].detach()) for loss in losses) for name in losses[0].metrics}
-    return Outcome(
-        total.detach(), dict(zip(leaves, gradients, strict=True)), {**prepared.metrics, **metrics}, prepared.state
-    )
+    totals: dict[str, Tensor] = {}
+    for loss in losses:
+        add_metrics(totals, loss.metrics)
+    metrics = {**prepared.metrics, **step_metrics(totals)}
+    return Outcome(total.detach(), dict(zip(leaves, gradients, strict=True)), metrics, prepared.state)
 
 
 def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:

@@ -23,6 +23,9 @@ FOLDER: Final = Path("timings")
 SHOWN: Final = 0.005
 """A phase with less than this share of the time is left out of the line at a stage's end."""
 
+TOKENS: Final = "_tokens"
+"""Ends the name of a phase in a count of its tokens, e.g. `generate_tokens`."""
+
 
 def timings_path(stage: str) -> Path:
     """The file of a stage's timings: `online@grpo` -> timings/online/grpo.json."""
@@ -44,11 +47,19 @@ def report_timings(stage: str) -> None:
     }
     with contextlib.suppress(OSError):  # the stage is done; a full disk must not make it fail here
         write_json(timings_path(stage), timings)
-    parts = (f"{name} {spent[name]:.1f} s" for name in (*NAMES, OTHER) if spent[name] >= SHOWN * total)
+    parts = (
+        f"{name} {spent[name]:.1f} s{_rate(name, spent)}" for name in (*NAMES, OTHER) if spent[name] >= SHOWN * total
+    )
     processes = f" in {CLOCK.processes} processes" if CLOCK.processes > 1 else ""
-    counted = "".join(f"; {name} {value:,.6g}" for name, value in counts().items())
+    counted = "".join(f"; {name} {value:,.6g}" for name, value in counts().items() if not name.endswith(TOKENS))
     line = f"{stage}: {total:.1f} s{processes}: {', '.join(parts)}; {timings['peak_mb']:.0f} MB{counted}"
     print(line, file=sys.stderr)
+
+
+def _rate(name: str, spent: Mapping[str, float]) -> str:
+    """The tokens per second of a phase that counts its tokens."""
+    tokens = counts().get(f"{name}{TOKENS}")
+    return f" ({tokens / spent[name]:,.0f} tokens/s)" if tokens else ""
 
 
 def restore_timings(state: object) -> None:

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from posttrain.errors import ModelError
 from posttrain.formats import MODELS, check_format
 from posttrain.measure.phases import phase
+from posttrain.measure.record import note
 from posttrain.models.forward import run_in_rows, runs_in_rows
 from posttrain.models.loading import (
     is_scorer,
@@ -177,6 +178,7 @@ def save_model(
                 file.chmod((folder / "config.json").stat().st_mode)
             manifest |= {file.name: digest(file) for file in sorted(folder.iterdir()) if file.suffix != ".safetensors"}
             (folder / MANIFEST).write_text(json.dumps({FORMAT: MODELS, **manifest}, indent=1) + "\n", encoding="utf-8")
+            note(weights=digest(folder / MANIFEST))
     except (OSError, SafetensorError) as error:
         fix = "Free some disk space or fix the folder's rights, and run it again: a trained model's checkpoint is kept"
         raise ModelError(what=f"the model cannot be written ({error})", where=str(target), fix=fix) from error

@@ -92,7 +92,9 @@ class RewardMonitor:
         """Warn at the end of the run if hardly any group had a gradient."""
         fraction = self._zero_variance / max(self._groups, 1)
         if self._compares and fraction >= MAX_ZERO_VARIANCE:
-            what = f"in {fraction:.0%} of all {self._groups} groups (groups_agreeing) the rewards were equal, so they "
+            what = (
+                f"in {fraction:.0%} of all {self._groups} groups the rewards were equal (groups_with_signal), so they "
+            )
             self._warn(f"{what}give no gradient (mean reward {self._mean():.3g})", FIXES["agree"])
 
     def tensor(self) -> Tensor:

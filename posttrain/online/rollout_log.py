@@ -85,7 +85,7 @@ class RolloutLog:
 
     @phase("write")
     def add(
-        self, number: int, attempt: int, step: int, first: int, rollouts: Sequence[Rollout],
+        self, number: int, attempt: int, first: int, rollouts: Sequence[Rollout],
         reward: RewardSum, totals: dict[int, float],
     ) -> None:  # fmt: skip
         """Add an attempt's scored rollouts; `first`: the number of draws before them, `totals`: rewards by place."""
@@ -96,6 +96,7 @@ class RolloutLog:
             "task": [one.prompt.task for one in rollouts],
             "draw": [first + place // size for place in range(len(rollouts))],
             "sample": [one.sample for one in rollouts],
+            "version": [one.version for one in rollouts],
             "prompt_ids": [one.prompt.ids for one in rollouts],
             "completion": [_text(one) for one in rollouts],
             "completion_ids": [one.row.rest for one in rollouts],
@@ -115,8 +116,8 @@ class RolloutLog:
             for rollout in rollouts
         ]
         constants = {
-            "round": number, "attempt": attempt, "version": f"{sampling.run}:{step}", "seed": sampling.seed,
-            "sampling": sampling.settings, "step": None, "advantage": None,
+            "round": number, "attempt": attempt, "seed": sampling.seed, "sampling": sampling.settings,
+            "step": None, "advantage": None,
         }  # fmt: skip
         frame = frame.with_columns(
             pl.Series("scores", scores, dtype=pl.List(SCORE)),

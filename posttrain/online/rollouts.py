@@ -14,6 +14,7 @@ from posttrain.errors import RewardError
 from posttrain.formulas.ragged import Ragged, row_keys
 from posttrain.online.reward_monitor import RewardMonitor, has_zero_variance
 from posttrain.online.rollout_log import RolloutLog
+from posttrain.online.round_metrics import groups_with_signal, reward_metrics, sampler_gap
 from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.params import Params
 from posttrain.rewards.failures import FailureLimit
@@ -45,6 +46,9 @@ class RolloutParams(Params):
     epochs: int = Field(1, ge=1, description="times that a round's samples are gone through")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     replay: ReplayParams = Field(default_factory=ReplayParams)
+    gap_rows: int = Field(
+        4, ge=0, description="rows of a round whose log-probs the trainer recomputes (metric sampler_gap); 0: none"
+    )
 
     @model_validator(mode="after")
     def _divisible(self) -> RolloutParams:
@@ -86,8 +90,10 @@ class RolloutSource(BatchSource):
         failures: FailureLimit | None = None,
         log: RolloutLog | None = None,
         stored: StoredRollouts | None = None,
+        name: str = "rollouts",
     ) -> None:
         """`log`: where rollouts are stored; `stored`: the scored rollouts to take in place of sampling."""
+        self._name = name
         self._prompts, self._sampler, self._reward, self._models = prompts, sampler, reward, models
         self._needs, self._params, self._text, self._seed, self._plan = needs, params, text, seed, plan
         self._monitor = monitor or RewardMonitor("rollouts", {}, compares=False)
@@ -110,7 +116,7 @@ class RolloutSource(BatchSource):
         """The groups of one minibatch, sampled when a round begins, and groups of earlier rounds."""
         number, place = divmod(step, self._per_round)
         if number not in self._rounds:
-            self._rounds[number] = self._sample_round(number, step)
+            self._rounds[number] = self._sample_round(number)
             oldest = number - (self._params.replay.rounds if self._params.replay.groups else 0)
             self._rounds = {n: batch for n, batch in self._rounds.items() if n >= oldest}
         epoch, part = divmod(place, self._params.minibatches)
@@ -129,7 +135,7 @@ class RolloutSource(BatchSource):
             self._log.trained(step, prepared)
 
     def metrics(self) -> dict[str, float]:
-        """The mean of each reward of the round, and how many groups dynamic sampling kept."""
+        """The metrics of the round (round_metrics.py), and how many groups dynamic sampling kept."""
         return self._metrics
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -196,18 +202,18 @@ class RolloutSource(BatchSource):
             chosen.setdefault(earlier[i][0], []).append(earlier[i][1])
         return chosen
 
-    def _sample_round(self, number: int, step: int) -> Batch:
+    def _sample_round(self, number: int) -> Batch:
         """Sample a round of groups; those of zero reward variance are replaced for as many tries as the plan allows."""
-        self._sampler.sync(self._models.policy, f"round {number}")
+        self._sampler.sync(self._models.policy, f"{self._name} step {number * self._per_round}")
         if self._models.old is not None:
             self._models.copy_policy(self._models.old)
         accepted: list[Batch] = []
         spare: list[Batch] = []
-        parts: dict[str, list[float]] = {}
+        scored: list[Rollout] = []
         tries, resample = 0, self._plan.resample
         while len(accepted) < self._params.prompts and tries <= resample:
             prompts = self._next_prompts(self._params.prompts - len(accepted))
-            groups = self._sample_groups(prompts, (number, tries, step), parts)
+            groups = self._sample_groups(prompts, (number, tries), scored)
             for group in groups:
                 zero_variance = resample > 0 and has_zero_variance(group.columns.rows["outcome"])
                 (spare if zero_variance else accepted).append(group)
@@ -220,10 +226,16 @@ class RolloutSource(BatchSource):
             what = f"{len(accepted)} groups of a round could be scored, fewer than its {self._params.minibatches} steps"
             raise RewardError(what=what, where="rollout.minibatches", fix="Fix the reward, or sample more prompts")
         self._monitor.round(accepted)
-        self._metrics = {f"reward_{name}": sum(values) / len(values) for name, values in parts.items()}
+        self._metrics = {
+            **reward_metrics(self._reward.terms, scored),
+            "groups_with_signal": groups_with_signal(accepted),
+        }
         if resample:
             self._metrics |= {"sampling_rounds": float(tries), "groups_kept": len(accepted) / self._params.prompts}
-        return self._models.add_scored_columns(_with_group_numbers(accepted), self._needs - {"step_start_logp"})
+        batch = self._models.add_scored_columns(_with_group_numbers(accepted), self._needs - {"step_start_logp"})
+        if not self._plan.mixture:  # the log-probs of a mixture are not the policy's
+            self._metrics |= sampler_gap(self._models, batch, self._params.gap_rows)
+        return batch
 
     def _next_prompts(self, count: int) -> list[Prompt]:
         """The next prompts: all of them once per pass, each pass in another order."""
@@ -242,22 +254,19 @@ class RolloutSource(BatchSource):
             return self._stored.drawn(first, prompts)
         return self._reward.score(self._group_rollouts(prompts, name))
 
-    def _sample_groups(
-        self, prompts: list[Prompt], attempt: tuple[int, int, int], parts: dict[str, list[float]]
-    ) -> list[Batch]:
-        """A group of each prompt as a batch, without the rollouts that could not be scored.
+    def _sample_groups(self, prompts: list[Prompt], attempt: tuple[int, int], scored: list[Rollout]) -> list[Batch]:
+        """A group of each prompt as a batch, without the rollouts that could not be scored; adds all to `scored`.
 
-        `attempt`: the number of the round, of the try, and of the optimizer steps before.
+        `attempt`: the number of the round and of the try.
         """
         name, first = f"{attempt[0]}:{attempt[1]}", self._cursor - len(prompts)
         sampled = self._scored(prompts, name, first)
+        scored += sampled
         places = self._failures.check(sampled)
         rollouts = [sampled[place] for place in places]
         self._monitor.completions(rollouts)
         rewards = self._reward.totals(rollouts)
         reward_parts = [[one.scores[key].value for one in rollouts] for key in self._reward.terms]
-        for key, values in zip(self._reward.terms, reward_parts, strict=True):
-            parts.setdefault(key, []).extend(values)
         if self._plan.overlong:
             longest, fraction = self._params.sampling.max_tokens, self._plan.overlong
             penalties = [soft_overlong(len(completion_ids(one)), longest, fraction) for one in rollouts]

@@ -28,6 +28,7 @@ from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
 from posttrain.online.sources import FilteredSource, MixedSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
+from posttrain.online.watch import WatchParams
 from posttrain.params import Params
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.failures import MAX_FAILED
@@ -75,10 +76,14 @@ class OnlineParams(TrainingParams):
         "the figures of all. `replay` and offline runs need full",
     )
     rollouts_gb: float = Field(1.0, gt=0, description="most gigabytes of rollouts/; beyond it only figures are kept")
+    watch: WatchParams | None = Field(None, description="evaluation while it is trained (docs/watching.md); null: none")
 
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> OnlineParams:
-        need_reward_model(self.reward, self.reward_model)
+        watched = {} if self.watch is None else self.watch.reward
+        need_reward_model({**watched, **self.reward}, self.reward_model)
+        if odd := [name for name, term in watched.items() if term.normalise]:
+            raise ValueError(f"watch.reward.{odd[0]} has normalise: steps would not be comparable. Remove it")
         return self
 
     def objective(self) -> Objective:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from posttrain.algorithms.objective import Objective
+from posttrain.measure.record import note
 from posttrain.models.store import save_model
+from posttrain.online.heldout import heldout_watch
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.rollout_log import RolloutLog
 from posttrain.online.rollouts import RolloutSource
@@ -73,6 +76,7 @@ class LoadedRun(NamedTuple):
             failures=FailureLimit(reward, params.max_failed, self.section),
             log=log,
             stored=stored,
+            name=name,
         )
         source = params.source(samples, text)
         reward_model = model_of(params.reward_model, f"{self.section}.reward_model")
@@ -92,11 +96,16 @@ def train_on_samples(run: LoadedRun) -> None:
     check_canaries(reward, run.prompts[: params.canaries], run.section)
     stored = params.rollout_log(run.name, run.text, max(map(len, prompts)))
     training = run.training(reward, monitor, stored)
-    log = run_training(training)
+    watch = heldout_watch(params, run.models, run.text, reward, training.source.steps, run.section)
+    log = run_training(training if watch is None else replace(training, watch=watch))
     monitor.close()
 
+    if watch is not None:
+        log.rows.pop()  # the evaluation after the last step
     stored.finish(rollouts_path(run.name), log.rows)
+    steps, watched = len(log.rows), {} if watch is None else watch.finish()
+    shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if log.last([key])}
+    note(weights_version=f"{run.name} step {watched.get('kept_step', steps)}")
     save_model(run.models.policy, model_path(run.name), run.inputs[0], params.save_dtype)
-    shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if key in log.rows[-1]}
-    steps = training.source.steps
-    write_json(metrics_path(run.name), {"algorithm": params.algorithm, "steps": steps, **rounded(shown)})
+    figures = {"algorithm": params.algorithm, "steps": steps, **rounded(shown), **watched}
+    write_json(metrics_path(run.name), figures)

@@ -10,7 +10,7 @@ import polars as pl
 
 from posttrain.measure.phases import phase
 from posttrain.params import read
-from posttrain.report.curves import curves, curves_csv
+from posttrain.report.curves import curves, curves_csv, evaluations
 from posttrain.report.lineage import differing, labels, made_from
 from posttrain.report.page import page
 from posttrain.report.policies import Policy, need_numbers, read_json, read_policies, reference
@@ -101,6 +101,7 @@ def page_data(
             for one in policies
         ],
         "curves": curves(labels(settings).items(), CURVE_POINTS),
+        "evaluations": evaluations(labels(settings).items()),
         "settings": differing(settings),
         "stages": made_from(settings, list(policies)),
         "prompts": for_page(table, policies, LONGEST_TEXT),

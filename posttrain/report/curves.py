@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from posttrain.errors import DataError
-from posttrain.workspace import plot_path
+from posttrain.workspace import metrics_path, plot_path
 
 Column = list[float | None]
 
@@ -54,6 +55,33 @@ def curves(named: Iterable[tuple[str, str]], points: int) -> list[dict[str, Any]
     return found
 
 
+HELDOUT = ("heldout_true", "heldout_proxy")
+STEPS = ("best_step", "kept_step", "over_optimised_step")
+
+
+def evaluations(named: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The evaluations during training of those (path, label) that have some, for the page."""
+    found = []
+    for path, label in named:
+        columns = read_curve(plot_path(path)) if plot_path(path).is_file() else {}
+        if HELDOUT[0] not in columns or not metrics_path(path).is_file():
+            continue
+        points = {
+            name: [
+                {"x": step, "y": y, "low": low, "high": high}
+                for step, y, low, high in zip(
+                    columns["step"], columns[name], columns[f"{name}_low"], columns[f"{name}_high"], strict=True
+                )
+                if y is not None
+            ]
+            for name in HELDOUT
+        }
+        metrics = json.loads(metrics_path(path).read_text(encoding="utf-8"))
+        steps = {name: metrics[name] for name in STEPS if name in metrics}
+        found.append({"label": label, "path": path, **points, **steps})
+    return found
+
+
 SHOWN = (
     "reward",
     "loss",
@@ -63,6 +91,8 @@ SHOWN = (
     "kl_k3",
     "teacher_kl",
     "entropy",
+    "heldout_true",
+    "heldout_proxy",
     "clip_fraction",
     "grad_norm",
 )
@@ -74,7 +104,7 @@ def curves_csv(found: Iterable[dict[str, Any]]) -> str:
     lines = ["metric,run,step,value"]
     kept = list(found)
     names = dict.fromkeys(name for one in kept for name in one["columns"])
-    parts = [name for name in names if name.startswith("reward_")]
+    parts = [name for name in names if name.startswith("reward_") and not name.endswith(("_std", "_ok"))]
     for metric in ("reward", *parts, *SHOWN[1:]):
         for one in kept:
             columns = one["columns"]

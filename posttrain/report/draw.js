@@ -38,9 +38,16 @@ function path(scale, points) {
   return text;
 }
 
+// The area between the lows and the highs of points.
+function band(scale, points) {
+  const at = (p, y) => `${scale.x(p.x).toFixed(1)} ${scale.y(y).toFixed(1)}`;
+  return `M${[...points.map((p) => at(p, p.high)), ...[...points].reverse().map((p) => at(p, p.low))].join("L")}Z`;
+}
+
 function drawLine(scale, series) {
   const style = look(series.look), line = { fill: "none", "stroke-linejoin": "round", "stroke-dasharray": style.dash || null };
   const parts = [];
+  if (isNumber(series.points[0]?.low)) parts.push(shape("path", { opacity: 0.15, paint: { fill: style.colour }, d: band(scale, series.points) }));
   if (series.raw) parts.push(shape("path", { ...line, "stroke-width": 1, opacity: 0.28, paint: { stroke: style.colour }, d: path(scale, series.raw) }));
   parts.push(shape("path", { ...line, class: "curve", "data-series": series.name, "stroke-width": 2, paint: { stroke: style.colour }, d: path(scale, series.points) }));
   if (series.ends) for (const [nth, p] of [[0, series.points[0]], [1, series.points.at(-1)]])

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 ASSETS = Path(__file__).parent
-SCRIPTS = ("elements.js", "chart.js", "draw.js", "results.js", "curves.js", "samples.js", "lineage.js", "start.js")
+SCRIPTS = (
+    "elements.js",
+    "chart.js",
+    "draw.js",
+    "results.js",
+    "curves.js",
+    "watched.js",
+    "samples.js",
+    "lineage.js",
+    "start.js",
+)
 
 
 def page(data: Mapping[str, Any], title: str) -> str:

@@ -2,6 +2,11 @@ startTheme();
 startResults();
 if (DATA.curves.length) startCurves();
 else byId("curves").hidden = true;
+if (DATA.evaluations.length) startWatched();
+else {
+  byId("watched").hidden = true;
+  document.querySelector('nav a[href="#watched"]').remove();
+}
 if (DATA.policies.length) {
   startFrontier();
   startLength();

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from posttrain.formulas.ragged import row_keys, uniform
+from posttrain.measure.counts import count
 from posttrain.models.decode import backend_of
 from posttrain.models.device import Runtime
 from posttrain.models.text import context_of
@@ -65,6 +66,7 @@ class LocalSampler:
             )
             completions = decoder.run()
         self._model.train(was_training)
+        count({"generate_tokens": sum(len(one.ids) for one in completions)})
         return completions
 
 

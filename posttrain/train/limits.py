@@ -24,6 +24,11 @@ class LimitParams(Params):
     )
     entropy: float | None = Field(0.001, gt=0, description="smallest mean entropy per token, in nats")
     kl: float | None = Field(5.0, gt=0, description="largest mean KL to the reference per token (k3), in nats")
+    sampler_gap: float | None = Field(
+        0.1,
+        gt=0,
+        description="largest mean difference of the log-probs of sampler and trainer (metric sampler_gap), in nats",
+    )
     steps: int = Field(5, ge=1, description="steps in a row beyond a limit that end the run")
     memory: float | None = Field(
         1.0, gt=0, description="share of the free memory that the run may need by estimate, checked before it begins"
@@ -68,6 +73,11 @@ def _beyond(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> Iterat
     if limits.kl is not None and kl is not None and not kl <= limits.kl:
         what = f"the policy runs away from its reference: KL {kl:.3g} nats per token, the limit is {limits.kl:.3g}"
         yield "kl", what, "Raise kl.beta or lower optimizer.lr"
+    gap = row.get("sampler_gap")
+    if limits.sampler_gap is not None and gap is not None and not gap <= limits.sampler_gap:
+        what = f"sampler and trainer disagree: their log-probs of the same tokens differ by {gap:.3g} nats on average, "
+        what += f"the limit is {limits.sampler_gap:.3g}"
+        yield "sampler_gap", what, "Give both the same weights, template and precision, or set correction"
 
 
 def _usual_gradient(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> float | None:

@@ -25,13 +25,14 @@ from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource
 from posttrain.train.checkpoint import CheckpointData, Checkpoints
-from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
+from posttrain.train.estimate import byte_count, check_memory, checkpoint_bytes, explained_out_of_memory
 from posttrain.train.examples import Examples
 from posttrain.train.heldout import mean_loss
 from posttrain.train.limits import LimitParams, check_limits
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure, Update
+from posttrain.train.watch import NO_WATCH, Watch
 from posttrain.workspace import metrics_path, model_path, plot_path, rounded, write_json
 
 
@@ -83,6 +84,7 @@ class TrainingRun:
     """The most tokens of an optimizer step, for the estimate of memory."""
     progress_metrics: tuple[str, ...] = ("loss",)
     """Metrics shown in the progress line."""
+    watch: Watch = NO_WATCH
 
 
 def run_training(run: TrainingRun) -> MetricsLog:
@@ -90,7 +92,7 @@ def run_training(run: TrainingRun) -> MetricsLog:
     settings = {**checkpoint_settings(run.params), RUNS_ON: run.models.runtime.device.type}
     checkpoints, plot = Checkpoints(run.name, settings, run.inputs), plot_path(run.name)
     check_memory(run.models, run.step_tokens, run.params.limits.memory, run.name)
-    checkpoints.check_space(checkpoint_bytes(run.models))
+    checkpoints.check_space(checkpoint_bytes(run.models) + byte_count(run.watch.state_dict().values()))
     run.source.open(checkpoints.folder)
     randomness.seed(run.params.seed)
     note(seed=run.params.seed)
@@ -107,7 +109,10 @@ def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int |
     log = MetricsLog(log_path, rows)
     end = source.steps if end is None else end
     progress = Progress(run.name, end, done=first)
-    for step in range(first, end):
+    for step in range(first, end + 1):
+        looked = run.watch.look(step)
+        if step == end or run.watch.ended:
+            break
         batch = models.add_scored_columns(source.batch(step), objective.needs)
         with phase("train"):
             prepared = objective.prepare(batch.columns, state)
@@ -117,12 +122,14 @@ def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int |
             metrics = run.update.step(closure, step / source.steps)
             state = prepared.state
         source.trained(step, prepared.step)
-        log.add({"step": step, **metrics, **prepared.metrics, **source.metrics()})
+        log.add({"step": step, **metrics, **prepared.metrics, **source.metrics(), **looked})
         healthy = check_limits(run.params.limits, log.rows, run.name)
         progress.advance(1, log.last(run.progress_metrics))
         if healthy and ((step + 1) % run.params.checkpoint_every == 0 or step + 1 == source.steps):
             checkpoints.save(_checkpoint(run, step + 1, state, log))
     progress.close(log.last(run.progress_metrics))
+    if looked:
+        log.add({"step": step, **looked})
     for model in models.trained.values():
         model.eval()
     return log
@@ -142,6 +149,7 @@ def train_likelihood(run: TrainingRun, examples: Examples, heldout: Examples, to
 def _checkpoint(run: TrainingRun, step: int, state: State, log: MetricsLog) -> CheckpointData:
     tensors = {f"update.{name}": part for name, part in run.update.state_dict().items()}
     tensors |= {f"source.{name}": part for name, part in run.source.state_dict().items()}
+    tensors |= {f"watch.{name}": part for name, part in run.watch.state_dict().items()}
     tensors |= run.models.trained_parameters()
     tensors |= {f"random.{name}": part for name, part in randomness.states(run.models.runtime.device).items()}
     return CheckpointData(step, tensors, {"objective": state, "rows": log.rows, "time": timings_state()})
@@ -155,6 +163,7 @@ def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[
         state, rows = dict(saved.plain["objective"]), list(saved.plain["rows"])
         run.update.load_state_dict(saved.under("update."))
         run.source.load_state_dict(saved.under("source."))
+        run.watch.load_state_dict(saved.under("watch."))
         randomness.restore(saved.under("random."), run.models.runtime.device)
     except (LookupError, ValueError, RuntimeError, TypeError) as error:
         # checksum, fingerprint and weights are right, so an older checkpoint would fail too, and the run is half loaded

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -12,8 +11,9 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from posttrain.algorithms.objective import Loss, Objective
+from posttrain.algorithms.objective import Loss, Objective, add_metrics, step_metrics
 from posttrain.formulas.ragged import Ragged
+from posttrain.measure.counts import count
 from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
 from posttrain.models.logp import head_of, loss_tiles
 from posttrain.params import Params
@@ -115,12 +115,11 @@ class StepClosure:
 
     def __call__(self) -> dict[str, float]:
         """Accumulate the gradients and metrics of all micro-batches; one transfer from the device at the end."""
-        totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.models.runtime.device))
+        totals: dict[str, Tensor] = {}
         for micro in self.micro_batches():
-            for name, value in self._backward(micro).items():
-                totals[name] = totals[name] + value
-        values: list[float] = torch.stack([part.double() for part in totals.values()]).tolist()
-        return dict(zip(totals, values, strict=True))
+            add_metrics(totals, self._backward(micro))
+        count({"train_tokens": sum(len(row) for row in self.batch.rows)})
+        return step_metrics(totals)
 
     @torch.no_grad()
     def loss(self) -> float:
@@ -158,8 +157,7 @@ class StepClosure:
                 part = columns.tokens_in(tile.part).with_tokens(logp=tile.logp, entropy=tile.entropy)
                 loss = self.objective.loss(part)
                 grad_MD[tile.part] = tile.backward(loss.total)
-                for name, value in _detached(loss).items():
-                    totals[name] = totals[name] + value if name in totals else value
+                add_metrics(totals, _detached(loss))
         states_ND.backward(torch.zeros_like(states_ND).index_add_(0, packed.source_M, grad_MD))  # type: ignore[no-untyped-call]
         if embedded_ND is not None:
             add_embedding_gradient(models.policy, packed, embedded_ND)

@@ -16,9 +16,9 @@ from posttrain.formulas.policy import (
     outside,
     outside_either_edge,
     ppo_clip,
+    product_log_ratio,
     sequence_log_ratio,
     token_log_ratio,
-    truncated_importance,
 )
 from posttrain.formulas.ragged import fixed_length, kept_rows, per_item, sequence_mean, sequence_sum, token_mean
 
@@ -60,11 +60,7 @@ def test_ratios_by_hand() -> None:
     logp, old, lengths = t(-1, -2, -3), t(-1.5, -1, -3), torch.tensor([2, 1])
     assert_close(token_log_ratio(logp, old, lengths), t(0.5, -1, 0))
     assert_close(sequence_log_ratio(logp, old, lengths), t(-0.25, -0.25, 0))
-
-
-def test_the_importance_weight_is_capped_above_only() -> None:
-    weights = truncated_importance(t(-1, -1, -1), t(-1, -3, 0), cap=2.0)
-    assert_close(weights, t(1, 2, math.exp(-1)))
+    assert_close(product_log_ratio(logp, old, lengths), t(-0.5, -0.5, 0))
 
 
 def test_kl_estimators_by_hand() -> None:
@@ -106,5 +102,5 @@ def test_a_masked_and_an_empty_row_leave_the_denominator() -> None:
 
 def test_a_policy_that_ran_away_has_a_finite_ratio() -> None:
     far, lengths = torch.tensor([-500.0, 0.0]), torch.tensor([1, 1])
-    for rule in (token_log_ratio, sequence_log_ratio):
+    for rule in (token_log_ratio, sequence_log_ratio, product_log_ratio):
         assert bool(rule(far, far.flip(0), lengths).exp().isfinite().all())

@@ -51,7 +51,7 @@ def policy(
 def _policy_term(
     knobs: Any, longest: int, weights: tuple[float, ...], rows: Rows, still: Rows, state: dict[str, float]
 ) -> float:
-    sampled = "old_logp" if knobs.correction is None else "recomputed_logp"
+    sampled = "old_logp" if knobs.correction.type == "none" else "recomputed_logp"
     advantages, returns = _advantages(knobs, rows, state["beta"], sampled, state)
     if knobs.advantage.type == "gdpo":
         advantages = _decoupled(rows, weights)
@@ -100,9 +100,15 @@ def _price(knobs: Any, rows: Rows, sampled: str, state: dict[str, float]) -> flo
 
 
 def _correction(knobs: Any, row: dict[str, Any], t: int) -> float:
-    if knobs.correction is None:
+    o = knobs.correction
+    if o.type == "none":
         return 1.0
-    return float(min(math.exp(row["recomputed_logp"][t] - row["old_logp"][t]), knobs.correction))
+    apart = [a - b for a, b in zip(row["recomputed_logp"], row["old_logp"], strict=True)]
+    w = math.exp({"token": apart[t], "sequence": sum(apart), "geometric": mean(apart)}[o.level])
+    low = 0.0 if o.low is None else o.low
+    if o.type == "truncate":
+        return clipped(w, low, o.high)
+    return (w if o.type == "mask" else 1.0) if low <= w <= o.high else 0.0
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,28 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "ppo, entropy, no value clip": ("ppo", {"entropy": 0.01, "advantage": {"value_clip": None, "gamma": 0.9}}),
     "ppo_penalty, exact": ("ppo_penalty", {"penalty": "exact"}),
     "grpo, ptx, masked": ("grpo", {"ptx": 1.0, "truncated": "mask"}),
-    "grpo, correction": ("grpo", {"correction": 1.2}),
+    "grpo, correction": ("grpo", {"correction": {"type": "truncate", "high": 1.2}}),
+    "grpo, sequences masked": (
+        "grpo",
+        {"correction": {"type": "mask", "level": "sequence", "low": None, "high": 1.1}},
+    ),
+    "dapo, geometric, rejected": (
+        "dapo",
+        {"correction": {"type": "reject", "level": "geometric", "low": 0.9, "high": 1.1}},
+    ),
+    "gspo, tokens masked": ("gspo", {"correction": {"type": "mask", "low": 0.8, "high": 1.2}}),
+    "ppo, ptx, sequences truncated": (
+        "ppo",
+        {"ptx": 1.0, "correction": {"type": "truncate", "level": "sequence", "low": 0.9, "high": 1.1}},
+    ),
     "gspo, k3": ("gspo", {"kl": {"type": "loss", "estimator": "k3", "beta": 0.1}}),
-    "cispo, correction, both edges": ("cispo", {"correction": 2.0, "surrogate": {"low": 0.2, "high": 0.3}}),
+    "cispo, correction, both edges": ("cispo", {"correction": "truncate", "surrogate": {"low": 0.2, "high": 0.3}}),
     "nash_md, no price, masked": ("nash_md", {"kl": "none", "truncated": "mask", "advantage": {"scale": 1.0}}),
     "clip_cov, a large share": ("clip_cov", {"surrogate": {"share": 0.3, "cov_low": 0.1}, "truncated": "mask"}),
     "kl_cov, a large share": ("kl_cov", {"surrogate": {"share": 0.3, "beta": 0.5}, "aggregation": "token_mean"}),
     "dppo_tv, two limits, correction": (
         "dppo_tv",
-        {"surrogate": {"limit_pos": 0.02, "limit_neg": 0.1, "cap": 1.1}, "correction": 2.0},
+        {"surrogate": {"limit_pos": 0.02, "limit_neg": 0.1, "cap": 1.1}, "correction": "truncate"},
     ),
     "gmpo, a narrow edge": ("gmpo", {"surrogate": {"edge": 0.1}}),
     "gspo_token, gae": (

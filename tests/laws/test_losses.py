@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from posttrain.algorithms.objective import Loss, Prepared, with_gradient
+from posttrain.algorithms.objective import Loss, Prepared, step_metrics, with_gradient
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
@@ -36,9 +36,10 @@ SHAPES = [Shape(0), Shape(1, groups=2, size=4, longest=3, binary=True), Shape(2,
 POLICY_VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in POLICY_ROWS),
     ("ppo", {"entropy": 0.01, "advantage": {"lam": 0.8, "gamma": 0.9}}),
-    ("grpo", {"correction": 1.2}),
+    ("grpo", {"correction": {"type": "truncate", "high": 1.2}}),
+    ("grpo", {"correction": {"type": "mask", "level": "sequence", "low": 0.9, "high": 1.1}}),
     ("grpo", {"kl": {"target": 3.0, "horizon": 50}}),
-    ("cispo", {"correction": 2.0, "surrogate": {"low": 0.2, "high": 0.3}}),
+    ("cispo", {"correction": "truncate", "surrogate": {"low": 0.2, "high": 0.3}}),
     ("clip_cov", {"surrogate": {"share": 0.3, "cov_low": 0.1}, "truncated": "mask"}),
     ("rloo", {"kl": {"type": "loss", "estimator": "k2", "beta": 0.1}}),
     ("reinforce", {"advantage": "moving_average"}),
@@ -113,7 +114,7 @@ def test_policy_loss_is_the_pipelines(name: str, settings: dict[str, Any], shape
     options |= {"truncated": rows["truncated"]} if knobs.truncated == "mask" else {}
     options |= {"max_length": LONGEST} if knobs.aggregation == "fixed_length" else {}
     old = tokens["old_logp"]
-    if knobs.correction is not None:
+    if knobs.correction.type != "none":
         options["sampler_logp"], old = old, tokens["recomputed_logp"]
     loss, metrics = policy_loss(name, padded.logp, old, advantages, mask, epoch=1, settings=settings, state=state,
                                 **options)  # fmt: skip
@@ -123,8 +124,9 @@ def test_policy_loss_is_the_pipelines(name: str, settings: dict[str, Any], shape
         clip, coefficient = knobs.advantage.value_clip, knobs.advantage.value_coef
         loss = loss + coefficient * value_loss(value, tokens["old_value"], returns, mask, clip=clip)
     compare(padded, loss, theirs)
+    expected = step_metrics(theirs[1].metrics)
     for key, measured in metrics.items():
-        assert measured == pytest.approx(float(theirs[1].metrics[key].detach()), abs=1e-6), key
+        assert measured == pytest.approx(expected[key], rel=1e-6, abs=1e-6), key
     same = prepared.state.keys() & state.keys() - {"baseline", "baseline_weight"}
     assert {key: state[key] for key in same} == pytest.approx({key: prepared.state[key] for key in same})
 
@@ -145,7 +147,7 @@ def test_preference_loss_is_the_pipelines(name: str, settings: dict[str, Any], s
     loss, metrics = preference_loss(name, padded.logp[order], padded.mask[order], settings=settings, state=state,
                                     **options)  # fmt: skip
     compare(padded, loss, theirs)
-    expected = {**theirs[0].metrics, **{key: float(part.detach()) for key, part in theirs[1].metrics.items()}}
+    expected = {**theirs[0].metrics, **step_metrics(theirs[1].metrics)}
     assert metrics == pytest.approx(expected, abs=1e-6)
     assert state == pytest.approx(theirs[0].state)
 

@@ -110,6 +110,9 @@ def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
         ("raft", {"mixture": 0.5}, ".mixture: unknown key"),
         ("gkd", {"own": 1.5}, ".own = 1.5: input should be less than or equal to 1"),
         ("context_distill", {"context": " "}, "context is blank"),
+        ("grpo", {"correction": 2.0}, ".correction: a number was the cap of the weights. Write {type: trunc"),
+        ("grpo", {"correction": {"type": "mask", "high": 0.9}}, ".correction.high = 0.9: input should be greater"),
+        ("grpo", {"correction": {"high": 2.0}}, "belongs to type truncate, mask, reject"),
         ("exo", {"loss": {"label_smoothing": 0.0}}, ".loss.label_smoothing = 0.0: input should be greater than 0"),
     ],
 )

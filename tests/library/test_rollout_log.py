@@ -120,7 +120,7 @@ def test_every_sample_is_there_once_with_what_became_of_it(
     assert failed["scores"].to_list()[0][0]["status"] == "timeout"
     others = table.filter(pl.col("reward").is_not_null())
     assert others["step"].is_in([0, 1, 2, 3, 4, 5]).all() and (others["step"] // 2 == others["round"]).all()
-    assert others["version"].to_list() == [f"online/a:{2 * number}" for number in others["round"]]
+    assert others["version"].to_list() == [f"online@a step {2 * number}" for number in others["round"]]
     # Dr. GRPO's advantage is the reward less the mean of its group's rewards
     expected = others["reward"] - others.select(pl.col("reward").mean().over("draw")).to_series()
     assert (others["advantage"] - expected).abs().max() < 1e-6  # type: ignore[operator]

@@ -57,7 +57,7 @@ OPTIMIZER = OptimizerParams(lr=3e-3)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dapo": ("dapo", {"overlong": 0.375}),
     "exact_penalty": ("ppo_penalty", {"penalty": {"type": "exact", "target": 1e-5}}),
-    "corrected": ("cispo", {"correction": 2.0}),
+    "corrected": ("cispo", {"correction": {"type": "mask", "level": "sequence"}}),
     "moving_average": ("reinforce", {"advantage": "moving_average"}),
     "adaptive_kl": ("ppo", {"kl": {"target": 1e-3, "horizon": 50}}),
     "replay": ("grpo", {"rollout": {"replay": {"groups": 2, "rounds": 1}}}),

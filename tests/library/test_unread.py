@@ -175,7 +175,7 @@ def test_a_run_whose_groups_agree_says_so(folder: Path, capsys: pytest.CaptureFi
     online_stage.main("grpo")
     told = capsys.readouterr().err
     assert "online.runs.grpo: in the last 5 rounds the rewards of every group are equal" in told
-    assert "online.runs.grpo: in 100% of all 10 groups (groups_agreeing)" in told
+    assert "online.runs.grpo: in 100% of all 10 groups" in told
 
 
 def test_pairs_are_not_replaced_when_the_feedback_is_refused(folder: Path) -> None:

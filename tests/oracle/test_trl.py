@@ -140,7 +140,8 @@ def test_the_correction_of_a_foreign_sampler() -> None:
     logp = LOGP.clone().requires_grad_()
     theirs = grpo_of_trl(logp, zscores(), beta=0.04, use_vllm=True, vllm_importance_sampling_correction=True)
     mine, given = group_advantages("grpo", REWARD, GROUP), {"ref_logp": REF, "sampler_logp": OLD - SAMPLER.log()}
-    ours, _ = policy_loss("grpo", logp, OLD, mine, MASK, settings={"correction": 1.2}, **given)
+    settings = {"correction": {"type": "truncate", "high": 1.2}}
+    ours, _ = policy_loss("grpo", logp, OLD, mine, MASK, settings=settings, **given)
     assert_agrees(ours, theirs, logp)
 
 

@@ -66,6 +66,21 @@ def test_the_page_shows_every_policy_with_its_figures(page: Page) -> None:
     assert "kl.beta" in page.texts("#settings-body tbody th")
 
 
+def test_a_watched_run_shows_proxy_and_true_reward(port: int, tmp_path: Path) -> None:
+    folder = workspace.make(tmp_path / "watched")
+    workspace.watch(folder)
+    with Page(port) as page:
+        page.open(built(folder))
+        assert page.texts("#watched-charts .legend button") == ["true", "proxy"]
+        assert "best at step 30; the model is that of step 60. Over-optimised at step 60" in page.texts("#watched p")[1]
+        assert page.run("document.querySelectorAll('#watched-charts path.curve').length") == 2
+        assert page.complaints == []
+
+
+def test_a_run_that_is_not_watched_has_no_such_section(page: Page) -> None:
+    assert page.run("document.getElementById('watched').hidden")
+
+
 def test_metric_is_chosen(page: Page) -> None:
     assert page.texts("#curves-chart .legend button") == ["grpo"]
     page.choose("#metric", "loss")

@@ -151,6 +151,23 @@ def make(folder: Path, params: str = PARAMS) -> Path:
     return folder
 
 
+def watch(folder: Path) -> None:
+    """The same workspace as if the online run had been watched: over-optimised after step 30 of 60."""
+    file = folder / "plots/online/grpo.csv"
+    titles, *lines = file.read_text(encoding="utf-8").splitlines()
+    looks = {0: (0.3, 0.1), 30: (0.6, 0.5), 60: (0.1, 0.9)}
+    names = [f"heldout_{name}{end}" for name in ("true", "proxy") for end in ("", "_low", "_high")]
+    cells = {
+        step: ",".join(f"{value + change:g}" for value in look for change in (0, -0.1, 0.1))
+        for step, look in looks.items()
+    }
+    lines = [f"{line},{cells.get(step, ',' * (len(names) - 1))}" for step, line in enumerate(lines)]
+    lines.append(f"60,{',' * (titles.count(',') - 1)},{cells[60]}")
+    file.write_text("\n".join([f"{titles},{','.join(names)}", *lines, ""]), encoding="utf-8")
+    steps = {"steps": 60, "best_step": 30, "kept_step": 60, "over_optimised_step": 60}
+    put_json(folder / "metrics/online/grpo.json", {"algorithm": "grpo", **steps})
+
+
 def put_policy(folder: Path, policy: str, rows: list[dict[str, Any]]) -> None:
     put_json(folder / "results" / policy / "metrics.json", metrics(policy))
     write_table(from_rows(rows, "rollouts"), folder / "results" / policy / "rollouts.parquet", "rollouts")

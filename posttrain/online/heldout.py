@@ -1,0 +1,105 @@
+"""The true reward and the proxy of a policy on held-out prompts, for `watch`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posttrain.evaluate.intervals import Floats
+from posttrain.online.watch import HeldoutWatch
+from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.readable import judged_prompts
+from posttrain.rewards.reward import Context
+from posttrain.rewards.score import RewardSum
+from posttrain.rollout import Prompt, Rollout
+from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import (
+    Sampler,
+    SamplingParams,
+    check_capacity,
+    encode_prompts,
+    generate_rollouts,
+    prompts_of,
+)
+from posttrain.slots import model_of
+from posttrain.tables.splits import check_enough_prompts
+from posttrain.tables.store import read_table
+from posttrain.text.chat import ChatText
+from posttrain.train.model_set import ModelSet
+from posttrain.workspace import table_path
+
+if TYPE_CHECKING:
+    from posttrain.online.runs import OnlineParams
+
+
+def heldout_watch(
+    params: OnlineParams, models: ModelSet, text: ChatText, proxy: RewardSum, steps: int, section: str
+) -> HeldoutWatch | None:
+    """What evaluates the policy while it is trained, on held-out prompts of the run's table; None where none does."""
+    watch, table = params.watch, table_path(params.data)
+    if watch is None:
+        return None
+    where, sampling = f"{section}.watch", params.rollout.sampling
+    rows = read_table(table, "prompts").filter(split="heldout").iter_rows(named=True)
+    prompts = judged_prompts(watch.reward, encode_prompts(text, prompts_of(rows)), str(table))[: watch.prompts]
+    check_enough_prompts(len(prompts), "heldout", table)
+    check_capacity(text.context, [one.ids for one in prompts], len(prompts) * watch.samples, sampling, where)
+    reward_model = model_of(params.reward_model, f"{section}.reward_model")
+    true = RewardSum(watch.reward, Context(models.runtime, where, reward_model, text, sampling.max_tokens))
+    measure = HeldoutRewards(
+        LocalSampler(models.policy, text.stops, models.runtime),
+        text,
+        prompts,
+        sampling,
+        samples=watch.samples,
+        seed=params.seed,
+        rewards=(true, proxy),
+        max_failed=params.max_failed,
+        where=where,
+    )
+    return HeldoutWatch(watch, measure, models.policy, steps, where)
+
+
+class HeldoutRewards:
+    """Samples the held-out prompts and scores them by the true reward and by the proxy.
+
+    The random numbers are the same at each step, so that two evaluations differ by their weights alone.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        text: ChatText,
+        prompts: Sequence[Prompt],
+        sampling: SamplingParams,
+        *,
+        samples: int,
+        seed: int,
+        rewards: tuple[RewardSum, RewardSum],
+        max_failed: float,
+        where: str,
+    ) -> None:
+        """`rewards`: the true one and the proxy."""
+        self._sampler, self._text, self._prompts, self._sampling = sampler, text, prompts, sampling
+        self._samples, self._seed, self._rewards = samples, seed, rewards
+        self._max_failed, self._where = max_failed, where
+
+    def __call__(self, step: int) -> tuple[Floats, Floats]:
+        """The mean true and proxy reward of each prompt."""
+        del step
+        rollouts = generate_rollouts(
+            self._sampler, self._text, self._prompts, self._sampling, self._seed, samples=self._samples, name="heldout"
+        )
+        true, proxy = self._rewards
+        return self._per_prompt(true, rollouts), self._per_prompt(proxy, rollouts)
+
+    def _per_prompt(self, reward: RewardSum, rollouts: Sequence[Rollout]) -> Floats:
+        """The mean reward of each prompt's samples that could be scored; nan where there is none."""
+        scored = reward.score(rollouts)
+        kept = set(FailureLimit(reward, self._max_failed, self._where).check(scored))
+        values = [reward.total(one) if place in kept else np.nan for place, one in enumerate(scored)]
+        by_prompt = np.array(values).reshape(len(self._prompts), self._samples)
+        known = np.isfinite(by_prompt).sum(axis=1)
+        return np.where(known > 0, np.nansum(by_prompt, axis=1) / np.maximum(known, 1), np.nan)

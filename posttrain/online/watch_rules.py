@@ -1,0 +1,133 @@
+"""What evaluations during training say: the best one, whether the newest is worse, and over-optimisation.
+
+Two evaluations are compared prompt by prompt. The newest is compared with the best of n earlier ones, which chance has
+helped to choose, so the interval has the level 1 - 0.05 / n (Bonferroni). A run has many evaluations, so two in a row
+have to say the same before it counts as over-optimisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posttrain.evaluate.intervals import Floats, interval
+
+ALPHA = 0.05
+IN_A_ROW = 2
+"""Evaluations in a row that make an alarm. By chance alone one of 20 is worse in 26 % of runs, two in a row in 3 %."""
+DRAWS = 10_000
+"""Resamples of an interval between two evaluations, whose level can be high."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The weights before an optimizer step, measured on the held-out prompts."""
+
+    step: int
+    true_P: Floats
+    """The mean true reward of each prompt's samples; nan where none could be scored."""
+    proxy_P: Floats
+    """The same of the reward that is learned from."""
+
+    def metrics(self) -> dict[str, float]:
+        """Both means with their 95 % intervals over prompts."""
+        found: dict[str, float] = {}
+        for name, values_P in (("heldout_true", self.true_P), ("heldout_proxy", self.proxy_P)):
+            known_P = values_P[np.isfinite(values_P)]
+            low, high = interval(known_P, seed=0)
+            found |= {name: float(known_P.mean()), f"{name}_low": low, f"{name}_high": high}
+        return found
+
+    @property
+    def true(self) -> float:
+        """The mean true reward."""
+        return float(np.nanmean(self.true_P))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A paired difference of two evaluations, with its interval over prompts."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The newest evaluation against the best of those before it."""
+
+    best: Evaluation
+    true: Change
+    proxy: Change
+
+    @property
+    def worse(self) -> bool:
+        """Whether the true reward has fallen, by an interval that excludes 0."""
+        return self.true.high < 0
+
+    @property
+    def over_optimised(self) -> bool:
+        """Whether the proxy has risen while the true reward has fallen, by intervals that exclude 0."""
+        return self.worse and self.proxy.low > 0
+
+
+class History:
+    """The evaluations of a run, and what follows from them."""
+
+    def __init__(self) -> None:
+        self.evaluations: list[Evaluation] = []
+        self.worse_in_a_row = self.over_optimised_in_a_row = 0
+        self.over_optimised_at: int | None = None
+
+    @property
+    def best(self) -> Evaluation:
+        """The evaluation with the highest mean true reward, the first of equals."""
+        return max(self.evaluations, key=lambda one: one.true)
+
+    def add(self, newest: Evaluation) -> Verdict | None:
+        """Append an evaluation; the verdict on it, if there are earlier ones."""
+        earlier, best = len(self.evaluations), self.best if self.evaluations else None
+        self.evaluations.append(newest)
+        if best is None:
+            return None
+        level = 1 - ALPHA / earlier
+        verdict = Verdict(best, change(best.true_P, newest.true_P, level), change(best.proxy_P, newest.proxy_P, level))
+        self.worse_in_a_row = self.worse_in_a_row + 1 if verdict.worse else 0
+        self.over_optimised_in_a_row = self.over_optimised_in_a_row + 1 if verdict.over_optimised else 0
+        if self.over_optimised_in_a_row >= IN_A_ROW and self.over_optimised_at is None:
+            self.over_optimised_at = newest.step
+        return verdict
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything as tensors, for a checkpoint."""
+        return {
+            "steps": torch.tensor([one.step for one in self.evaluations]),
+            "true": torch.tensor(np.array([one.true_P for one in self.evaluations])),
+            "proxy": torch.tensor(np.array([one.proxy_P for one in self.evaluations])),
+            "in_a_row": torch.tensor([self.worse_in_a_row, self.over_optimised_in_a_row]),
+            "over_optimised_at": torch.tensor(-1 if self.over_optimised_at is None else self.over_optimised_at),
+        }
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        rows = zip(tensors["steps"].tolist(), tensors["true"].numpy(), tensors["proxy"].numpy(), strict=True)
+        self.evaluations = [Evaluation(int(step), true_P, proxy_P) for step, true_P, proxy_P in rows]
+        self.worse_in_a_row, self.over_optimised_in_a_row = tensors["in_a_row"].tolist()
+        at = int(tensors["over_optimised_at"])
+        self.over_optimised_at = None if at < 0 else at
+
+
+def change(before_P: Floats, after_P: Floats, level: float) -> Change:
+    """The mean difference over the prompts that both evaluations could score, with its interval."""
+    apart_P = (after_P - before_P)[np.isfinite(after_P - before_P)]
+    if not apart_P.any():
+        return Change(0.0, 0.0, 0.0)
+    return Change(float(apart_P.mean()), *interval(apart_P, seed=0, level=level, resamples=DRAWS))
