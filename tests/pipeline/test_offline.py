@@ -22,7 +22,7 @@ from tests.faults.processes import Server
 from tests.library.models import tiny_folder
 from tests.library.test_rollout_log import logged
 
-GIVEN = {"start": "sft/main", "data": "online/grpo", "correction": 2.0}
+GIVEN = {"start": "sft/main", "data": "online/grpo", "correction": "truncate"}
 
 
 def run_of(algorithm: str = "grpo", **over: Any) -> OfflineRun:
@@ -33,7 +33,7 @@ def run_of(algorithm: str = "grpo", **over: Any) -> OfflineRun:
 @pytest.mark.parametrize(
     ("algorithm", "over", "expected"),
     [
-        ("grpo", {"correction": None}, "Set correction, e.g. 2.0"),
+        ("grpo", {"correction": "none"}, "Set correction: truncate"),
         ("dapo", {}, "Set resample: 0 and overlong: null"),
         ("gdpo", {}, "an advantage over each reward needs the weights of the rewards"),
         ("trpo", {}, "Use update adamw"),
