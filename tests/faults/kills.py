@@ -26,7 +26,7 @@ RUNS = {
     "preference": ("dpo", "sdpo", "kto", "bco"),
     "online": (
         *("grpo", "adaptive_kl", "moving_average", "ppo", "penalty", "dapo", "trpo"),
-        *("replay", "ptx", "nash_md", "online_dpo", "rest"),
+        *("replay", "ptx", "watched", "nash_md", "online_dpo", "rest"),
     ),
     "distill": ("gkd",),
     "offline": ("logged",),

@@ -70,10 +70,11 @@ def watched(folder: Path, place: Path, params: WatchParams) -> tuple[TrainingRun
 
 
 def scripted(run: TrainingRun, params: WatchParams, true: dict[int, float], proxy: dict[int, float]) -> Any:
-    """A watch whose evaluations are given, and the digest of the weights at each of them."""
+    """A watch of every step whose evaluations are given, and the digest of the weights at each of them."""
     seen: dict[int, str] = {}
 
-    def measure(step: int) -> tuple[Floats, Floats]:
+    def measure() -> tuple[Floats, Floats]:
+        step = len(seen)
         seen[step] = digest(run)
         return tuple((np.arange(PROMPTS) < curve[step] * PROMPTS).astype(float) for curve in (true, proxy))  # type: ignore[return-value]
 

@@ -251,3 +251,8 @@ def test_renamed_keys_of_present_runs_move() -> None:
     new, notes = upgraded(old)
     assert new["base"]["scratch"]["tiny"]["shape"] == {"init_std": 0.02} and notes == []
     assert new["sft"]["runs"]["main"]["device"] == {"cuda_graphs": True}
+
+
+def test_the_cap_of_a_correction_becomes_a_choice() -> None:
+    new, _ = upgraded(YAML().load("online: {runs: {a: {algorithm: grpo, correction: 2.0}}}"))
+    assert new["online"]["runs"]["a"]["correction"] == {"type": "truncate", "high": 2.0}
