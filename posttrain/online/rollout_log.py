@@ -1,7 +1,7 @@
-"""The rollouts of a run as a table: a file per round next to its checkpoints, and checked parts when it has ended.
+"""The rollouts of a run as a table: files next to its checkpoints while it trains, and checked parts when it has ended.
 
-DVC removes a stage's outputs before it runs, so a killed run finds its rounds with its checkpoints. A checkpoint says
-which rounds it has and what was trained on them; files of later rounds are written again, with the same bytes.
+DVC removes a stage's outputs before it runs, so a killed run finds its rollouts with its checkpoints. Those since the
+last checkpoint are in memory: a killed run samples them again. A checkpoint names its files and what was trained on.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -23,6 +26,7 @@ from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
 from posttrain.tables.columns import COLUMNS, ID_LENGTH, SCORE, TRAINING_TEXT, canonical, digest, with_ids
 from posttrain.tables.store import DECODE_ERRORS, check_table, decode, write_parquet
+from posttrain.train.mapped_rows import list_array
 from posttrain.workspace import atomic_path, format_size, write_json
 
 Stored = Literal["full", "sampled", "none"]
@@ -31,11 +35,17 @@ SAMPLED_SHARE: Final = 20
 FIGURE_BYTES: Final = 160
 TOKEN_BYTES: Final = 12
 """The most that a row without text takes in a compressed table, and each token of its prompt and completion."""
+PENDING_TOKENS: Final = 1_000_000
+"""As many tokens are kept in memory at most before they are written."""
 PART_BYTES: Final = 100_000_000
-"""Rounds are put together to a part until their files have this size."""
+"""Files are put together to a part until they have this size."""
 FORMAT: Final = 1
 SUMMARY: Final = "run.json"
 _COLUMNS: Final = {name: dtype for name, dtype in COLUMNS["training_rollouts"].items() if name != "id"}
+_SAMPLED: Final = tuple(name for name in _COLUMNS if name not in ("seed", "sampling", "step", "advantage"))
+"""The columns that differ from rollout to rollout, in the order of `RolloutLog.add`."""
+_NUMBERS: Final = {"prompt_ids": np.int64, "completion_ids": np.int64, "mask": np.uint8, "logps": np.float32}
+"""Those with a list of numbers."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +75,11 @@ class RolloutLog:
     limit: float = 1e9
     """The most bytes of the whole table; later rounds are stored without their text."""
     _folder: Path = Path()
-    _attempts: list[pl.DataFrame] = field(default_factory=list)
+    _pending: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in _SAMPLED})
+    _tokens: int = 0
+    """Those of the pending rollouts."""
     _sizes: dict[int, int] = field(default_factory=dict)
-    """Round -> the size of its file."""
+    """The first draw of each file, and its size."""
     _rows: int = 0
     _text_ends: int | None = None
     """The first round whose text was left out to stay below the limit."""
@@ -83,53 +95,35 @@ class RolloutLog:
             most = f"{format_size(size)}, and no text is stored beyond {format_size(self.limit)} (rollouts_gb)"
             print(f"{self.sampling.run}: its rollouts may take up to {most}")
 
-    @phase("write")
     def add(
         self, number: int, attempt: int, first: int, rollouts: Sequence[Rollout],
         reward: RewardSum, totals: dict[int, float],
     ) -> None:  # fmt: skip
         """Add an attempt's scored rollouts; `first`: the number of draws before them, `totals`: rewards by place."""
-        size, sampling = self.sampling.group_size, self.sampling
-        columns: dict[str, Any] = {
-            "prompt_id": [one.prompt.id for one in rollouts],
-            "problem": [one.prompt.problem for one in rollouts],
-            "task": [one.prompt.task for one in rollouts],
-            "draw": [first + place // size for place in range(len(rollouts))],
-            "sample": [one.sample for one in rollouts],
-            "version": [one.version for one in rollouts],
-            "prompt_ids": [one.prompt.ids for one in rollouts],
-            "completion": [_text(one) for one in rollouts],
-            "completion_ids": [one.row.rest for one in rollouts],
-            "mask": [_mask(one) for one in rollouts],
-            "logps": [one.logps for one in rollouts],
-            "length": [len(one.logps) for one in rollouts],
-            "logp": [sum(one.logps) for one in rollouts],
-            "finish": [one.finish for one in rollouts],
-            "reward": [totals.get(place) for place in range(len(rollouts))],
-            "outcome": [reward.outcome(one) if place in totals else None for place, one in enumerate(rollouts)],
-            "turn_rewards": [list(one.turn_rewards) for one in rollouts],
-            "info": [canonical(dict(one.info)) for one in rollouts],
-        }
-        frame = pl.DataFrame([pl.Series(name, part, dtype=_COLUMNS[name]) for name, part in columns.items()])
-        scores = [
-            [{"name": name, "value": one.value, "status": one.status} for name, one in rollout.scores.items()]
-            for rollout in rollouts
-        ]
-        constants = {
-            "round": number, "attempt": attempt, "seed": sampling.seed, "sampling": sampling.settings,
-            "step": None, "advantage": None,
-        }  # fmt: skip
-        frame = frame.with_columns(
-            pl.Series("scores", scores, dtype=pl.List(SCORE)),
-            *(pl.lit(value, dtype=_COLUMNS[name]).alias(name) for name, value in constants.items()),
-        )
-        self._attempts.append(select_text(frame.select(*_COLUMNS), self.stored))
+        if self._tokens > PENDING_TOKENS:
+            self._write()
+        for place, one in enumerate(rollouts):
+            mask = [True] * len(one.row.rest) if one.row.mask is None else one.row.mask
+            scores = [(name, score.value, score.status) for name, score in one.scores.items()]
+            values = (
+                one.prompt.id, one.prompt.problem, one.prompt.task, number, attempt,
+                first + place // self.sampling.group_size, one.sample, one.version,
+                one.prompt.ids, _text(one), one.row.rest, mask, one.logps, len(one.logps), sum(one.logps), one.finish,
+                totals.get(place), reward.outcome(one) if place in totals else None, scores,
+                list(one.turn_rewards), canonical(dict(one.info)),
+            )  # fmt: skip
+            for column, value in zip(self._pending.values(), values, strict=True):
+                column.append(value)
+            self._tokens += len(one.row)
 
     @phase("write")
-    def close_round(self, number: int) -> None:
-        """Write the round's file; without text from the round on with which the table would pass its limit."""
-        frame, file = pl.concat(self._attempts), self._file(number)
-        self._attempts = []
+    def _write(self) -> None:
+        """Write the pending rollouts; without their text from the file on with which the table would pass its limit."""
+        if not self._pending["round"]:
+            return
+        first, number = self._pending["draw"][0], self._pending["round"][0]
+        file = self._file(first)
+        frame = select_text(self._frame(), self.stored)
         if self._text_ends is None:
             write_parquet(frame, file)
             left = max(self.sampling.most - self._rows - frame.height, 0)
@@ -139,8 +133,16 @@ class RolloutLog:
                 print(f"{self.sampling.run}: {what}: no text is stored from here on", file=sys.stderr)
         if self._text_ends is not None:
             write_parquet(frame.with_columns(_no_text()), file)
-        self._sizes[number] = file.stat().st_size
+        self._sizes[first] = file.stat().st_size
         self._rows += frame.height
+
+    def _frame(self) -> pl.DataFrame:
+        """The pending rollouts as a table, which are pending no more."""
+        frame = pl.DataFrame([_series(name, part) for name, part in self._pending.items()])
+        self._pending, self._tokens = {name: [] for name in _SAMPLED}, 0
+        same = {"seed": self.sampling.seed, "sampling": self.sampling.settings, "step": None, "advantage": None}
+        constants = (pl.lit(value, dtype=_COLUMNS[name]).alias(name) for name, value in same.items())
+        return frame.with_columns(constants).select(*_COLUMNS)
 
     def trained(self, step: int, prepared: Ragged) -> None:
         """Note which rollouts an optimizer step has, and the mean advantage of each."""
@@ -157,7 +159,8 @@ class RolloutLog:
         self._trained.append(columns)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The rounds and what was trained on them, for a checkpoint."""
+        """The files and what was trained on, for a checkpoint; what is pending is written to the disk (fsync) first."""
+        self._write()
         sizes = torch.tensor(list(self._sizes.items()), dtype=torch.long).view(-1, 2)
         ends = -1 if self._text_ends is None else self._text_ends
         return {"sizes": sizes, "rows": torch.tensor([self._rows, ends]), "trained": self._trained_columns()}
@@ -168,18 +171,19 @@ class RolloutLog:
         self._rows, ends = tensors["rows"].tolist()
         self._text_ends = None if ends < 0 else ends
         self._trained = [tensors["trained"]]
-        for number, size in self._sizes.items():
-            file = self._file(number)
+        for first, size in self._sizes.items():
+            file = self._file(first)
             if not file.is_file() or file.stat().st_size != size:
                 raise ValueError(f"{file} is missing or damaged")
 
     @phase("write")
     def finish(self, target: Path, steps: Sequence[dict[str, float]]) -> None:
         """Write the table's parts and the summary of the run, whole or not at all; `steps`: the metrics of each."""
+        self._write()
         used = self._used()
         with atomic_path(target) as folder:
-            for nth, numbers in enumerate(self._parts()):
-                frame = pl.concat([self._read(number) for number in numbers])
+            for nth, files in enumerate(self._parts()):
+                frame = pl.concat([self._read(first) for first in files])
                 frame = frame.drop("step", "advantage").join(
                     used, on=["draw", "sample"], how="left", maintain_order="left"
                 )
@@ -198,26 +202,26 @@ class RolloutLog:
                 },
             )  # fmt: skip
 
-    def _file(self, number: int) -> Path:
-        return self._folder / "rollouts" / f"round-{number:08d}.parquet"
+    def _file(self, first: int) -> Path:
+        return self._folder / "rollouts" / f"draw-{first:010d}.parquet"
 
-    def _read(self, number: int) -> pl.DataFrame:
+    def _read(self, first: int) -> pl.DataFrame:
         try:
-            return decode(self._file(number))
+            return decode(self._file(first))
         except DECODE_ERRORS as error:
             fix = "Run `python -m posttrain checkpoints restart` for this run, and run it again"
-            raise CheckpointError(what=f"cannot be read ({error})", where=str(self._file(number)), fix=fix) from error
+            raise CheckpointError(what=f"cannot be read ({error})", where=str(self._file(first)), fix=fix) from error
 
     def _parts(self) -> Iterator[list[int]]:
-        """The rounds of each part."""
+        """The files of each part."""
         part: list[int] = []
         size = 0
-        for number in sorted(self._sizes):
-            if part and size + self._sizes[number] > PART_BYTES:
+        for first in sorted(self._sizes):
+            if part and size + self._sizes[first] > PART_BYTES:
                 yield part
                 part, size = [], 0
-            part.append(number)
-            size += self._sizes[number]
+            part.append(first)
+            size += self._sizes[first]
         if part:
             yield part
 
@@ -255,6 +259,19 @@ def select_text(frame: pl.DataFrame, stored: Stored) -> pl.DataFrame:
     )
 
 
+def _series(name: str, values: list[Any]) -> pl.Series:
+    """A column; lists by way of Arrow, since polars takes longer for them than for all else."""
+    if name in _NUMBERS:
+        return pl.Series(name, pl.from_arrow(list_array(values, _NUMBERS[name]))).cast(_COLUMNS[name])
+    if name != "scores":
+        return pl.Series(name, values, dtype=_COLUMNS[name])
+    flat = [score for row in values for score in row]
+    columns = {field.name: [score[nth] for score in flat] for nth, field in enumerate(SCORE.fields)}
+    scores = pl.DataFrame(columns, schema=SCORE.to_schema()).to_struct(name).to_arrow()
+    offsets = pl.Series([0, *accumulate(map(len, values))], dtype=pl.Int64()).to_arrow()
+    return pl.Series(name, pl.from_arrow(pa.LargeListArray.from_arrays(offsets, scores)))
+
+
 def _no_text() -> Iterator[pl.Expr]:
     return (pl.lit(None, dtype=_COLUMNS[name]).alias(name) for name in TRAINING_TEXT)
 
@@ -264,7 +281,3 @@ def _text(rollout: Rollout) -> str:
     if len(rollout.turns) < 2:
         return rollout.text
     return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in rollout.turns)
-
-
-def _mask(rollout: Rollout) -> Sequence[bool]:
-    return [True] * len(rollout.row.rest) if rollout.row.mask is None else rollout.row.mask

@@ -218,8 +218,6 @@ class RolloutSource(BatchSource):
                 zero_variance = resample > 0 and has_zero_variance(group.columns.rows["outcome"])
                 (spare if zero_variance else accepted).append(group)
             tries += 1
-        if self._log is not None:
-            self._log.close_round(number)
         short = max(self._params.minibatches - len(accepted), 0)
         accepted += spare[:short]
         if len(accepted) < self._params.minibatches:

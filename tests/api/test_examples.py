@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from tests.library.models import tiny_folder
@@ -45,6 +48,19 @@ def test_they_take_a_model_folder(example: Callable[[str], Any], tmp_path: Path)
     folder = str(tiny_folder(tmp_path))
     assert len(example("grpo_loop")(["--model", folder, "--steps", "1", "--algorithm", "dr_grpo"])) == 1
     assert len(example("dpo_own_trainer")(["--model", folder, "--epochs", "1", "--algorithm", "ipo"])) == 3
+
+
+def test_rollouts_can_be_read_with_polars_alone(smoke_workspace: Path) -> None:
+    """In a process of its own without the folder of the library, as in a notebook."""
+    code = "import sys; sys.modules['posttrain'] = None; import read_rollouts; read_rollouts.main([sys.argv[1]])"
+    folder = str(smoke_workspace / "rollouts/online/grpo")
+    command = [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(FOLDER)!r}); {code}", folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "hardest prompts" in done.stdout and "correct" in done.stdout and "groups without" in done.stdout
+    rows = pl.read_parquet(f"{folder}/*.parquet")
+    means = rows.group_by("round", maintain_order=True).agg(pl.col("reward").mean())["reward"]
+    assert f"{means[0]:.6f}"[:6] in done.stdout
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -144,7 +144,7 @@ def test_a_limit_keeps_figures_of_all_and_text_of_the_first_rounds(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     full = logged(folder, tmp_path / "full", monkeypatch)
-    first = next((tmp_path / "full").rglob("round-00000000.parquet")).stat().st_size
+    first = next((tmp_path / "full").rglob("draw-0000000000.parquet")).stat().st_size
     assert "may take" not in capsys.readouterr().out
     limit = first + 24 * 160 + 2000.0
     made = logged(folder, tmp_path / "limited", monkeypatch, [0.7], limit=limit)
@@ -163,7 +163,7 @@ def test_what_is_not_to_be_stored_is_nowhere(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: Stored
 ) -> None:
     made = logged(folder, tmp_path, monkeypatch, stored=stored)
-    for file in [*made.glob("*.parquet"), *(tmp_path / "checkpoints").rglob("round-*.parquet")]:
+    for file in [*made.glob("*.parquet"), *(tmp_path / "checkpoints").rglob("draw-*.parquet")]:
         table = pl.read_parquet(file)
         assert table.select(pl.col(TRAINING_TEXT).null_count()).row(0) == (table.height,) * 5  # no id is low enough
         assert not any("secret" in one for one in table["problem"])
@@ -177,8 +177,8 @@ def test_a_round_that_is_missing_is_noticed_before_training_goes_on(
 
     with pytest.raises(CutError):
         logged_until(folder, tmp_path, monkeypatch)
-    next((tmp_path / "checkpoints").rglob("round-00000000.parquet")).unlink()
-    with pytest.raises(TrainingError, match=r"round-00000000\.parquet is missing"):
+    next((tmp_path / "checkpoints").rglob("draw-0000000000.parquet")).unlink()
+    with pytest.raises(TrainingError, match=r"draw-0000000000\.parquet is missing"):
         logged(folder, tmp_path, monkeypatch)
 
 
