@@ -81,7 +81,7 @@ def run_of(
     source = RolloutSource(
         prompts, LocalSampler(models.policy, text.stops, runtime), reward, models, objective.needs,
         RolloutParams.model_validate(ROLLOUT), text=text, seed=0, plan=SamplingPlan(resample=resample),
-        failures=FailureLimit(reward, 1.0, "online.runs.a"), log=log,
+        failures=FailureLimit(reward, 1.0, "online.runs.a"), log=log, name="online@a",
     )  # fmt: skip
     optimizer = OptimizerParams(lr=3e-3)
     update: Any = Cut(AdamW([(models.policy, optimizer.lr)], optimizer, source.steps), cut)
@@ -165,12 +165,12 @@ def test_what_is_not_to_be_stored_is_nowhere(
     made = logged(folder, tmp_path, monkeypatch, stored=stored)
     for file in [*made.glob("*.parquet"), *(tmp_path / "checkpoints").rglob("draw-*.parquet")]:
         table = pl.read_parquet(file)
-        assert table.select(pl.col(TRAINING_TEXT).null_count()).row(0) == (table.height,) * 5  # no id is low enough
+        assert table.select(pl.col(TRAINING_TEXT).null_count()).row(0) == (table.height,) * len(TRAINING_TEXT)  # no id is low enough
         assert not any("secret" in one for one in table["problem"])
     assert pl.read_parquet(made / "*.parquet")["length"].min() > 0  # type: ignore[operator]
 
 
-def test_a_round_that_is_missing_is_noticed_before_training_goes_on(
+def test_a_round_that_is_missing_is_noticed_before_training_resumes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from posttrain.errors import TrainingError
