@@ -23,8 +23,8 @@ FOLDER: Final = Path("timings")
 SHOWN: Final = 0.005
 """A phase with less than this share of the time is left out of the line at a stage's end."""
 
-TOKENS: Final = "_tokens"
-"""Ends the name of a phase in a count of its tokens, e.g. `generate_tokens`."""
+TOKENS: Final = tuple(f"{name}_tokens" for name in NAMES)
+"""The counts of each phase's tokens, which are shown as a rate."""
 
 
 def timings_path(stage: str) -> Path:
@@ -51,14 +51,14 @@ def report_timings(stage: str) -> None:
         f"{name} {spent[name]:.1f} s{_rate(name, spent)}" for name in (*NAMES, OTHER) if spent[name] >= SHOWN * total
     )
     processes = f" in {CLOCK.processes} processes" if CLOCK.processes > 1 else ""
-    counted = "".join(f"; {name} {value:,.6g}" for name, value in counts().items() if not name.endswith(TOKENS))
+    counted = "".join(f"; {name} {value:,.6g}" for name, value in counts().items() if name not in TOKENS)
     line = f"{stage}: {total:.1f} s{processes}: {', '.join(parts)}; {timings['peak_mb']:.0f} MB{counted}"
     print(line, file=sys.stderr)
 
 
 def _rate(name: str, spent: Mapping[str, float]) -> str:
     """The tokens per second of a phase that counts its tokens."""
-    tokens = counts().get(f"{name}{TOKENS}")
+    tokens = counts().get(f"{name}_tokens")
     return f" ({tokens / spent[name]:,.0f} tokens/s)" if tokens else ""
 
 

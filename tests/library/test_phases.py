@@ -118,14 +118,16 @@ def test_the_file_the_line_and_the_table(
     hand: Hand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(counts, "COUNTS", Counter())
     with pytest.raises(PipelineError, match="no timings found"):
         timings.timings_table()
     phases.CLOCK.begin()
     with phase("generate"):
         hand.now = 3.0
+        counts.count({"generate_tokens": 4500})
     hand.now = 4.0
     timings.report_timings("online@grpo")
-    assert "online@grpo: 4.0 s: generate 3.0 s, other 1.0 s" in capsys.readouterr().err
+    assert "online@grpo: 4.0 s: generate 3.0 s (1,500 tokens/s), other 1.0 s" in capsys.readouterr().err
     written = json.loads((tmp_path / "timings/online/grpo.json").read_text())
     assert written["seconds"]["generate"] == 3.0
     assert written["total"] == 4.0
