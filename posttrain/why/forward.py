@@ -40,10 +40,16 @@ def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
     node.parts.append(Node("runs that it reached", {name: f"through {through}" for name, through in runs.items()}))
     models = [model for name in runs if (model := _model(name))]
     node.parts.append(Node("models", {str(model_path(one)): _kept(one) for one in models}))
-    touched = {one.name: one.value for one in figures.recorded.values() if one.stage in runs}
-    node.parts.append(Node("figures", touched))
+    node.parts.append(Node("figures", _figures(figures, set(runs))))
     node.parts.append(Node("evaluated rows", _answers(ids)))
     return node
+
+
+def _figures(figures: Figures, runs: set[str]) -> dict[str, float]:
+    """The figures that these stages wrote, and those computed from them."""
+    known = figures.recorded
+    written = {name for name, one in known.items() if one.stage in runs and not one.of}
+    return {name: one.value for name, one in known.items() if name in written or written.intersection(one.of)}
 
 
 def _model(stage: str) -> str | None:

@@ -28,6 +28,8 @@ class Lineage:
     def __init__(self) -> None:
         self.lock = recorded()
         self._digests = Digests()
+        self._files: dict[str, Mapping[str, Any]] = {}
+        """The files of settings, parsed."""
         self._versions: dict[str, str] = {}
         """The versions that are said already."""
         self._outs = {str(out["path"]): stage for stage, entry in self.lock.items() for out in entry.get("outs", ())}
@@ -89,7 +91,9 @@ class Lineage:
         """The recorded settings, and which of them params.yaml has changed since."""
         found: dict[str, Any] = {}
         for file, values in entry.get("params", {}).items():
-            settings = read_yaml(file)
+            if file not in self._files:
+                self._files[file] = read_yaml(file) if Path(file).is_file() else {}
+            settings = self._files[file]
             found |= {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
             if changed := [key for key, value in values.items() if _current(settings, key) != value]:
                 found["stale"] = f"{file} has other settings now: {', '.join(changed)}"
@@ -105,7 +109,7 @@ class Lineage:
             facts |= self._changes(str(dep["path"]), str(dep["md5"]))
         record = read_record(record_path(name))
         kept = {key: record[key] for key in ("seed", "device", "precision", "threads") if key in record}
-        facts["record"] = kept if record else NOT_STORED
+        facts["record"] = {str(record_path(name)): "", **kept} if record else NOT_STORED
         said = self._versions
         if versions := {key: value for key, value in record.get("versions", {}).items() if said.get(key) != value}:
             facts["versions"] = versions

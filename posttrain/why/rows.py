@@ -31,7 +31,7 @@ def explain_row(name: str, lineage: Lineage) -> Node | None:
     if not found:
         return None
     node = found[0]
-    node.parts += _uses(name)
+    node.parts += _uses(name) if node.title.endswith("prompts.parquet") else ()
     return node
 
 

@@ -6,6 +6,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from posttrain.algorithms.advantages import (
+    ADVANTAGES,
+    Rewards,
     at_last_token,
     batch_centred,
     gae,
@@ -16,6 +18,7 @@ from posttrain.algorithms.advantages import (
     return_to_go,
     whiten,
 )
+from posttrain.formulas.ragged import Ragged
 
 
 def t(*numbers: float) -> Tensor:
@@ -78,6 +81,16 @@ def test_return_to_go_is_discounted() -> None:
 
 def test_the_outcome_sits_on_the_last_action_token() -> None:
     assert_close(at_last_token(t(3, 5, 7), torch.tensor([2, 0, 1])), t(0, 3, 7))
+
+
+def test_the_reward_of_a_turn_sits_on_the_last_token_of_the_turn() -> None:
+    # Two turns of two tokens that earn 1 and 2, and an outcome of 2 more: the rewards by token are 0, 1, 0, 4.
+    step = Ragged(torch.tensor([4]), tokens={"turn_reward": t(0, 1, 0, 2)})
+    rewards = Rewards(step, t(5), t(0, 0, 0, 0), t(0), {}, ())
+    entry = ADVANTAGES["return_to_go"]
+    assert_close(entry.columns(rewards, entry.options(type="return_to_go"))["advantage"], t(5, 5, 4, 4))
+    halved = entry.columns(rewards, entry.options(type="return_to_go", gamma=0.5))["advantage"]
+    assert_close(halved, t(1, 2, 2, 4))
 
 
 def test_whitening_counts_only_tokens_with_weight() -> None:

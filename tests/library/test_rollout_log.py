@@ -165,7 +165,8 @@ def test_what_is_not_to_be_stored_is_nowhere(
     made = logged(folder, tmp_path, monkeypatch, stored=stored)
     for file in [*made.glob("*.parquet"), *(tmp_path / "checkpoints").rglob("draw-*.parquet")]:
         table = pl.read_parquet(file)
-        assert table.select(pl.col(TRAINING_TEXT).null_count()).row(0) == (table.height,) * len(TRAINING_TEXT)  # no id is low enough
+        nulls = table.select(pl.col(TRAINING_TEXT).null_count()).row(0)
+        assert nulls == (table.height,) * len(TRAINING_TEXT)  # no id is low enough
         assert not any("secret" in one for one in table["problem"])
     assert pl.read_parquet(made / "*.parquet")["length"].min() > 0  # type: ignore[operator]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
 from fractions import Fraction
@@ -15,6 +16,8 @@ from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tasks.step import Step, take_step
 from posttrain.tasks.task import generated, load_task
 from posttrain.tasks.turns.arithmetic import LONGEST, calculate
+from tests.faults.kills import prepared, torture
+from tests.faults.processes import Server
 
 
 def written(draw: random.Random, depth: int) -> str:
@@ -102,6 +105,34 @@ def test_problems_of_the_test_split_are_in_no_other_table(name: str) -> None:
         prompt = row["messages"][0]["content"]
         right = row["problem"].partition(":")[2] if name == "guess" else str(calculate(row["problem"]))
         assert answers[-1].removeprefix("#### ") == right and not asked(name, prompt, right, answers).messages
+
+
+ONLINE = """    guess:
+      <<: *on
+      data: guess/prompts
+      algorithm: ppo
+      reward: {turns: 1.0, correct: 1.0}
+      rollout: {rounds: 3, prompts: 4, group_size: 4, minibatches: 2, epochs: 2, replay: {groups: 2}}
+      checkpoint_every: 1
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_of_episodes_ends_with_the_same_bytes(
+    stage_server: Server, smoke_workspace: Path, tmp_path: Path
+) -> None:
+    """Masks and rewards of turns are in the checkpoint: with other ones the weights would differ."""
+    workspace = prepared(smoke_workspace, tmp_path / "w")
+    params = (workspace / "params.yaml").read_text(encoding="utf-8")
+    task = "    guess: {task: guess, documents: 40}\n  files:\n"
+    params = params.replace("  files:\n", task, 1).replace("\ndistill:\n", f"{ONLINE}\ndistill:\n", 1)
+    (workspace / "params.yaml").write_text(params, encoding="utf-8")
+    assert stage_server.run(workspace, "data_tasks guess").status == 0
+    tally = torture(stage_server, workspace, "online guess", 10, seed=3)
+    assert not tally.faults and tally.compared and tally.resumed, tally
+    with (workspace / "plots/online/guess.csv").open(encoding="utf-8") as file:
+        paid = [float(row["reward_turns"]) for row in csv.DictReader(file)]
+    assert min(paid) < -1, "episodes should have several turns, each of which wastes a guess"
 
 
 @pytest.mark.slow

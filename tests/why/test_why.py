@@ -172,10 +172,8 @@ def test_a_poisoned_line_is_followed_to_the_models_and_figures(tmp_path: Path, m
     monkeypatch.chdir(folder)
     place = f"my/data/demonstrations.jsonl:{LINE}"
     parts = {one.title: one.facts for one in explain(place)[0].parts}
-    assert parts["tables"] == {"data/mine/chat.parquet": f"row {LINE}"} or list(parts["tables"]) == [
-        "data/mine/chat.parquet"
-    ]
-    assert set(parts["runs that it reached"]) == {"data_files@mine", "sft@main", "evaluate@sft"}
+    assert list(parts["tables"]) == ["data/mine/chat.parquet"]
+    assert set(parts["runs that it reached"]) == {"data_files@mine", "sft@main", "evaluate@sft", "report"}
     assert list(parts["models"]) == ["models/sft/main"]
     owners = {name.rpartition(".")[0] for name in parts["figures"]}
     assert owners >= {"sft", "sft/main"} and "start" not in owners and not parts["evaluated rows"]

@@ -1,6 +1,6 @@
 """The task `calculator`: products that a tiny model cannot compute, and a tool that can.
 
-The policy writes `calc 47*86+9`, the tool's turn is `4051`, and the answer follows: `#### 4051`.
+The policy writes `calc 47*86`, the tool's turn is `4042`, and the answer follows: `#### 4042`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from posttrain.tasks.turns.tables import Game, Problem, TurnsParams
 CALL: Final = "calc "
 MARK: Final = "####"
 WORDS: Final = {"+": "plus", "-": "minus", "*": "times"}
-FORMS: Final = ("*+", "*-", "+-", "++")
-"""The two operators of a problem."""
 
 
 class CalculatorParams(TurnsParams):
     """How difficult the problems are, and how many demonstrations use the tool."""
 
+    operators: int = Field(1, ge=1, le=9, description="the operators of a problem")
     smallest: int = Field(10, ge=2, le=999, description="the smallest number of a problem")
     largest: int = Field(99, ge=20, le=9_999, description="the largest number of a problem")
     direct_share: float = Field(
@@ -37,9 +36,11 @@ class CalculatorParams(TurnsParams):
 
 
 def _draw(rng: random.Random, params: CalculatorParams) -> Problem:
-    (one, two), (a, b, c) = rng.choice(FORMS), (rng.randint(params.smallest, params.largest) for _ in range(3))
-    expression = f"{a}{one}{b}{two}{c}"
-    question = f"What is {a} {WORDS[one]} {b} {WORDS[two]} {c}?"
+    words = [str(rng.randint(params.smallest, params.largest))]
+    for _ in range(params.operators):
+        words += [rng.choice([*WORDS]), str(rng.randint(params.smallest, params.largest))]
+    expression = "".join(words)
+    question = f"What is {' '.join(WORDS.get(word, word) for word in words)}?"
     return Problem(expression, question, str(calculate(expression)))
 
 

@@ -28,7 +28,7 @@ _RANGE: Final = re.compile(r"from ([0-9]+) to ([0-9]+)")
 class GuessParams(TurnsParams):
     """The range of the numbers."""
 
-    largest: int = Field(40, ge=16, le=999, description="the largest number of all problems")
+    largest: int = Field(150, ge=16, le=999, description="the largest number of all problems")
     width: int = Field(12, ge=4, le=15, description="numbers that a secret may be; halving finds each within 4 guesses")
 
 
