@@ -20,6 +20,7 @@ WRONG = [
     ({"entropy": 1e-4}, "entropy", "the entropy has collapsed: 0.0001 nats"),
     ({"kl_k3": 6.0}, "kl", "runs away from its reference: KL 6 nats"),
     ({"kl_k3": float("nan")}, "kl", "runs away"),
+    ({"sampler_gap": 0.3}, "sampler_gap", "their log-probs of the same tokens differ by 0.3 nats"),
 ]
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posttrain.errors import ParamsError, TrainingError
+from posttrain.errors import DataError, ParamsError, TrainingError
 from posttrain.models.store import load_model, load_tokenizer
-from posttrain.online.heldout import HeldoutRewards
+from posttrain.online.heldout import HeldoutRewards, heldout_watch
 from posttrain.online.rollouts import RolloutParams, RolloutSource
 from posttrain.online.runs import ONLINE
 from posttrain.online.watch import HeldoutWatch, WatchParams
@@ -20,6 +20,8 @@ from posttrain.params import check
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
+from posttrain.tables.columns import from_rows, with_ids
+from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText
 from posttrain.train.limits import LimitParams
 from posttrain.train.loop import TrainingParams, TrainingRun
@@ -34,6 +36,7 @@ from tests.library.test_training import (
     digest,
     few_numbers,
     make_run,
+    settings_of,
     train,
 )
 
@@ -200,6 +203,20 @@ def test_a_rollout_names_the_weights_that_sampled_it(folder: Path) -> None:
     assert sampler.version == "online@grpo step 0"
     source.batch(4)
     assert sampler.version == "online@grpo step 4", "two minibatches a round, so round 2 begins at step 4"
+
+
+def test_a_table_without_held_out_prompts_is_refused_by_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shared = {"split": "train", "info": "{}", "task": ""}
+    rows = [{"prompt": asked(i), "problem": f"{i}+1", "answer": str(i + 1), **shared} for i in range(3)]
+    write_table(with_ids(from_rows(rows, "prompts"), "prompts"), Path("data/mine/prompts.parquet"), "prompts")
+    params = settings_of("grpo").model_copy(update={"watch": WatchParams()})
+    models, text = ModelSet(load_model(folder), DEVICE), ChatText(load_tokenizer(folder))
+    with pytest.raises(DataError, match="the split 'heldout' has 0 prompts") as caught:
+        heldout_watch(params, models, text, function_reward(few_numbers), 6, "online.runs.grpo")
+    assert "data/mine/prompts.parquet" in str(caught.value)
 
 
 @pytest.mark.parametrize(
