@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import ParamsError, PosttrainError
-from posttrain.replay_arguments import add_replay
 from posttrain.serve_arguments import add_serving
+from posttrain.trail_arguments import add_trails
 
 PLAIN = {
     "check": "check params.yaml and the inputs that its runs name, without running anything",
@@ -86,8 +86,7 @@ def parser() -> argparse.ArgumentParser:
     _add_reference(commands)
     _add_project(commands)
     _add_preview(commands)
-    add_replay(commands, _add)
-    _add_trails(commands)
+    add_trails(commands, _add, _add_json)
     _add_reward(commands)
     add_serving(commands, _add)
     return parser
@@ -226,18 +225,6 @@ def _add_preview(commands: Any) -> None:
         dest="style",
         help="use colours also where the output is not a terminal",
     )
-
-
-def _add_trails(commands: Any) -> None:
-    """Add `where` and `why`."""
-    does = "find every copy of a row of data in the workspace, DVC's cache and git, and the runs that have read it"
-    row = _add(commands, "where", does, "my/data/chat.jsonl:17")
-    row.add_argument("row", metavar="ROW", help="its id, FILE:LINE of a file of yours, or a piece of its text")
-    _add_json(row)
-    does = "show what a figure comes from, back to its rows, weights and sources; and what a source row reached"
-    what = _add(commands, "why", does, "grpo.score")
-    what.add_argument("what", metavar="WHAT", help="a figure, a number as it is written, the id of a row, or FILE:LINE")
-    _add_json(what)
 
 
 def _add_reward(commands: Any) -> None:

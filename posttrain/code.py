@@ -30,8 +30,8 @@ UNCOUNTED: Final = (
     "posttrain.installed",
     "posttrain.measure",
     "posttrain.progress",
-    "posttrain.replay_arguments",
     "posttrain.serve_arguments",
+    "posttrain.trail_arguments",
     "posttrain.train.hint",
 )
 """Modules that no result depends on: they measure, show progress, declare commands, or word a final error."""

@@ -87,7 +87,7 @@ class RolloutLog:
     """For the rows of each optimizer step: the rollout's number, the step, and the bits of the mean advantage."""
 
     def open(self, folder: Path) -> None:
-        """Use this folder for the files of rounds; says so where the limit may be too low."""
+        """Keep the files in this folder until the run ends; says so where the limit may be too low."""
         self._folder = folder
         share = {"full": 1.0, "sampled": 1 / SAMPLED_SHARE, "none": 0.0}[self.stored]
         size = self.sampling.most * (FIGURE_BYTES + share * TOKEN_BYTES * self.sampling.longest)

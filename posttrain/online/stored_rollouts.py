@@ -10,11 +10,11 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.errors import DataError
+from posttrain.errors import VERIFY, DataError
 from posttrain.formats import check_format
 from posttrain.online.rollout_log import FORMAT, SUMMARY
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
-from posttrain.tables.store import read_table
+from posttrain.tables.store import DECODE_ERRORS, read_table
 
 
 class StoredRollouts:
@@ -22,31 +22,37 @@ class StoredRollouts:
 
     def __init__(self, folder: Path, reader: str) -> None:
         """`reader`: what needs the text, for the error."""
-        self.folder = folder
+        self.folder, self.parts = folder, sorted(folder.glob("part-*.parquet"))
         try:
             self.summary: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
-            written, stored, ends = (self.summary[key] for key in ("format", "rollouts", "text_ends_at_round"))
+            names = ("format", "rollouts", "text_ends_at_round", "rows")
+            written, stored, ends, rows = (self.summary[name] for name in names)
         except (OSError, ValueError, LookupError, TypeError) as error:
-            fix = "Run it: `dvc repro`, or get it with `dvc pull`"
-            raise DataError(
-                what=f"no rollouts can be read here ({error!r:.100})", where=str(folder), fix=fix
-            ) from error
+            what, fix = (
+                f"no rollouts can be read here ({error!r:.100})",
+                "Run it: `dvc repro`, or get it with `dvc pull`",
+            )
+            raise DataError(what=what, where=str(folder), fix=fix) from error
         check_format(written, FORMAT, str(folder / SUMMARY), DataError)
         if stored != "full" or ends is not None:
             reached = "" if ends is None else f", and from round {ends} on no text: rollouts_gb was reached"
             fix = "Run it again with rollouts: full" + ("" if ends is None else " and a higher rollouts_gb")
             what = f"{reader} needs all rollouts, and these were stored with rollouts: {stored}{reached}"
             raise DataError(what=what, where=str(folder), fix=fix)
+        if sum(int(self.figures(file, pl.len()).item()) for file in self.parts) != rows:
+            raise DataError(what="a part of the rollouts is missing", where=str(folder), fix=VERIFY)
+
+    def figures(self, file: Path, *columns: pl.Expr) -> pl.DataFrame:
+        """Some expressions over a part of the table, without reading its other columns."""
+        try:
+            return pl.scan_parquet(file).select(columns).collect()
+        except DECODE_ERRORS as error:
+            raise DataError(what=f"it cannot be read ({error!s:.100})", where=str(file), fix=VERIFY) from error
 
     @property
     def steps(self) -> list[dict[str, float]]:
         """The exact loss and gradient norm of each optimizer step."""
         return list(self.summary["steps"])
-
-    @cached_property
-    def parts(self) -> list[Path]:
-        """The files of the table."""
-        return sorted(self.folder.glob("part-*.parquet"))
 
     def table(self) -> pl.DataFrame:
         """The whole table, checked."""
@@ -73,7 +79,7 @@ class StoredRollouts:
     def _draws(self) -> list[tuple[Path, int, int]]:
         """Each part with its first and last draw."""
         bounds = (pl.col("draw").min().alias("low"), pl.col("draw").max().alias("high"))
-        found = [(file, *pl.scan_parquet(file).select(bounds).collect().row(0)) for file in self.parts]
+        found = [(file, *self.figures(file, *bounds).row(0)) for file in self.parts]
         return [(file, low, high) for file, low, high in found if low is not None]
 
 

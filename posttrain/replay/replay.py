@@ -82,10 +82,12 @@ def _named(run: str) -> tuple[str, str]:
 
 def _cost(name: str, stored: StoredRollouts, first: int, end: int) -> str:
     """What the replay will train on, and about how long that took in the run."""
-    rows = stored.table().filter(pl.col("step").is_between(first, end - 1))
-    tokens = rows.select(pl.col("prompt_ids").list.len().sum() + pl.col("completion_ids").list.len().sum()).item()
+    used = pl.col("step").is_between(first, end - 1)
+    tokens = (pl.col("prompt_ids").list.len() + pl.col("completion_ids").list.len()).filter(used)
+    sums = [stored.figures(part, used.sum(), tokens.sum().alias("tokens")).row(0) for part in stored.parts]
+    count, total = (sum(one) for one in zip(*sums, strict=True))
     start = f"the checkpoint at step {first}" if first else "the start"
-    cost = f"replay {name}: {end - first} steps from {start} on {rows.height:,} rollouts, {tokens:,} tokens"
+    cost = f"replay {name}: {end - first} steps from {start} on {count:,} rollouts, {total:,} tokens"
     if not timings_path(name).is_file():
         return f"{cost}; the time is not known, as the run was not timed here"
     spent = read_timings(timings_path(name))["seconds"]

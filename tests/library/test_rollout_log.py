@@ -13,10 +13,14 @@ import torch
 
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.errors import DataError, TrainingError
+from posttrain.formulas.ragged import Ragged
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.store import load_model, load_tokenizer
+from posttrain.online import rollout_log
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
+from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sampling.local import LocalSampler
@@ -140,6 +144,32 @@ def test_a_killed_run_leaves_the_same_bytes(
     assert (table["attempt"].max() > 0) == (resample > 0), "no group was replaced, so the test would prove less"  # type: ignore[operator]
 
 
+def test_long_runs_are_written_more_often_and_in_parts(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = logged(folder, tmp_path / "whole", monkeypatch, resample=2)
+    monkeypatch.setattr(rollout_log, "PENDING_TOKENS", 1)
+    often = logged(folder, tmp_path / "often", monkeypatch, [0.5], resample=2)
+    assert contents(often) == contents(whole)
+    files = [len(list((tmp_path / name / "checkpoints").rglob("draw-*"))) for name in ("whole", "often")]
+    assert files[0] < files[1], "nothing was written between checkpoints, so the test would prove nothing"
+
+    monkeypatch.setattr(rollout_log, "PART_BYTES", 1)
+    parts = logged(folder, tmp_path / "parts", monkeypatch, resample=2)
+    assert len(list(parts.glob("part-*.parquet"))) == files[1]
+    table = pl.read_parquet(whole / "*.parquet")
+    assert pl.read_parquet(parts / "*.parquet").equals(table)
+    stored = StoredRollouts(parts, "a test")
+    for first, count in ((0, 4), (3, 5), (table["draw"].max(), 1)):
+        ids = table.filter(pl.col("sample") == 0)["prompt_id"][first : first + count]  # type: ignore[operator]
+        drawn = stored.drawn(first, [Prompt(one, [], [1]) for one in ids])  # type: ignore[arg-type]
+        expected = table.filter(pl.col("draw").is_between(first, first + count - 1))  # type: ignore[operator]
+        assert [one.row.rest for one in drawn] == expected["completion_ids"].to_list()
+        assert [one.logps for one in drawn] == expected["logps"].to_list()
+    with pytest.raises(DataError, match="draw 0 is not of prompt other"):
+        stored.drawn(0, [Prompt("other", [], [1])])
+
+
 def test_a_limit_keeps_figures_of_all_and_text_of_the_first_rounds(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,8 +204,6 @@ def test_what_is_not_to_be_stored_is_nowhere(
 def test_a_round_that_is_missing_is_noticed_before_training_resumes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from posttrain.errors import TrainingError
-
     with pytest.raises(CutError):
         logged_until(folder, tmp_path, monkeypatch)
     next((tmp_path / "checkpoints").rglob("draw-0000000000.parquet")).unlink()
@@ -193,8 +221,6 @@ def logged_until(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_columns_survive_the_mixed_sources_of_a_step(folder: Path) -> None:
     """Rows of pretraining text and given answers are no rollouts, and must not be noted as such."""
-    from posttrain.formulas.ragged import Ragged
-
     log = RolloutLog(Sampling("online/a", 0, "{}", "", 3, 6, 20))
     rows = {"rollout": torch.tensor([4, 0]), "pretrain": torch.tensor([False, True])}
     log.trained(7, Ragged(torch.tensor([1, 1]), rows, {"advantage": torch.tensor([0.5, 0.0])}))

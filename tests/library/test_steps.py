@@ -82,7 +82,7 @@ PARAMS = SamplingParams(max_tokens=12, temperature=0.8)
 DEVICE = Runtime(DeviceParams(threads=1))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("steps")
     (folder / "custom").mkdir()
@@ -96,7 +96,7 @@ def _workspace(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def text(model: Path) -> ChatText:
     """Every fourth token ends a completion, so that a model that knows nothing ends its turns."""
     return ChatText(load_tokenizer(model), str(model), range(0, 300, 4))
@@ -115,7 +115,7 @@ class Recorder(LocalSampler):
         return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def sampler(model: Path, text: ChatText) -> Recorder:
     return Recorder(load_model(model), text.stops, DEVICE, "w")
 

@@ -54,12 +54,13 @@ def test_a_replay_has_the_bits_of_the_run_and_changes_nothing(own_workspace: Pat
         ({"text_ends_at_round": 3}, "from round 3 on no text: rollouts_gb was reached"),
         ({"format": 2}, "made by a newer posttrain"),
         ({"rollouts": None}, "stored with rollouts: None"),
+        ({}, "a part of the rollouts is missing"),
     ],
 )
 def test_rollouts_without_text_are_refused(tmp_path: Path, change: dict[str, object], expected: str) -> None:
     with pytest.raises(DataError, match=r"no rollouts can be read here.* Run it: `dvc repro`"):
         StoredRollouts(tmp_path, "replay")
-    summary = {"format": 1, "rollouts": "full", "text_ends_at_round": None, **change}
+    summary = {"format": 1, "rollouts": "full", "text_ends_at_round": None, "rows": 8, **change}
     (tmp_path / "run.json").write_text(json.dumps(summary))
     with pytest.raises(DataError, match=re.escape(expected)):
         StoredRollouts(tmp_path, "replay")

@@ -60,7 +60,7 @@ def row_of(kind: Kind, n: int) -> dict[str, Any]:
             "draw": group,
             "sample": n % 2,
             "step": 0,
-            "version": "online/grpo:0",
+            "version": "online@grpo step 0",
             "seed": 0,
             "sampling": "{}",
             "prompt_ids": [7, group],
@@ -75,6 +75,8 @@ def row_of(kind: Kind, n: int) -> dict[str, Any]:
             "outcome": 1.0,
             "scores": [{"name": "correct", "value": 1.0, "status": "ok"}],
             "advantage": 0.5,
+            "turn_rewards": [],
+            "info": "{}",
         },
     }
     return rows[kind]

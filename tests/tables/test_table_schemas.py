@@ -119,6 +119,12 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ),
     ("training_rollouts", "completion_ids", {"completion_ids": [1, -1, 2]}, "each must be a token id >= 0"),
     ("training_rollouts", "mask", {"mask": [True], "logps": [-1.0]}, "must be as long as completion_ids"),
+    (
+        "training_rollouts",
+        "mask",
+        {"mask": [True, True, False], "logps": [-0.5, -1.25]},
+        "must begin and end with a sampled token",
+    ),
     ("training_rollouts", "logps", {"logps": [-1.0]}, "must have one number for each token of the mask"),
     ("training_rollouts", "logps", {"logps": [-1.0, NAN, -1.0]}, "each must be finite"),
     ("training_rollouts", "logps", {"logps": [-1.0, 0.25, -1.0]}, "each must be <= 0"),
