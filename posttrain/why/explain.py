@@ -115,34 +115,37 @@ def _of_step(figure: Figure) -> str:
 def _evaluated(figure: Figure) -> Node:
     """The evaluated rows behind a figure, the worst and the best of them."""
     file = Path(figure.file).with_name("rollouts.parquet")
-    frame = read_table(file, "rollouts")
-    rows = frame.filter(pl.col("greedy") == (figure.key == "greedy"))
-    name = figure.key.removeprefix("reward_")
-    score = pl.col("scores").list.eval(
-        pl.when(pl.element().struct.field("name") == name).then(pl.element().struct.field("value"))
-    )
-    value = {"length": lengths(rows)}.get(figure.key)
-    rows = rows.with_columns(
-        value.cast(pl.Float64).alias("_value")
-        if value is not None
-        else score.list.drop_nulls().list.first().alias("_value")
-        if figure.key.startswith("reward_")
-        else pl.col("reward").alias("_value")
-    ).sort("_value", nulls_last=True)
+    frame, greedy = read_table(file, "rollouts"), figure.key == "greedy"
+    rows = frame.filter(pl.col("greedy") == greedy)
+    rows = rows.with_columns(_values(figure.key, rows).alias("_value")).sort("_value", nulls_last=True)
     known = rows.drop_nulls("_value")
     facts: dict[str, Any] = {
         "table": str(file),
-        "rows": f"{rows.height:,} {'greedy' if figure.key == 'greedy' else 'sampled'} completions",
+        "rows": f"{rows.height:,} {'greedy' if greedy else 'sampled'} completions",
         "prompts": rows["prompt_id"].n_unique(),
-        "not scored": rows.height - known.height,
         "worst": _named(known.head(SHOWN)),
         "best": _named(known.tail(SHOWN)),
     }
-    node = Node("rows", {key: value for key, value in facts.items() if value != 0})
+    if known.height < rows.height:
+        facts["not scored"] = rows.height - known.height
+    node = Node("rows", facts)
+    seed = read_record(Path(f"records/evaluate/{figure.owner}.json")).get("seed")
     if figure.key.startswith("kl_"):
         return _checked(node, figure, None, "KL needs the weights of both models")
-    seed = int(read_record(Path(f"records/evaluate/{figure.owner}.json")).get("seed", 0))
-    return _checked(node, figure, evaluated(frame, seed).get(figure.key), "the rows do not have what it needs")
+    if seed is None and figure.key in ("score_low", "score_high"):
+        return _checked(node, figure, None, "the seed of the interval is not stored")
+    return _checked(node, figure, evaluated(frame, seed or 0).get(figure.key), "the rows do not have what it needs")
+
+
+def _values(key: str, rows: pl.DataFrame) -> pl.Series:
+    """What each row adds to a figure: its length, the score of a part, or its reward."""
+    if key == "length":
+        return lengths(rows).cast(pl.Float64)
+    if not key.startswith("reward_"):
+        return rows["reward"]
+    name, one = key.removeprefix("reward_"), pl.element().struct
+    found = pl.col("scores").list.eval(pl.when(one.field("name") == name).then(one.field("value")))
+    return rows.select(found.list.drop_nulls().list.first()).to_series()
 
 
 def _named(rows: pl.DataFrame) -> list[str]:

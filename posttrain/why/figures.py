@@ -136,9 +136,11 @@ class Figures:
 
     def unknown(self, what: str) -> DataError:
         """The error for a name that no figure has."""
-        fix = did_you_mean(what, list(self.recorded)) if self.recorded else "Run the pipeline first: dvc repro"
+        near = did_you_mean(what, list(self.recorded))
+        owners = ", ".join(dict.fromkeys(one.owner for one in self.recorded.values()))
         known = "Give a figure (grpo.score), a number (0.922), the id of a row, or FILE:LINE"
-        return DataError(what="no figure, row or file has this name", where=f"'{what}'", fix=f"{fix}. {known}")
+        fix = f"{near if near.endswith('?') else f'There are figures of {owners}.'} {known}"
+        return DataError(what="no figure, row or file has this name", where=f"'{what}'", fix=fix)
 
 
 def _at(columns: Mapping[str, Column], key: str, step: str) -> float | None:

@@ -61,6 +61,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "math": {"reward": {"correct": {"answer": "math", "after": "####"}}},
     "exact": {"reward": {"correct": {"answer": "exact", "after": "####"}}},
     "pattern": {"reward": {"correct": {"answer": "regex", "pattern": f"#### {NUMBER}"}}},
+    "game": {"data": "guess/prompts", "reward": {"turns": 1.0, "correct": 1.0}},
     "quiz": {
         "data": "mine/prompts",
         "reward": {"correct": {"answer": "choice"}, "code": 0.5, "my_rewards:brief": 0.1},
@@ -81,6 +82,7 @@ def write_project(workspace: Path, judge: dict[str, str]) -> None:
     yaml, file = YAML(typ="safe", pure=True), workspace / "params.yaml"
     params = yaml.load(file.read_text(encoding="utf-8"))
     quiz = {"path": "quiz.jsonl", "info": ["tests", "entry_point"]}
+    params["data"]["tasks"]["guess"] = {"task": "guess", "documents": 40}
     params["data"]["files"] = {"mine": {"path": "my/data", "prompts": quiz}}
     runs: dict[str, Any] = {name: {**RUN, **json.loads(json.dumps(one))} for name, one in RUNS.items()}
     runs["judged"]["reward"]["judge"] |= judge

@@ -93,6 +93,12 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("rollouts", "completion_ids", {"completion_ids": [1, None, 2]}, "each must be a token id >= 0"),
     ("rollouts", "logps", {"logps": [-1.0]}, "row 2, logps = [-1.0]: must have one number for each token of the"),
     ("rollouts", "mask", {"mask": [True], "logps": [-1.0]}, "row 2, mask = [True]: must be as long as completion_ids"),
+    (
+        "rollouts",
+        "mask",
+        {"mask": [False, True, True], "logps": [-1.0, -1.0]},
+        "row 2, mask = [False, True, True]: must begin and end with a sampled token",
+    ),
     ("rollouts", "logps", {"logps": [-1.0, NAN, -1.0]}, "each must be finite"),
     ("rollouts", "logps", {"logps": [-1.0, None, -1.0]}, "each must be finite"),
     ("rollouts", "logps", {"logps": [-1.0, -INF, -1.0]}, "each must be finite"),
