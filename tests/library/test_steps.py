@@ -179,7 +179,7 @@ def test_a_task_that_fails_fails_the_episode_and_never_counts_as_0(
 def test_a_task_that_hangs_costs_its_own_episodes_alone(
     sampler: Recorder, text: ChatText, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run goes on without them; they are counted and reported."""
+    """A run continues without them; they are counted and reported."""
     started = time.monotonic()
     scored = reward_of().score(drawn(sampler, text, "hanging", samples=8))
     assert time.monotonic() - started < 50
