@@ -90,7 +90,7 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
     file = Path(f"plots/{figure.owner}.csv")
     node = Node("rows", {**_read(figure, lineage), "steps": str(file) if file.is_file() else NOT_STORED})
     if file.is_file() and group in ("online", "distill"):
-        return _checked(node, figure, tail(read_curve(file), figure.key), "the curve has no such column")
+        return _checked(node, figure, tail(read_curve(file), figure.key), "it is no mean of the last steps")
     return _checked(node, figure, None, "the scores behind it are not stored")
 
 

@@ -16,6 +16,8 @@ from posttrain.tasks.task import load_task
 
 TAIL = 10
 """Steps of a curve that the metrics of an online run are the mean of."""
+AVERAGED = ("reward", "length", "entropy", "kl_k3", "accuracy", "teacher_kl")
+"""Those metrics (`summary` in online/runs.py, which this cannot import: torch takes longer than the answer)."""
 
 
 def evaluated(frame: pl.DataFrame, seed: int) -> dict[str, float]:
@@ -82,8 +84,8 @@ def _rollout(row: Mapping[str, Any]) -> Rollout:
 
 
 def tail(columns: Mapping[str, Any], key: str) -> float | None:
-    """The mean of the last steps of a curve."""
-    values = [value for value in columns.get(key, ())[-TAIL:] if value is not None]
+    """The mean of the last steps of a curve; None if the metric is not such a mean."""
+    values = [value for value in columns.get(key, ())[-TAIL:] if value is not None and key in AVERAGED]
     return math.fsum(values) / len(values) if values else None
 
 
