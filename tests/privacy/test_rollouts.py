@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.tables.columns import TRAINING_TEXT
 from posttrain.tables.store import write_table
 from posttrain.user_text import user_text
 from posttrain.where.query import Query
@@ -14,9 +15,9 @@ from tests.tables.samples import table_of
 
 
 def test_a_row_is_found_in_rollouts_by_its_prompt_also_where_no_text_is_stored(tmp_path: Path) -> None:
-    file, none = tmp_path / "part-00000.parquet", dict.fromkeys(("prompt_ids", "completion_ids", "mask", "logps"))
-    told = {3: {"completion": "I live at 12 Elm Street"}, 0: {**none, "completion": None}}
-    write_table(table_of("training_rollouts", told), file, "training_rollouts")
+    file, no_text = tmp_path / "part-00000.parquet", dict.fromkeys(TRAINING_TEXT)
+    changes = {3: {"completion": "I live at 12 Elm Street"}, 0: no_text}
+    write_table(table_of("training_rollouts", changes), file, "training_rollouts")
     assert in_file(file, Query(ids=(f"{0:016x}",))) == [1, 2]
     assert in_file(file, Query(texts=("12 Elm Street",))) == [4]
     assert in_file(file, Query(ids=(f"{9:016x}",))) is None
