@@ -92,7 +92,7 @@ def _cost(name: str, stored: StoredRollouts, first: int, end: int) -> str:
         return f"{cost}; the time is not known, as the run was not timed here"
     spent = read_timings(timings_path(name))["seconds"]
     seconds = (spent["train"] + spent["score"]) * (end - first) / len(stored.steps)
-    return f"{cost}; about {format_age(seconds)} and the time to load"
+    return f"{cost}; about {format_age(max(seconds, 2))} and the time to load"
 
 
 def _verdict(name: str, expected: Sequence[dict[str, float]], rows: Sequence[dict[str, float]], first: int) -> str:
