@@ -22,7 +22,7 @@ class StoredRollouts:
 
     def __init__(self, folder: Path, reader: str) -> None:
         """`reader`: what needs the text, for the error."""
-        self.folder, self.parts = folder, sorted(folder.glob("part-*.parquet"))
+        self.folder, self.parts = folder, sorted(folder.glob("part-?????.parquet"))
         try:
             self.summary: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
             names = ("format", "rollouts", "text_ends_at_round", "rows")

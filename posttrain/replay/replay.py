@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import polars as pl
 
+from posttrain.digests import Digests, recorded
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.measure.record import cpu_isa, record_path, versions
 from posttrain.measure.timings import read_timings, timings_path
@@ -51,7 +52,7 @@ def replay(run: str, step: int | None) -> str:
     randomness.seed(params.seed)
     with tempfile.TemporaryDirectory() as scratch:
         log = train(training, _Nearest(saved), Path(scratch, "plot.csv"), end)
-    return _verdict(training.name, expected, log.rows, first)
+    return _verdict(training.name, expected, log.rows, first) + _edited(training.name, stored.folder)
 
 
 @dataclass
@@ -71,7 +72,7 @@ def _named(run: str) -> tuple[str, str]:
     """The family and the name of a run: `online/grpo`, or `grpo` where one family has it."""
     settings = read()
     runs = [(family, name) for family in LOADERS for name in group_of(settings, f"{family}.runs")]
-    found = [one for one in runs if run in ("/".join(one), one[1])]
+    found = [one for one in runs if run in ("/".join(one), "@".join(one), one[1])]
     if len(found) != 1:
         names = ["/".join(one) for one in runs]
         what = f"{run} is in {' and '.join(family for family, _ in found)}" if found else f"no run '{run}' samples"
@@ -104,9 +105,19 @@ def _verdict(name: str, expected: Sequence[dict[str, float]], rows: Sequence[dic
                 what = f"step {step} differs: {key} is {new.get(key)!r} and was {old[key]!r}"
                 if step > first:
                     what += f"; the {step - first} steps before it are equal"
-                raise PipelineError(what=what, where=name, fix=_reason(name))
+                fix = _reason(name) + _edited(name, rollouts_path(name.replace("@", "/")))
+                raise PipelineError(what=what, where=name, fix=fix)
     steps = f"the steps {first} to {len(rows) - 1}"
     return f"replay {name}: loss and gradient norm of {steps} are those of the run, bit for bit"
+
+
+def _edited(name: str, folder: Path) -> str:
+    """A warning where the rollouts are not those that DVC recorded; empty where they are, or none are recorded."""
+    outs = recorded().get(name, {}).get("outs", ())
+    digest = next((out.get("md5") for out in outs if out["path"] == str(folder)), None)
+    if digest is None or Digests().of(str(folder)) == digest:
+        return ""
+    return f"\nwarning: {folder} is not as dvc.lock recorded it; `dvc checkout -f {folder}` restores it"
 
 
 def _reason(name: str) -> str:

@@ -42,11 +42,14 @@ class FailureLimit:
         if first is None:
             return kept
         rollout, name, score = first
-        what = f"{lost} of {count} completions could not be scored, the first by reward '{name}' ({score.status}: "
-        what += f"{score.reason}; prompt {rollout.prompt.id}, completion {rollout.text[:80]!r})"
+        source = "as its task failed" if rollout.failed else f"by reward '{name}'"
+        reason = f"{score.status}: {score.reason}" if score.reason else score.status
+        what = f"{lost} of {count} completions could not be scored, the first {source} ({reason}; prompt "
+        what += f"{rollout.prompt.id}, completion {rollout.text[:80]!r})"
         if not kept or (self.total >= LEAST and self.failed > self._most * self.total):
             what += f". {self.failed / self.total:.0%} of the last {self.total:.0f} are more than max_failed = "
-            fix = "Fix the reward, or raise max_failed. A failed score never counts as 0 (docs/rewards.md)"
+            fix = f"Fix the {'task' if rollout.failed else 'reward'}, or raise max_failed"
+            fix += ". A failed score never counts as 0 (docs/rewards.md)"
             raise RewardError(what=f"{what}{self._most:g}", where=self._where, fix=fix)
         print(f"{self._where}: {what}. They are left out", file=sys.stderr)
         return kept

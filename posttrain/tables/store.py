@@ -25,6 +25,7 @@ from posttrain.tables.failures import Failure, failure_lines, rejected_rows, row
 from posttrain.workspace import atomic_path
 
 _MAGIC: Final = b"PAR1"
+_OUTPUTS: Final = ("data", "results", "rollouts")
 _SMALLEST: Final = 12
 """The magic at both ends and the length of the footer."""
 
@@ -101,8 +102,10 @@ def check_disjoint(frames: Mapping[str, pl.DataFrame]) -> None:
 
 
 def rejected_path(path: Place) -> Path:
-    """The file for the rejected rows of the table at `path`."""
-    return Path(path).with_suffix(".rejected.parquet")
+    """The file for the rejected rows of the table at `path`; not in the folders of outputs, which DVC tracks."""
+    file = Path(path)
+    folder = Path("rejected" if not file.is_absolute() and file.parts[0] in _OUTPUTS else "")
+    return (folder / file).with_suffix(".rejected.parquet")
 
 
 def _check_container(file: Path) -> None:

@@ -21,6 +21,8 @@ from posttrain.why.rows import explain_row, is_row
 from posttrain.workspace import rounded
 
 SHOWN = 3
+HELDOUT = ("heldout", "best_step", "kept_step", "over_optimised_step")
+"""How figures begin that are measured on held-out rows while a run is trained."""
 """The worst and the best rows that are named."""
 EXACT = 1e-4
 """Relative difference up to which a figure agrees: files keep five or six digits."""
@@ -83,8 +85,12 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
     if group == "evaluate":
         return _evaluated(figure)
     if "@" in figure.key:
-        node = Node("rows", {"step": figure.key.partition("@")[2], "rows of the step": _of_step(figure)})
-        return _checked(node, figure, None, "the log-probs of a step are not stored")
+        key, _, step = figure.key.partition("@")
+        if key.startswith(HELDOUT):
+            node = Node("rows", {"step": step, "held-out prompts": {**_read(figure, lineage)}})
+            return _checked(node, figure, None, "the completions of an evaluation during training are not stored")
+        node = Node("rows", {"step": step, "rows of the step": _of_step(figure)})
+        return _checked(node, figure, None, "points of a curve are not, only the figures of evaluations and of runs")
     if group.startswith("data_"):
         return _counted(figure)
     file = Path(f"plots/{figure.owner}.csv")
@@ -96,7 +102,7 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
 
 def _read(figure: Figure, lineage: Lineage) -> dict[str, Any]:
     """The tables that a training read, and their rows of the split that the figure is about."""
-    split = "heldout" if figure.key.startswith("heldout") else "train"
+    split = "heldout" if figure.key.startswith(HELDOUT) else "train"
     found = {}
     for path in lineage.inputs(figure.stage):
         if path.endswith(".parquet") and Path(path).is_file():

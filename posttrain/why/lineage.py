@@ -17,6 +17,7 @@ from posttrain.params import read_yaml
 from posttrain.why.node import NOT_STORED, Node
 
 ROLLOUTS: Final = Path("rollouts")
+PARTS: Final = "part-?????.parquet"
 """Where online runs keep the rows that they trained on."""
 NONE: Final = ("data/none.parquet", "models/none")
 """What stands for an input that a run does not use."""
@@ -83,9 +84,16 @@ class Lineage:
         node = Node(f"made by {name}", {"command": entry.get("cmd", ""), **self._settings(entry), **self._code(name)})
         digests = {str(dep["path"]): str(dep.get("md5", "")) for dep in entry.get("deps", ())}
         node.parts += [self._output(path, digests[path], seen) for path in self.inputs(name)]
-        if name.startswith("online@"):
-            node.parts.append(training_rollouts(name.partition("@")[2]))
+        if name.startswith(("online@", "distill@")):
+            node.parts.append(self._training_rollouts(name.replace("@", "/"), entry))
         return node
+
+    def _training_rollouts(self, run: str, entry: Mapping[str, Any]) -> Node:
+        """The rows that a run trained on, and whether they are those that dvc.lock recorded."""
+        folder = ROLLOUTS / run
+        digest = next((str(out.get("md5", "")) for out in entry.get("outs", ()) if out["path"] == str(folder)), None)
+        changes = {} if digest is None else {"digest": digest, **self._changes(str(folder), digest)}
+        return Node("training rollouts", {**training_rollouts(folder), **changes})
 
     def _settings(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """The recorded settings, and which of them params.yaml has changed since."""
@@ -143,22 +151,21 @@ class Lineage:
         return f"{'after ' if edited.returncode else ''}{done.stdout.strip()}"
 
 
-def training_rollouts(run: str) -> Node:
-    """The rows that an online run trained on, where they are kept."""
-    files = sorted((ROLLOUTS / "online" / run).glob("part-*.parquet"))
+def training_rollouts(folder: Path) -> dict[str, Any]:
+    """The rows that a run trained on, where they are kept."""
+    files = sorted(folder.glob(PARTS))
     if not files:
-        return Node("training rollouts", {"rows": NOT_STORED})
+        return {"rows": NOT_STORED}
     frame = pl.concat([pl.read_parquet(file, columns=["id", "prompt_id", "round", "reward"]) for file in files])
     ordered = frame.sort("reward", nulls_last=True)
-    facts = {
-        "folder": str(ROLLOUTS / "online" / run),
+    return {
+        "folder": str(folder),
         "rows": frame.height,
         "prompts": frame["prompt_id"].n_unique(),
         "rounds": frame["round"].n_unique(),
         "worst": ordered["id"].head(3).to_list(),
         "best": ordered.drop_nulls("reward")["id"].tail(3).to_list(),
     }
-    return Node("training rollouts", facts)
 
 
 def read_record(file: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import polars as pl
 from posttrain.tables.columns import ID_LENGTH
 from posttrain.where.query import Query, texts_of
 from posttrain.where.search import in_file
-from posttrain.why.lineage import ROLLOUTS, Lineage
+from posttrain.why.lineage import PARTS, ROLLOUTS, Lineage
 from posttrain.why.node import NOT_STORED, Node, quoted
 
 _ID: Final = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
@@ -83,12 +83,12 @@ def _uses(prompt: str) -> Iterator[Node]:
             mean = rows["reward"].mean()
             facts = {"rows": rows.height, "mean reward": mean, "ids": rows["id"].head(3).to_list()}
             yield Node(f"used by {file}", facts)
-    if not any(ROLLOUTS.rglob("part-*.parquet")):
+    if not any(ROLLOUTS.rglob(PARTS)):
         yield Node("training rollouts", {"rows": NOT_STORED})
 
 
 def _rollout_files() -> list[Path]:
-    return [*sorted(Path("results").glob("*/rollouts.parquet")), *sorted(ROLLOUTS.rglob("part-*.parquet"))]
+    return [*sorted(Path("results").glob("*/rollouts.parquet")), *sorted(ROLLOUTS.rglob(PARTS))]
 
 
 def _cell(name: str, value: Any) -> Any:

@@ -505,8 +505,8 @@ def test_bad_rows_stop_or_are_dropped(capsys: pytest.CaptureFixture[str]) -> Non
     assert "here: 2 of 63 rows break the rules of a 'prompts' table:\n" in expected
     assert "a.jsonl line 62, prompt = [{'role': 'user', 'content': ' '}]: each content must not be blank" in expected
     assert "a.jsonl line 63: 'prompt' is missing or null; fill it in or drop the row" in expected
-    assert expected.endswith("set bad_rows: drop; data/mine/prompts.rejected.parquet lists them all")
-    rejected = pl.read_parquet("data/mine/prompts.rejected.parquet")
+    assert expected.endswith("set bad_rows: drop; rejected/data/mine/prompts.rejected.parquet lists them all")
+    rejected = pl.read_parquet("rejected/data/mine/prompts.rejected.parquet")
     assert rejected.columns == ["file", "line", "reason", *COLUMNS["prompts"]]
     assert sorted(rejected.select("file", "line").rows()) == [("a.jsonl", line) for line in (62, 63)]
     capsys.readouterr()
