@@ -164,6 +164,7 @@ def test_the_secret_is_in_a_file_for_its_owner_and_goes_with_the_server(
     assert not file.exists() and started.key not in started.output and "has ended" in started.output
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_what_was_asked_and_the_secret_may_be_chosen(
     model: Path, serve: Callable[..., Served], tmp_path: Path
 ) -> None:

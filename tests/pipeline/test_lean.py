@@ -33,8 +33,8 @@ runpy.run_module(f"stages.{name}", run_name="__main__", alter_sys=True)
 """
 """Run a stage as `python -m stages.NAME` does, and write down what it has imported when it ends."""
 
-QUICK = ("online grpo",)
-STAGES = (*QUICK, "data_tasks two_step", "sft main", "evaluate sft")
+QUICK = ("data_tasks two_step",)
+STAGES = (*QUICK, "online grpo", "sft main", "evaluate sft")
 OUTPUTS = ("models", "plots", "metrics", "results", "data", "records")
 
 
