@@ -37,7 +37,7 @@ def why(what: str, form: Literal["words", "json"]) -> str:
 
 
 def explain(what: str) -> list[Node]:
-    """The trees of what is asked; a bare number has one for each figure that is written so."""
+    """One tree for the question; a bare number gives one for each figure with that value."""
     figures, lineage = Figures(), Lineage()
     if not figures.lock:
         raise PipelineError(what="no run is recorded", where=LOCK, fix="Run the pipeline first: dvc repro")

@@ -74,7 +74,7 @@ class Cut:
 def run_of(
     folder: Path, stored: Stored = "full", limit: float = 1e9, *, resample: int = 0, cut: float = 2.0
 ) -> tuple[TrainingRun, RolloutLog]:
-    """A small run that logs its rollouts, made anew as a fresh process would."""
+    """A new small run that logs its rollouts, as a fresh process would make it."""
     runtime, text = Runtime(DeviceParams(threads=1)), ChatText(load_tokenizer(folder))
     models = ModelSet(load_model(folder), runtime)
     asked = [[{"role": "user", "content": f"{i}+1"}] for i in range(5)]

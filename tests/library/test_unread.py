@@ -94,11 +94,11 @@ def online() -> None:
 def test_an_evaluation_says_that_nothing_was_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts(*"1234567")
     metrics = measured(prompts=50)
-    out, told = capsys.readouterr()
+    out, printed = capsys.readouterr()
     assert metrics["parsed"] == 0 and metrics["score"] == 0
-    assert "evaluate sft: the score is not measured, as no completion has an answer" in told
-    assert "evaluate: 7 prompts are all there are in split 'test' (evaluate.settings.prompts: 50)" in told
-    assert "21/21 completions" in told, "two samples and a greedy one of each prompt"
+    assert "evaluate sft: the score is not measured, as no completion has an answer" in printed
+    assert "evaluate: 7 prompts are all there are in split 'test' (evaluate.settings.prompts: 50)" in printed
+    assert "21/21 completions" in printed, "two samples and a greedy one of each prompt"
     assert "sft: the score is not measured" in out
 
 
@@ -107,8 +107,8 @@ def test_an_evaluation_leaves_out_prompts_whose_answer_cannot_be_read(
 ) -> None:
     prompts("B", "7", "", "8")
     measured(prompts=2)
-    told = capsys.readouterr().err
-    assert "cannot read 2 of 4 answers, the first is 'B'" in told and "all there are" not in told
+    printed = capsys.readouterr().err
+    assert "cannot read 2 of 4 answers, the first is 'B'" in printed and "all there are" not in printed
     answers = pl.read_parquet(folder / "results/sft/rollouts.parquet")["answer"]
     assert set(answers) == {"7", "8"}
     prompts("", "", "")
@@ -173,9 +173,9 @@ def test_a_run_whose_groups_agree_says_so(folder: Path, capsys: pytest.CaptureFi
     few = RUN.replace("prompts: 4, group_size: 4", "prompts: 2, group_size: 2")
     (folder / "params.yaml").write_text(few)
     online_stage.main("grpo")
-    told = capsys.readouterr().err
-    assert "online.runs.grpo: in the last 5 rounds the rewards of every group are equal" in told
-    assert "online.runs.grpo: in 100% of all 10 groups" in told
+    printed = capsys.readouterr().err
+    assert "online.runs.grpo: in the last 5 rounds the rewards of every group are equal" in printed
+    assert "online.runs.grpo: in 100% of all 10 groups" in printed
 
 
 def test_pairs_are_not_replaced_when_the_feedback_is_refused(folder: Path) -> None:
