@@ -41,6 +41,7 @@ PACKAGES: Final = {
     "jsonschema": ("jsonschema", "referencing"),
     "numpy": ("numpy",),
     "pandera": ("pandera", "polars"),
+    "peft": ("peft",),
     "polars": ("polars",),
     "pyarrow": ("pyarrow",),
     "regex": ("regex",),

@@ -22,6 +22,7 @@ from posttrain.workspace import write_text
 
 TABLES: Final = frozenset(
     {
+        "ADAPTERS",
         "ADVANTAGES",
         "DISTILL_ROWS",
         "PAIR_LOSSES",

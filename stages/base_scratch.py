@@ -41,7 +41,9 @@ class ScratchRun(TrainingParams):
     window: int = Field(64, ge=2, description="tokens per window")
 
     @model_validator(mode="after")
-    def _window_in_context(self) -> ScratchRun:
+    def _can_be_trained(self) -> ScratchRun:
+        if self.adapter.type != "none":
+            raise ValueError("a new model has nothing to keep frozen. Remove adapter")
         if self.window > self.shape.context:
             raise ValueError(f"window = {self.window} is longer than shape.context = {self.shape.context}. Change one")
         return self

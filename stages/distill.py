@@ -50,7 +50,7 @@ def load(run: str) -> LoadedRun:
         runtime,
         start,
         objective.needs,
-        micro_tokens=params.micro_tokens,
+        params,
         temperature=params.rollout.sampling.temperature,
         teacher=Teacher(
             load_policy(teacher).to(runtime.device),

@@ -31,7 +31,7 @@ def main(run: str) -> None:
         Runtime(params.device),
         start,
         objective.needs,
-        micro_tokens=params.micro_tokens,
+        params,
         temperature=logged.temperature,
     )
 

@@ -36,7 +36,7 @@ def load(run: str) -> LoadedRun:
         Runtime(params.device),
         start,
         objective.needs | ({"ref_logp"} if params.sampling_plan().mixture else set()),
-        micro_tokens=params.micro_tokens,
+        params,
         temperature=params.rollout.sampling.temperature,
     )
     return LoadedRun(name, params, objective, models, text, prompts, [start, table])

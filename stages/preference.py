@@ -61,7 +61,7 @@ def main(run: str) -> None:
         fix = f"Set {section}.max_tokens: {text.context // 2}"
         raise ParamsError(what=what, where=str(table), fix=fix)
 
-    models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
+    models = ModelSet.load(Runtime(params.device), start, objective.needs, params, reference_moves=params.parts > 1)
 
     source = preference_source(objective, examples, params.batch, params.epochs, params.seed, models)
     update = adamw(models.trained, params, source.steps)

@@ -74,7 +74,7 @@ def main(run: str) -> None:
         shown = demonstrations(text, rows, params, str(chat), "last")
 
     objective = RewardObjective(params.objective)
-    models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
+    models = ModelSet.load(Runtime(params.device), start, objective.needs, params)
 
     source = EpochSource(examples, params.batch, params.epochs, params.seed)
     inputs = [start, pairs, *(table for table in (judged, chat) if table)]

@@ -47,7 +47,7 @@ def main(run: str) -> None:
     del frame  # training reads the rows from their file
 
     objective = LikelihoodObjective(params.objective)
-    models = ModelSet.load(Runtime(params.device), start, objective.needs, micro_tokens=params.micro_tokens)
+    models = ModelSet.load(Runtime(params.device), start, objective.needs, params)
 
     source = EpochSource(examples, params.batch, params.epochs, params.seed)
     update = adamw(models.trained, params, source.steps)

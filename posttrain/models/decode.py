@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, silu
 
+from posttrain.models.adapters import linear_of, merged_weight
 from posttrain.models.forward import Scoring, hidden_states, row_states, runs_in_rows
 from posttrain.models.kv_cache import CachedAttention, PromptAttention
 from posttrain.models.logp import head_of
@@ -100,7 +101,7 @@ def supports_decoder_step(model: Any) -> bool:
     if rotary not in FIXED_ROTARY:
         return False
     return all(
-        type(part) is nn.Linear
+        type(linear_of(part)) is nn.Linear
         for layer in core.layers
         for part in (*(getattr(layer.self_attn, f"{n}_proj") for n in "qkvo"), *_mlp(layer))
     )
@@ -127,8 +128,8 @@ def _mlp(layer: Any) -> tuple[Any, Any, Any]:
 
 
 def _concatenated(*parts: Any) -> tuple[Tensor, Tensor | None]:
-    """Linear layers of one input as one, in the dtype of the products."""
-    weights, biases = [part.weight for part in parts], [part.bias for part in parts]
+    """Linear layers of one input as one, adapters merged, in the dtype of the products."""
+    weights, biases = [merged_weight(part) for part in parts], [linear_of(part).bias for part in parts]
     weight = torch.cat(weights) if len(parts) > 1 else weights[0]
     return autocast_weight(weight), None if biases[0] is None else autocast_weight(torch.cat(biases))
 

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from posttrain.models.adapter_files import whole_model
+from posttrain.models.adapters import adapter_of
 from posttrain.models.weights import WeightFiles, has_weights, kind, open_weights
 
 MAX_UNDONE = 0.1
@@ -22,9 +24,16 @@ SaveDtype = Literal["float32", "bfloat16", "float16"]
 @torch.no_grad()
 def round_weights(model: Any, source: str | Path, save_dtype: SaveDtype | None = None) -> torch.dtype:
     """Round the model in memory to the dtype that it is saved in, and warn where that undoes the training."""
-    with open_weights(Path(source)) if has_weights(Path(source)) else contextlib.nullcontext() as weights:
+    if adapter_of(model) is not None:
+        dtype: torch.dtype = torch.float32 if save_dtype is None else getattr(torch, save_dtype)
+        for part in model.parameters():
+            if part.requires_grad:
+                part.copy_(part.to(dtype))
+        return dtype
+    folder = whole_model(Path(source))
+    with open_weights(folder) if has_weights(folder) else contextlib.nullcontext() as weights:
         if save_dtype is not None:
-            dtype: torch.dtype = getattr(torch, save_dtype)
+            dtype = getattr(torch, save_dtype)
         else:
             dtype = weights.dtype() if weights is not None else torch.float32
         if dtype != torch.float32 and weights is not None:

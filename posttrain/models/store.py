@@ -14,6 +14,8 @@ from posttrain.errors import ModelError
 from posttrain.formats import MODELS, check_format
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
+from posttrain.models.adapter_files import ADAPTER_WEIGHTS, Base, check_base, is_adapter, merge_into, write_adapter
+from posttrain.models.adapters import TrainedAdapter, adapter_of, merged_copy
 from posttrain.models.forward import run_in_rows, runs_in_rows
 from posttrain.models.loading import (
     is_scorer,
@@ -32,6 +34,8 @@ from posttrain.workspace import atomic_path, read_finite_json
 MANIFEST = "manifest.json"
 FORMAT = "posttrain_format"
 """The manifest's key of the format version; tensors and files have other names."""
+BASE = "posttrain_base"
+"""The manifest's key of the model that an adapter belongs to."""
 REWRITE = "Write the folder again, or delete manifest.json if you changed it on purpose"
 GENERATION = "generation_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
@@ -86,9 +90,14 @@ def new_model(config: Any, seed: int) -> Any:
 
 @phase("load")
 def load_model(path: str | Path) -> Any:
-    """The folder's model as its config names it, in float32, every tensor accounted for and finite."""
+    """The folder's model as its config names it, in float32, every tensor accounted for and finite.
+
+    An adapter is merged into its base.
+    """
     folder = _folder(path)
     config = load_config(folder)
+    if is_adapter(folder):
+        return _merged_model(folder, config)
     with open_weights(folder) as weights:
         _check_digests(weights)
         return load_weights(model_class(config), config, weights)
@@ -107,12 +116,42 @@ def load_policy(path: str | Path) -> Any:
 def load_scorer(path: str | Path) -> Any:
     """A scalar-head model: the folder's own, or a language model's backbone with a head that starts at 0."""
     model = load_model(path)
-    if is_scorer(model):
-        return model
-    scorer = with_scalar_head(model, str(path))
+    return model if is_scorer(model) else scorer_of(model, str(path))
+
+
+def scorer_of(model: Any, where: str) -> Any:
+    """The language model's backbone with a scalar head that starts at 0."""
+    scorer = with_scalar_head(model, where)
     if runs_in_rows(model):
         run_in_rows(scorer)
     return scorer.eval()
+
+
+def _merged_model(folder: Path, config: Any) -> Any:
+    """The base of an adapter with the adapter merged into it; both must be what their manifests say."""
+    manifest = _manifest(folder)
+    base = _base(manifest, folder)
+    check_base(base, folder, MANIFEST)
+    model = load_model(base.folder)
+    if config.architectures[0] == scorer_name(config.model_type) and not is_scorer(model):
+        model = scorer_of(model, str(base.folder))
+    merge_into(model, folder)
+    own, inherited = config.to_dict(), model.config.to_dict()
+    for name in inherited.keys() - own.keys():
+        delattr(model.config, name)
+    for name, value in own.items():
+        if name != "dtype" and inherited.get(name) != value:
+            setattr(model.config, name, value)
+    return model
+
+
+def _base(manifest: dict[str, Any], folder: Path) -> Base:
+    """The frozen model of an adapter, by the manifest beside it."""
+    found = manifest.get(BASE)
+    if not isinstance(found, dict) or {*map(type, found.values())} != {str} or found.keys() != {"folder", "manifest"}:
+        fix = "Merge it into its model with peft (merge_and_unload), and give the folder of the whole model"
+        raise ModelError(what="this adapter was not trained by posttrain", where=str(folder), fix=fix)
+    return Base(Path(found["folder"]), found["manifest"])
 
 
 def load_config(folder: Path) -> Any:
@@ -165,12 +204,19 @@ def save_model(
     """
     target = Path(path)
     _check_finite(model, target, "Lower the learning rate; the last good checkpoint is kept")
+    adapter = adapter_of(model)
+    if adapter is not None and adapter.options.merge:
+        adapter, model = None, merged_copy(model)
     dtype = round_weights(model, source, save_dtype)
     _check_finite(model, target, f"They are too large for {kind(dtype)}: set save_dtype: bfloat16 or float32")
     try:
         with atomic_path(target) as folder:
             folder.mkdir()
-            manifest = dict(sorted(write_shards(saved_tensors(model, dtype), folder, shard_bytes).items()))
+            if adapter is None:
+                manifest = dict(sorted(write_shards(saved_tensors(model, dtype), folder, shard_bytes).items()))
+            else:
+                write_adapter(model, adapter, folder, dtype)
+                manifest = {BASE: _described_base(adapter), ADAPTER_WEIGHTS: digest(folder / ADAPTER_WEIGHTS)}
             (folder / "config.json").write_text(_config_text(model, dtype), encoding="utf-8")
             for file in sorted(Path(files).iterdir()) if files else _small_files(Path(source)):
                 shutil.copyfile(file, folder / file.name)
@@ -182,6 +228,10 @@ def save_model(
     except (OSError, SafetensorError) as error:
         fix = "Free some disk space or fix the folder's rights, and run it again: a trained model's checkpoint is kept"
         raise ModelError(what=f"the model cannot be written ({error})", where=str(target), fix=fix) from error
+
+
+def _described_base(adapter: TrainedAdapter) -> dict[str, str]:
+    return {"folder": adapter.base.as_posix(), "manifest": digest(adapter.base / MANIFEST)}
 
 
 def _check_finite(model: Any, target: Path, fix: str) -> None:

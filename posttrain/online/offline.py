@@ -25,7 +25,7 @@ from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.rollout import TokenRow
 from posttrain.slots import model_slot, rollouts_slot
 from posttrain.train.batch_sources import BatchSource, epoch_places
-from posttrain.train.loop import TrainingParams
+from posttrain.train.loop import TrainingParams, refuse_dropout
 from posttrain.train.run_config import Algorithm
 from posttrain.train.step import Batch, make_batch
 
@@ -52,6 +52,7 @@ class OfflineRun(TrainingParams, PolicyKnobs):
 
     @model_validator(mode="after")
     def _learns_from_rollouts(self) -> OfflineRun:
+        refuse_dropout(self)
         needs = self.objective(1).needs
         refused = [reason for column, reason in UNKNOWN.items() if column in needs]
         if CORRECTED not in needs:

@@ -142,7 +142,7 @@ class RolloutSource(BatchSource):
         """The rounds in memory and the position in the prompts."""
         rounds = {f"round{n}.{k}": v for n, batch in self._rounds.items() for k, v in batch.tensors().items()}
         metrics = {f"metrics.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._metrics.items()}
-        old = {} if self._models.old is None else dict(self._models.old.named_parameters(prefix="old"))
+        old = {} if self._models.old is None else self._models.own_parameters(self._models.old, "old")
         stored = {} if self._log is None else {f"log.{name}": part for name, part in self._log.state_dict().items()}
         return {
             "cursor": torch.tensor(self._cursor),
@@ -170,7 +170,7 @@ class RolloutSource(BatchSource):
         }
         if self._models.old is not None:
             with torch.no_grad():
-                for name, parameter in self._models.old.named_parameters(prefix="old"):
+                for name, parameter in self._models.own_parameters(self._models.old, "old").items():
                     parameter.copy_(tensors[name])
         if self._log is not None:
             self._log.load_state_dict({name[4:]: part for name, part in tensors.items() if name.startswith("log.")})

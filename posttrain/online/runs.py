@@ -37,7 +37,7 @@ from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource, EpochSource
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams, adamw
+from posttrain.train.loop import TrainingParams, adamw, refuse_dropout
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm
 from posttrain.train.step import Update
@@ -77,6 +77,11 @@ class OnlineParams(TrainingParams):
     )
     rollouts_gb: float = Field(1.0, gt=0, description="most gigabytes of rollouts/; beyond it only figures are kept")
     watch: WatchParams | None = Field(None, description="evaluation while it is trained (docs/watching.md); null: none")
+
+    @model_validator(mode="after")
+    def _samples_and_trains_the_same_policy(self) -> OnlineParams:
+        refuse_dropout(self)
+        return self
 
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> OnlineParams:

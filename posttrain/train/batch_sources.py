@@ -171,14 +171,12 @@ class ChunkedSource(BatchSource):
 
     def state_dict(self) -> dict[str, Tensor]:
         """The reference of the current part."""
-        reference: Any = self._models.reference
-        return dict(reference.named_parameters())
+        return dict(self._models.own_parameters(self._models.reference))
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the reference of the current part."""
-        reference: Any = self._models.reference
         with torch.no_grad():
-            for name, parameter in reference.named_parameters():
+            for name, parameter in self._models.own_parameters(self._models.reference).items():
                 parameter.copy_(tensors[name])
 
 

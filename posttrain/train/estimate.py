@@ -67,7 +67,7 @@ def most_tokens(sizes: Sequence[int] | np.ndarray[Any, Any], count: int) -> int:
 def checkpoint_bytes(models: ModelSet) -> int:
     """The size of one checkpoint: the trained weights, their moments, and the frozen copies of the policy."""
     frozen = [model for model in (models.reference, models.old) if model is not None]
-    weights = byte_count(part for model in frozen for part in model.parameters())
+    weights = byte_count(part for model in frozen for part in models.own_parameters(model).values())
     return 3 * byte_count(models.trained_parameters().values()) + weights
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Objective, State
@@ -16,6 +16,7 @@ from posttrain.errors import CheckpointError, TrainingError
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.measure.timings import restore_timings, timings_state
+from posttrain.models.adapters import ADAPTER_CHOICE, AdapterChoice, Attach, attach_of
 from posttrain.models.device import DeviceParams
 from posttrain.models.rounding import SaveDtype
 from posttrain.models.store import save_model
@@ -35,11 +36,15 @@ from posttrain.train.step import AdamW, OptimizerParams, StepClosure, Update
 from posttrain.train.watch import NO_WATCH, Watch
 from posttrain.workspace import metrics_path, model_path, plot_path, rounded, write_json
 
+ADAPTER_RATE = 10
+"""How many times the usual learning rate an adapter gets where none is given."""
+
 
 class TrainingParams(Params):
     """Shared by all stages that train."""
 
     seed: int = Field(0, ge=0, lt=2**32, description="decides the order of rows and every sample")
+    adapter: AdapterChoice = Field(ADAPTER_CHOICE.chosen, description="what is trained: all weights, or an adapter")
     optimizer: OptimizerParams = Field(default_factory=OptimizerParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
     micro_tokens: int = Field(16_384, ge=64, description="most tokens in one forward pass (memory, not results)")
@@ -51,6 +56,27 @@ class TrainingParams(Params):
     )
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
 
+    @field_validator("optimizer", mode="after")
+    @classmethod
+    def _rate_of_adapters(cls, optimizer: OptimizerParams, info: ValidationInfo) -> OptimizerParams:
+        """An adapter needs about ten times the learning rate (Schulman 2025, LoRA Without Regret)."""
+        adapter = info.data.get("adapter")
+        if adapter is None or adapter.type == "none" or "lr" in optimizer.model_fields_set:
+            return optimizer
+        return optimizer.model_copy(update={"lr": ADAPTER_RATE * optimizer.lr})
+
+    def attach(self, start: Path) -> Attach | None:
+        """What adds the adapter to a model that was loaded from `start`."""
+        return attach_of(self.adapter, start, self.seed)
+
+
+def refuse_dropout(params: TrainingParams) -> None:
+    """Refuse an adapter with dropout where log-probs of the sampling policy are compared with those in training."""
+    if getattr(params.adapter, "dropout", 0.0) > 0:
+        raise ValueError(
+            "adapter.dropout changes the log-probs that policy gradients compare with those of the samples. Set it to 0"
+        )
+
 
 RUNS_ON = "runs_on"
 """The key of the device type in the settings that name a run's checkpoints."""
@@ -58,7 +84,8 @@ RUNS_ON = "runs_on"
 
 def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
     """The settings that change the training, as plain data: they name the folder of the run's checkpoints."""
-    return params.model_dump(mode="json", exclude={"limits", "checkpoint_every", "save_dtype"})
+    plain = params.model_dump(mode="json", exclude={"limits", "checkpoint_every", "save_dtype"})
+    return {name: value for name, value in plain.items() if (name, value) != ("adapter", {"type": "none"})}
 
 
 def adamw(trained: Mapping[str, nn.Module], params: TrainingParams, steps: int) -> AdamW:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,10 +14,11 @@ from torch.nn import Parameter
 from posttrain.formulas.distill import Divergence, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
+from posttrain.models.adapters import Attach, twin
 from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.logp import AnyHead, exact_kl, head_of, module_head_of
-from posttrain.models.store import load_policy, load_scorer
+from posttrain.models.store import load_policy, load_scorer, scorer_of
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 
 if TYPE_CHECKING:
@@ -34,6 +35,15 @@ class Teacher:
     divergence: Divergence
     prompts: Mapping[tuple[int, ...], Sequence[int]] | None = None
     """The prompt that the teacher gets for each prompt (context distillation); None: the same."""
+
+
+class ModelSettings(Protocol):
+    """The settings of a run that its models depend on."""
+
+    @property
+    def micro_tokens(self) -> int: ...
+
+    def attach(self, start: Path) -> Attach | None: ...
 
 
 @dataclass(frozen=True)
@@ -61,25 +71,35 @@ class ModelSet:
         runtime: Runtime,
         folder: Path,
         needs: frozenset[str],
+        settings: ModelSettings,
         *,
-        micro_tokens: int,
         temperature: float = 1.0,
         teacher: Teacher | None = None,
+        reference_moves: bool = False,
     ) -> ModelSet:
-        """The models that the objective needs; all start from the folder's weights."""
+        """The models that the objective needs; all start from the folder's weights.
 
-        def loaded(load: Callable[[Path], Any]) -> Any:
-            return load(folder).to(runtime.device)
+        With an adapter they share the frozen weights, and the reference is the policy without its adapter.
+        `reference_moves`: the reference is not the start model for the whole run.
+        """
+        attach = settings.attach(folder)
+        policy = (load_scorer if "score" in needs else load_policy)(folder).to(runtime.device)
 
+        def copied(*, adapted: bool = True, scorer: bool = False) -> Any:
+            if attach is None:
+                return (load_scorer if scorer else load_policy)(folder).to(runtime.device)
+            same = twin(policy)
+            same = scorer_of(same, str(folder)).to(runtime.device) if scorer else same
+            return attach(same) if adapted else same
+
+        others = {
+            "reference": copied(adapted=reference_moves) if "ref_logp" in needs else None,
+            "critic": copied(scorer=True) if "value" in needs else None,
+            "old": copied() if "kl_old" in needs else None,
+        }
+        policy = policy if attach is None else attach(policy)
         return cls(
-            loaded(load_scorer if "score" in needs else load_policy),
-            runtime,
-            reference=loaded(load_policy) if "ref_logp" in needs else None,
-            critic=loaded(load_scorer) if "value" in needs else None,
-            old=loaded(load_policy) if "kl_old" in needs else None,
-            teacher=teacher,
-            temperature=temperature,
-            micro_tokens=micro_tokens,
+            policy, runtime, **others, teacher=teacher, temperature=temperature, micro_tokens=settings.micro_tokens
         )
 
     @property
@@ -95,6 +115,11 @@ class ModelSet:
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
         }
+
+    def own_parameters(self, model: Any, prefix: str = "") -> dict[str, Parameter]:
+        """The weights of a frozen model, without those that it shares with the policy."""
+        shared = set(self.policy.parameters())
+        return {name: part for name, part in model.named_parameters(prefix=prefix) if part not in shared}
 
     def micro_batches(self, batch: Batch) -> Iterator[Batch]:
         """The batch in parts that fit in memory, items kept whole."""
@@ -127,7 +152,8 @@ class ModelSet:
     def copy_policy(self, model: Any) -> None:
         """Make a frozen model (the reference, the old policy) equal to the policy as it is now."""
         for mine, theirs in zip(model.parameters(), self.policy.parameters(), strict=True):
-            mine.copy_(theirs)
+            if mine is not theirs:
+                mine.copy_(theirs)
 
     def _kl_old(self, packed: PackedRows) -> Tensor:
         """KL(old || policy) over the vocabulary at each token."""

@@ -171,7 +171,7 @@ def _detached(loss: Loss) -> dict[str, Tensor]:
 class OptimizerParams(Params):
     """The optimizer and its learning rate schedule."""
 
-    lr: float = Field(1e-4, gt=0, lt=1, description="peak learning rate")
+    lr: float = Field(1e-4, gt=0, lt=1, description="peak learning rate; with an adapter 1e-3 where it is not given")
     schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = Field(
         "cosine", description="schedule of the learning rate"
     )

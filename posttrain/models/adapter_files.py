@@ -1,0 +1,108 @@
+"""Adapter folders in peft's format: the trained matrices, and which frozen model they belong to, by its digest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from posttrain.errors import ModelError
+from posttrain.models.adapters import ADAPTER, TrainedAdapter, merged
+from posttrain.models.weights import digest
+
+CONFIG: Final = "adapter_config.json"
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+PREFIX: Final = "base_model.model."
+"""What peft puts before the name of each tensor."""
+KINDS: Final = ("lora_A", "lora_B", "lora_magnitude_vector")
+MAGNITUDE: Final = "lora_magnitude_vector"
+
+
+class Base(NamedTuple):
+    """The frozen model that an adapter belongs to: its folder and the digest of its manifest."""
+
+    folder: Path
+    manifest: str
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether the folder holds an adapter and no whole model."""
+    return (folder / CONFIG).is_file()
+
+
+def whole_model(folder: Path) -> Path:
+    """The folder of the whole model that an adapter, or one that was trained on top of it, belongs to."""
+    while is_adapter(folder):
+        folder = Path(str(read_adapter(folder)[0].get("base_model_name_or_path")))
+    return folder
+
+
+def write_adapter(model: Any, adapter: TrainedAdapter, folder: Path, dtype: torch.dtype) -> None:
+    """Write the trained matrices and their config."""
+    trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
+    saved = {
+        PREFIX + name.replace(f".{ADAPTER}", ""): part.detach().to("cpu", dtype).contiguous()
+        for name, part in sorted(trained.items())
+    }
+    saved = {name.removesuffix(".weight") if MAGNITUDE in name else name: part for name, part in saved.items()}
+    save_file(saved, str(folder / ADAPTER_WEIGHTS), metadata={"format": "pt"})
+    config = {**adapter.config, "base_model_name_or_path": adapter.base.as_posix()}
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The config and the tensors of an adapter, under the names of the model's modules."""
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+        kind, config["scaling"] = config["peft_type"], config["lora_alpha"] / config["r"]
+        tensors = load_file(str(folder / ADAPTER_WEIGHTS))
+    except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError, SafetensorError) as error:
+        fix = "Run the stage that made it again"
+        raise ModelError(what=f"the adapter cannot be read ({error})", where=str(folder), fix=fix) from error
+    if kind != "LORA":
+        raise ModelError(what=f"an adapter of type {kind}", where=str(folder), fix="Merge it into its model with peft")
+    return config, {name.removeprefix(PREFIX): part for name, part in tensors.items()}
+
+
+@torch.no_grad()
+def merge_into(model: Any, folder: Path) -> None:
+    """Merge an adapter into its model, which must be a fresh copy: it cannot be taken out again bit by bit."""
+    config, tensors = read_adapter(folder)
+    named: Mapping[str, nn.Parameter] = dict(model.named_parameters())
+    rest = set(tensors)
+    for layer in sorted({name.partition(".lora_")[0] for name in tensors if ".lora_" in name}):
+        weight = named.get(f"{layer}.weight")
+        a, b = (tensors.get(f"{layer}.{kind}.weight") for kind in KINDS[:2])
+        if weight is None or a is None or b is None or (b.shape[0], a.shape[1]) != tuple(weight.shape):
+            raise _unfit(folder, layer)
+        magnitude = tensors.get(f"{layer}.{MAGNITUDE}")
+        weight.copy_(merged(weight, a, b, config["scaling"], magnitude))
+        rest -= {f"{layer}.lora_A.weight", f"{layer}.lora_B.weight", f"{layer}.{MAGNITUDE}"}
+    for name in sorted(rest):
+        if name not in named or named[name].shape != tensors[name].shape:
+            raise _unfit(folder, name)
+        named[name].copy_(tensors[name])
+
+
+def check_base(base: Base, where: Path, manifest: str) -> None:
+    """Refuse an adapter whose frozen model is missing or another one."""
+    file = base.folder / manifest
+    if not file.is_file():
+        fix = f"Run `dvc repro`, or `dvc pull {base.folder.as_posix()}`"
+        what = f"its base {base.folder.as_posix()} is missing"
+        raise ModelError(what=what, where=str(where), fix=fix)
+    if digest(file) != base.manifest:
+        what = f"it was trained on another {base.folder.as_posix()} than the one that is there now"
+        raise ModelError(what=what, where=str(where), fix="Run `dvc repro`, which trains it again on this one")
+
+
+def _unfit(folder: Path, name: str) -> ModelError:
+    return ModelError(
+        what=f"{name} does not fit the model", where=str(folder / ADAPTER_WEIGHTS), fix="Use the adapter's own base"
+    )

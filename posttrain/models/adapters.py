@@ -1,0 +1,156 @@
+"""Adapters: small trained matrices next to a frozen model's own, by peft's layers; what can be done without peft.
+
+y = x W^T + (alpha / rank) (x A^T) B^T     LoRA; B starts at 0, so training starts from the frozen model
+y = x (m / |W'| W')^T, W' = W + (alpha / rank) B A     DoRA; |.| of each row, m starts at |W|
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from posttrain.choices import OneOf, Options
+from posttrain.errors import ModelError
+from posttrain.models.forward import backbone
+
+ADAPTER = "default"
+"""The name that peft's layers give to their adapter."""
+
+
+class NoAdapter(Options):
+    """All weights are trained."""
+
+    type: Literal["none"] = "none"
+
+
+class LoraOptions(Options):
+    """An adapter of low rank on linear layers."""
+
+    type: Literal["lora", "dora"] = "lora"
+    rank: int = Field(32, ge=1, le=4096, description="the rank of the update of each matrix")
+    alpha: int = Field(32, ge=1, description="the update is multiplied by alpha / rank")
+    targets: Literal["all-linear"] | list[str] = Field(
+        "all-linear", description="the linear layers that get one: all but the head, or names such as q_proj"
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="of the adapter's input; not in runs that sample")
+    merge: bool = Field(False, description="save a whole model with the adapter merged into it")
+
+
+@dataclass(frozen=True)
+class AdapterRow:
+    """A kind of adapter: its options, its formula, and the module that adds it to a model."""
+
+    options: type[Options]
+    formula: str
+    module: str | None = None
+
+
+ADAPTERS: Mapping[str, AdapterRow] = {
+    "none": AdapterRow(NoAdapter, "all weights are trained"),
+    "lora": AdapterRow(LoraOptions, "W + (alpha / rank) B A", "posttrain.models.lora"),
+    "dora": AdapterRow(LoraOptions, "m / |W'| W', W' = W + (alpha / rank) B A", "posttrain.models.lora"),
+}
+ADAPTER_CHOICE: OneOf[AdapterRow] = OneOf(ADAPTERS, "none")
+AdapterChoice = Annotated[Options, ADAPTER_CHOICE]
+
+Attach = Callable[[Any], Any]
+"""Freezes a model and adds an adapter to it, in place."""
+
+
+@dataclass(frozen=True)
+class TrainedAdapter:
+    """What a model with an adapter remembers: the frozen model's folder, the options and peft's own config."""
+
+    base: Path
+    options: LoraOptions
+    config: dict[str, Any]
+
+
+def attach_of(options: Options, base: Path, seed: int) -> Attach | None:
+    """What adds the adapter to a model that was loaded from `base`; None where all weights are trained."""
+    module = ADAPTERS[options.type].module
+    if module is None:
+        return None
+    lora: Any = import_module(module)
+    return lambda model: lora.attach(model, options, base, seed)
+
+
+def adapter_of(model: Any) -> TrainedAdapter | None:
+    """The adapter that is trained in the model, if one is."""
+    found: TrainedAdapter | None = getattr(model, "posttrain_adapter", None)
+    return found
+
+
+def twin(model: Any) -> Any:
+    """Another model of the same tensors: it takes no memory, and what is added to one is not in the other."""
+    shared: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+def linear_of(layer: Any) -> Any:
+    """The layer itself, or the frozen one that an adapter wraps."""
+    return layer.base_layer if hasattr(layer, "lora_A") else layer
+
+
+@torch.no_grad()
+def merged_weight(layer: Any) -> Tensor:
+    """The weight with which the layer computes: its own, or a new one with its adapter in it."""
+    if not hasattr(layer, "lora_A"):
+        weight: Tensor = layer.weight
+        return weight
+    a, b = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+    magnitudes = getattr(layer, "lora_magnitude_vector", {})
+    magnitude = magnitudes[ADAPTER].weight if ADAPTER in magnitudes else None
+    return merged(layer.base_layer.weight, a, b, layer.scaling[ADAPTER], magnitude)
+
+
+def merged(weight: Tensor, a: Tensor, b: Tensor, scaling: float, magnitude: Tensor | None = None) -> Tensor:
+    """The weight with an adapter in it [out, in], in float32."""
+    whole = torch.addmm(weight.float(), b.float(), a.float(), alpha=scaling)
+    return whole if magnitude is None else whole * (magnitude / whole.norm(dim=1))[:, None]
+
+
+def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The layers with an adapter, by name."""
+    return ((name, layer) for name, layer in model.named_modules() if hasattr(layer, "lora_A"))
+
+
+def merged_copy(model: Any) -> Any:
+    """A model with the adapter merged into weights of its own; all other tensors are shared."""
+    whole = twin(model)
+    del whole.posttrain_adapter
+    for name, layer in list(adapted_layers(whole)):
+        own = linear_of(layer)
+        own.weight = nn.Parameter(merged_weight(layer), requires_grad=False)
+        whole.set_submodule(name, own)
+    return whole
+
+
+def linear_layers(model: Any, targets: str | list[str]) -> list[str]:
+    """The names of the linear layers under the head that are targets."""
+    core = backbone(model)
+    prefix = next(name for name, part in model.named_modules() if part is core)
+    linear = [name for name, part in core.named_modules() if isinstance(part, nn.Linear)]
+    wanted = linear if isinstance(targets, str) else [one for one in linear if _is_target(one, targets)]
+    unknown = (
+        [] if isinstance(targets, str) else [t for t in targets if not any(_is_target(one, [t]) for one in linear)]
+    )
+    if unknown or not wanted:
+        known = sorted({one.rpartition(".")[2] for one in linear})
+        what = (
+            f"adapter.targets: no linear layer is named {', '.join(unknown)}" if unknown else "it has no linear layer"
+        )
+        raise ModelError(what=what, where=type(model).__name__, fix=f"Name some of: {', '.join(known)}")
+    return [f"{prefix}.{one}" for one in wanted]
+
+
+def _is_target(name: str, targets: list[str]) -> bool:
+    return any(name == target or name.endswith(f".{target}") for target in targets)

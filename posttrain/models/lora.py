@@ -1,0 +1,60 @@
+"""LoRA (Hu 2021) and DoRA (Liu 2024) by peft: a frozen model with trained adapters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posttrain.errors import ModelError
+from posttrain.models.adapters import LoraOptions, TrainedAdapter, linear_layers
+from posttrain.models.loading import is_scorer, quiet
+
+SCORE = "score"
+"""The head of a scorer, which is trained whole."""
+
+
+def attach(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
+    """Freeze the model and add adapters to it, in place; a scorer's head is trained too."""
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        fix = "Install the extra `lora`: python -m pip install -c constraints.txt peft accelerate"
+        raise ModelError(what=f"adapters need the package peft ({error})", where="adapter", fix=fix) from error
+
+    layers = linear_layers(model, options.targets)
+    config = LoraConfig(
+        r=options.rank,
+        lora_alpha=options.alpha,
+        target_modules=_shortened(model, layers),
+        lora_dropout=options.dropout,
+        use_dora=options.type == "dora",
+    )
+    model.requires_grad_(requires_grad=False)
+    torch.manual_seed(seed)
+    with quiet():
+        inject_adapter_in_model(config, model)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data = parameter.data.float()
+    if is_scorer(model):
+        model.score.requires_grad_(requires_grad=True)
+    model.posttrain_adapter = TrainedAdapter(base, options, _plain(config, scorer=is_scorer(model)))
+    return model
+
+
+def _shortened(model: Any, layers: list[str]) -> list[str]:
+    """The last parts of the names, where they name these layers and no others; other programs read them more easily."""
+    last = sorted({name.rpartition(".")[2] for name in layers})
+    named = {name for name, _ in model.named_modules() if name.rpartition(".")[2] in last}
+    return last if named == set(layers) else layers
+
+
+def _plain(config: Any, *, scorer: bool) -> dict[str, Any]:
+    """The content of adapter_config.json without the path of the frozen model."""
+    plain: dict[str, Any] = {
+        name: sorted(one) if isinstance(one, set) else one for name, one in config.to_dict().items()
+    }
+    plain |= {"inference_mode": True, "peft_type": "LORA", "task_type": "SEQ_CLS" if scorer else "CAUSAL_LM"}
+    return plain | ({"modules_to_save": [SCORE]} if scorer else {})
