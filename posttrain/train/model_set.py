@@ -178,6 +178,8 @@ class ModelSet:
     @torch.no_grad()
     def add_scored_columns(self, batch: Batch, needs: frozenset[str]) -> Batch:
         """The batch with the needed columns of frozen models and of the policy as it is now, before `prepare`."""
+        for model in self.trained.values():
+            model.eval()  # without dropout
         needed = [name for name in SCORED_COLUMNS if name in needs or (name == "old_value" and "value" in needs)]
         for name in needed:
             if name not in batch.columns.tokens:

@@ -66,6 +66,27 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Policy rows with some settings: what they need besides is supplied by the same run."""
 
+ALL_WEIGHTS = TrainingParams()
+
+
+def settings(adapter: str) -> TrainingParams:
+    """The settings of a run with an adapter of rank 4: `lora`, `dora`, or one with dropout."""
+    options = {"type": adapter.removesuffix("_dropout"), "rank": 4, "alpha": 8}
+    options |= {"dropout": 0.3} if adapter.endswith("_dropout") else {}
+    return check(TrainingParams, {"adapter": options}, where="test")
+
+
+ADAPTED = [
+    "sft+lora",
+    "sft+lora_dropout",
+    "sft+dora",
+    "dpo+lora",
+    "sdpo+lora",
+    "ppo+lora",
+    "trpo+lora",
+    "ppo_penalty+lora",
+]
+"""Runs of an adapter: with a reference that is it turned off, one that moves, a critic, copies of the policy."""
 ROLLOUT = {"rounds": 3, "prompts": 4, "group_size": 3, "minibatches": 2, "sampling": {"max_tokens": 8}}
 
 
@@ -136,9 +157,11 @@ def settings_of(name: str) -> OnlineParams:
     return check(ONLINE[row].model, ONLINE[row].row.merged(over), where=name)
 
 
-def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, BatchSource]:
+def sampled_run(
+    folder: Path, name: str, place: Path, trained: TrainingParams = ALL_WEIGHTS
+) -> tuple[Any, ModelSet, BatchSource]:
     """The objective, models and source of a run that samples, as the stage makes them."""
-    params, policy = settings_of(name), load_model(folder)
+    params = settings_of(name)
     objective = params.objective()
     needs = objective.needs
     teacher = load_model(tiny_folder(place / "teacher", seed=3)) if "teacher_kl" in needs else None
@@ -146,14 +169,14 @@ def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, Ba
     told_apart = {
         tuple(text.prompt(asked(i))): text.prompt(with_system_prompt(asked(i), "Be brief.")) for i in range(5)
     }
-    models = ModelSet(
-        policy, DEVICE, load_model(folder),
-        load_scorer(folder) if "value" in needs else None,
-        load_model(folder) if "kl_old" in needs else None,
-        None
-        if teacher is None
-        else Teacher(teacher, params.formula(), told_apart if name == "context_distill" else None),
-    )  # fmt: skip
+    contexts = told_apart if name == "context_distill" else None
+    models = ModelSet.load(
+        DEVICE,
+        folder,
+        needs | {"ref_logp"},
+        trained,
+        teacher=None if teacher is None else Teacher(teacher, params.formula(), contexts),
+    )
     samples = groups(folder, models, needs, params.rollout, params.sampling_plan())
     if name == "ptx":
         windows = [Example([TokenRow([], list(range(9 + i, 20 + i)))]) for i in range(5)]
@@ -164,25 +187,29 @@ def sampled_run(folder: Path, name: str, place: Path) -> tuple[Any, ModelSet, Ba
 
 
 def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
-    """One small run of each kind, everything made anew as a fresh process would."""
+    """One small run of each kind, everything made anew as a fresh process would; NAME+lora trains an adapter."""
+    label, (name, _, adapter) = name, name.partition("+")
+    trained = settings(adapter) if adapter else ALL_WEIGHTS
     objective: Any
     update: Update
     source: Any
     if name == "sft":
-        models, objective = ModelSet(load_model(folder), DEVICE), LikelihoodObjective(LikelihoodKnobs())
+        objective = LikelihoodObjective(LikelihoodKnobs())
+        models = ModelSet.load(DEVICE, folder, objective.needs, trained)
         source = EpochSource(items(folder, "plain"), 4, 2, 0)
     elif name in PREFERENCE_ROWS:
         objective = PreferenceObjective(PREFERENCE_ROWS[name].settings())
-        models = ModelSet(load_model(folder), DEVICE, load_model(folder))
+        moves = objective.knobs.parts > 1
+        models = ModelSet.load(DEVICE, folder, objective.needs | {"ref_logp"}, trained, reference_moves=moves)
         kind = "feedback" if "label" in objective.needs else "pairs"
         source = preference_source(objective, items(folder, kind), 4, 2, 0, models)
     else:
-        objective, models, source = sampled_run(folder, name, place)
-    trained = [(module, OPTIMIZER.lr) for module in models.trained.values()]
-    update = AdamW(trained, OPTIMIZER, source.steps)
+        objective, models, source = sampled_run(folder, name, place, trained)
+    modules = [(module, OPTIMIZER.lr) for module in models.trained.values()]
+    update = AdamW(modules, OPTIMIZER, source.steps)
     if name == "trpo":
         update = Trpo(models.policy, TrpoOptions(delta=0.02, iterations=4))
-    return TrainingRun(name, TrainingParams(checkpoint_every=1), [], objective, source, models, update, 0)
+    return TrainingRun(label, TrainingParams(checkpoint_every=1), [], objective, source, models, update, 0)
 
 
 def train(run: TrainingRun, place: Path) -> MetricsLog:
@@ -221,6 +248,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *VARIANTS,
         *SAMPLED_ROWS,
         *(name for name in DISTILL if name != "distill"),
+        *ADAPTED,
     ],
 )
 def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(

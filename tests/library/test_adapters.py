@@ -1,0 +1,285 @@
+"""Adapters: only they are trained and saved, the frozen model keeps its bits, and the wrong one is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.errors import ModelError, ParamsError
+from posttrain.models.adapters import adapted_layers, merged_copy
+from posttrain.models.decode import backend_of, supports_decoder_step
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.forward import packed_states, score_tokens
+from posttrain.models.store import load_model, load_policy, load_scorer, save_model
+from posttrain.params import check
+from posttrain.rollout import token_rows
+from posttrain.text.packing import pack
+from posttrain.train.loop import TrainingParams
+from posttrain.train.model_set import ModelSet
+from posttrain.train.step import StepClosure, make_batch
+from tests.library.models import random_rows, tiny_folder
+
+CPU = Runtime(DeviceParams(threads=1))
+ROWS = token_rows(*random_rows(6))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny_folder(tmp_path)
+
+
+def settings(kind: str = "lora", **options: Any) -> TrainingParams:
+    return check(TrainingParams, {"adapter": {"type": kind, "rank": 4, "alpha": 8, **options}}, where="test")
+
+
+def adapted(folder: Path, needs: frozenset[str] = frozenset(), runtime: Runtime = CPU, **options: Any) -> ModelSet:
+    """The models of a run whose adapter is no longer zero."""
+    models = ModelSet.load(runtime, folder, needs, settings(**options))
+    with torch.no_grad():
+        for name, parameter in models.trained_parameters().items():
+            if "lora_B" in name:
+                parameter.normal_(std=0.1, generator=torch.Generator().manual_seed(len(name)))
+            elif "magnitude" in name:
+                parameter.mul_(1.1)
+    return models
+
+
+def logps(model: Any, runtime: Runtime = CPU) -> Tensor:
+    with torch.no_grad(), runtime.autocast():
+        return score_tokens(model, pack(ROWS))[0]
+
+
+KINDS = pytest.mark.parametrize("kind", ["lora", "dora"])
+
+
+@KINDS
+def test_the_reference_is_the_start_model_bit_for_bit(folder: Path, kind: str) -> None:
+    models = adapted(folder, frozenset({"ref_logp"}), kind=kind)
+    assert torch.equal(logps(models.reference), logps(load_model(folder)))
+    assert not torch.allclose(logps(models.policy), logps(models.reference)), "the adapter changes nothing"
+
+
+@KINDS
+def test_training_starts_from_the_start_model(folder: Path, kind: str) -> None:
+    models = ModelSet.load(CPU, folder, frozenset(), settings(kind))
+    torch.testing.assert_close(
+        logps(models.policy), logps(load_model(folder)), rtol=0, atol=0 if kind == "lora" else 1e-5
+    )
+
+
+def test_all_models_of_a_run_share_the_frozen_weights(folder: Path) -> None:
+    needs = frozenset({"ref_logp", "value", "kl_old"})
+    models = adapted(folder, needs)
+    whole = sum(part.numel() for part in load_model(folder).parameters())
+    storages = {
+        part.untyped_storage().data_ptr(): part.numel()
+        for model in (models.policy, models.reference, models.critic, models.old)
+        for part in (model.parameters() if model is not None else ())
+    }
+    trained = sum(part.numel() for part in models.trained_parameters().values())
+    copied = sum(part.numel() for part in models.own_parameters(models.old).values())
+    assert sum(storages.values()) == whole + trained + copied
+
+
+def test_a_step_trains_the_adapter_alone(folder: Path) -> None:
+    models = adapted(folder, frozenset({"value"}))
+    names = set(models.trained_parameters())
+    assert names and all("lora_" in name for name in names - {"critic.score.weight"})
+    objective = LikelihoodObjective(LikelihoodKnobs())
+    batch = make_batch(ROWS)
+    step = batch.with_prepared(objective.prepare(batch.columns, {}).step)
+    StepClosure(objective, models, step)()
+    got = {name for name, part in models.policy.named_parameters() if part.grad is not None}
+    assert {f"policy.{name}" for name in got} == {name for name in names if name.startswith("policy.")}
+
+
+@KINDS
+@pytest.mark.parametrize("objective", ["tokens", "pairs"])
+def test_gradients_are_those_of_the_merged_weight(folder: Path, kind: str, objective: str) -> None:
+    """On both paths of the loss: dB = s dW A^T for LoRA, by autograd through the merged weight for DoRA."""
+    models = adapted(folder, frozenset({"ref_logp"}), kind=kind, targets=["down_proj"])
+    one: Any = LikelihoodObjective(LikelihoodKnobs())
+    batch = make_batch(ROWS)
+    if objective == "pairs":
+        one = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
+        batch = make_batch(ROWS, {"side": torch.tensor([1.0, -1.0] * 3)}, items=torch.arange(3).repeat_interleave(2))
+    batch = models.add_scored_columns(batch, one.needs)
+    step = batch.with_prepared(one.prepare(batch.columns, one.initial_state()).step)
+    StepClosure(one, models, step)()
+
+    whole = merged_copy(models.policy)
+    layers = dict(adapted_layers(models.policy))
+    for name in layers:
+        whole.get_submodule(name).weight.requires_grad_()
+    StepClosure(one, replace(models, policy=whole), step)()
+    for name, layer in layers.items():
+        a, b = (part["default"].weight.detach().requires_grad_() for part in (layer.lora_A, layer.lora_B))
+        weight = layer.base_layer.weight + 2.0 * b @ a
+        if kind == "dora":
+            magnitude = layer.lora_magnitude_vector["default"].weight.detach()
+            weight = weight * (magnitude / weight.norm(dim=1).detach())[:, None]  # DoRA: no gradient through the norm
+        wanted = torch.autograd.grad(weight, (a, b), whole.get_submodule(name).weight.grad)
+        found = (layer.lora_A["default"].weight.grad, layer.lora_B["default"].weight.grad)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+@KINDS
+def test_decoding_uses_the_adapter_and_leaves_the_frozen_weights(folder: Path, kind: str) -> None:
+    models = adapted(folder, kind=kind)
+    before = {name: part.clone() for name, part in models.policy.named_parameters()}
+    assert supports_decoder_step(models.policy), "the slow path would decode"
+    prompt, token = [5, 6, 7], torch.tensor([9])
+    with torch.inference_mode():
+        decoder = backend_of(models.policy, 3, 2)
+        decoder.admit([], [prompt], [0])
+        decoder.append_tokens(token, torch.tensor([3]))
+        packed = pack(token_rows([[*prompt, 9]], [[]]))
+        wanted = packed_states(models.policy, packed)[-1:] @ models.policy.get_output_embeddings().weight.T
+        torch.testing.assert_close(decoder.next_logits(), wanted, rtol=1e-5, atol=1e-5)
+    assert all(torch.equal(part, before[name]) for name, part in models.policy.named_parameters())
+
+
+@KINDS
+def test_a_saved_adapter_is_merged_when_it_is_loaded(folder: Path, tmp_path: Path, kind: str) -> None:
+    models = adapted(folder, kind=kind)
+    save_model(models.policy, tmp_path / "adapter", folder)
+    assert sorted(load_file(tmp_path / "adapter" / "adapter_model.safetensors"))[0].startswith(
+        "base_model.model.model."
+    )
+    assert not (tmp_path / "adapter" / "model.safetensors").exists()
+    again = load_policy(tmp_path / "adapter")
+    torch.testing.assert_close(logps(again), logps(models.policy), rtol=1e-5, atol=1e-5)
+    assert torch.equal(logps(again), logps(merged_copy(models.policy)))
+
+
+@KINDS
+def test_peft_reads_a_saved_adapter(folder: Path, tmp_path: Path, kind: str) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    models = adapted(folder, kind=kind)
+    save_model(models.policy, tmp_path / "adapter", folder)
+    whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    theirs = PeftModel.from_pretrained(whole, tmp_path / "adapter")
+    ids = torch.tensor([[5, 6, 7, 9]])
+    mine = models.policy
+    mine.set_attn_implementation("eager")
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, mine(ids).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_merge_saves_a_whole_model(folder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    models = adapted(folder, merge=True)
+    save_model(models.policy, tmp_path / "whole", folder)
+    assert not (tmp_path / "whole" / "adapter_config.json").exists()
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "whole", dtype=torch.float32)
+    mine = load_policy(tmp_path / "whole")
+    torch.testing.assert_close(logps(mine), logps(models.policy), rtol=1e-5, atol=1e-5)
+    assert {name for name, _ in theirs.named_parameters()} == {
+        name for name, _ in load_model(folder).named_parameters()
+    }
+
+
+def test_a_new_adapter_on_a_trained_one_starts_from_its_policy(folder: Path, tmp_path: Path) -> None:
+    first = adapted(folder)
+    save_model(first.policy, tmp_path / "first", folder)
+    second = adapted(tmp_path / "first", frozenset({"ref_logp"}), targets=["q_proj"])
+    assert torch.equal(logps(second.reference), logps(load_policy(tmp_path / "first")))
+    save_model(second.policy, tmp_path / "second", tmp_path / "first")
+    torch.testing.assert_close(logps(load_policy(tmp_path / "second")), logps(second.policy), rtol=1e-5, atol=1e-5)
+
+
+def test_a_reward_model_keeps_its_head(folder: Path, tmp_path: Path) -> None:
+    models = adapted(folder, frozenset({"score"}))
+    with torch.no_grad():
+        models.policy.score.weight.normal_()
+    models.policy.config.reward_shift = 0.5
+    save_model(models.policy, tmp_path / "reward", folder)
+    again = load_scorer(tmp_path / "reward")
+    packed = pack(ROWS)
+    with torch.no_grad():
+        scores = [one.score(packed_states(one, packed)) for one in (again, models.policy)]
+    torch.testing.assert_close(*scores, rtol=1e-5, atol=1e-5)
+    assert again.config.reward_shift == 0.5
+    with pytest.raises(ModelError, match="scores text"):
+        load_policy(tmp_path / "reward")
+
+
+def test_another_or_a_missing_base_is_refused(folder: Path, tmp_path: Path) -> None:
+    save_model(adapted(folder).policy, tmp_path / "adapter", folder)
+    manifest = folder / "manifest.json"
+    was = manifest.read_text()
+    model = load_model(folder)
+    with torch.no_grad():
+        next(model.parameters()).mul_(2)
+    shutil.move(folder, tmp_path / "kept")
+    with pytest.raises(ModelError, match="is missing"):
+        load_model(tmp_path / "adapter")
+    save_model(model, folder, tmp_path / "kept")
+    assert manifest.read_text() != was
+    with pytest.raises(ModelError, match="another"):
+        load_model(tmp_path / "adapter")
+
+
+@pytest.mark.parametrize("fault", ["weights", "name", "shape", "kind", "foreign"])
+def test_a_damaged_or_foreign_adapter_is_refused(folder: Path, tmp_path: Path, fault: str) -> None:
+    place = tmp_path / "adapter"
+    save_model(adapted(folder).policy, place, folder)
+    file, config = place / "adapter_model.safetensors", place / "adapter_config.json"
+    tensors = load_file(file)
+    first = sorted(tensors)[0]
+    match fault:
+        case "weights":
+            tensors[first] = tensors[first] + 1
+        case "name":
+            tensors["base_model.model.nowhere.lora_A.weight"] = tensors.pop(first)
+        case "shape":
+            tensors[first] = tensors[first][:, 1:].contiguous()
+        case "kind":
+            config.write_text(json.dumps({**json.loads(config.read_text()), "peft_type": "IA3"}))
+    save_file(tensors, file)
+    if fault == "foreign":
+        (place / "manifest.json").unlink()
+    elif fault != "weights":  # a manifest that fits, so that the content itself is looked at
+        from posttrain.models.weights import digest
+
+        listed = json.loads((place / "manifest.json").read_text())
+        listed |= {one.name: digest(one) for one in (file, config)}
+        (place / "manifest.json").write_text(json.dumps(listed))
+    with pytest.raises(ModelError) as error:
+        load_model(place)
+    assert str(place) in str(error.value)
+
+
+def test_targets_that_no_layer_has_are_refused(folder: Path) -> None:
+    with pytest.raises(ModelError, match="q_porj"):
+        ModelSet.load(CPU, folder, frozenset(), settings(targets=["q_porj", "v_proj"]))
+
+
+def test_an_adapter_learns_at_ten_times_the_rate_unless_one_is_given() -> None:
+    assert settings().optimizer.lr == pytest.approx(10 * TrainingParams().optimizer.lr)
+    given = {"adapter": "lora", "optimizer": {"lr": 2e-4}}
+    assert check(TrainingParams, given, where="test").optimizer.lr == 2e-4
+    with pytest.raises(ParamsError, match="rank"):
+        check(TrainingParams, {"adapter": {"type": "none", "rank": 4}}, where="test")
+
+
+def test_the_same_seed_gives_the_same_adapter(folder: Path) -> None:
+    torch.manual_seed(3)
+    one = ModelSet.load(CPU, folder, frozenset(), settings()).trained_parameters()
+    torch.manual_seed(4)
+    two = ModelSet.load(CPU, folder, frozenset(), settings()).trained_parameters()
+    assert all(torch.equal(part, two[name]) for name, part in one.items())
