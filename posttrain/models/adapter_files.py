@@ -20,7 +20,6 @@ CONFIG: Final = "adapter_config.json"
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 PREFIX: Final = "base_model.model."
 """What peft puts before the name of each tensor."""
-KINDS: Final = ("lora_A", "lora_B", "lora_magnitude_vector")
 MAGNITUDE: Final = "lora_magnitude_vector"
 
 
@@ -43,24 +42,26 @@ def whole_model(folder: Path) -> Path:
     return folder
 
 
-def write_adapter(model: Any, adapter: TrainedAdapter, folder: Path, dtype: torch.dtype) -> None:
-    """Write the trained matrices and their config."""
+def trained_tensors(model: Any) -> dict[str, Tensor]:
+    """The trained tensors of a model with an adapter, under the names that peft gives them in files."""
     trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
-    saved = {
-        PREFIX + name.replace(f".{ADAPTER}", ""): part.detach().to("cpu", dtype).contiguous()
-        for name, part in sorted(trained.items())
-    }
-    saved = {name.removesuffix(".weight") if MAGNITUDE in name else name: part for name, part in saved.items()}
+    named = {name.replace(f".{ADAPTER}", ""): part.detach().cpu() for name, part in sorted(trained.items())}
+    return {name.removesuffix(".weight") if MAGNITUDE in name else name: part for name, part in named.items()}
+
+
+def write_adapter(model: Any, adapter: TrainedAdapter, folder: Path, dtype: torch.dtype) -> None:
+    """Write the trained tensors and their config."""
+    saved = {PREFIX + name: part.to(dtype).contiguous() for name, part in trained_tensors(model).items()}
     save_file(saved, str(folder / ADAPTER_WEIGHTS), metadata={"format": "pt"})
     config = {**adapter.config, "base_model_name_or_path": adapter.base.as_posix()}
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The config and the tensors of an adapter, under the names of the model's modules."""
+    """The config and the tensors of an adapter, without peft's prefix."""
     try:
         config = json.loads((folder / CONFIG).read_bytes())
-        kind, config["scaling"] = config["peft_type"], config["lora_alpha"] / config["r"]
+        kind, _ = config["peft_type"], scaling(config)
         tensors = load_file(str(folder / ADAPTER_WEIGHTS))
     except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError, SafetensorError) as error:
         fix = "Run the stage that made it again"
@@ -70,24 +71,26 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, {name.removeprefix(PREFIX): part for name, part in tensors.items()}
 
 
+def scaling(config: Mapping[str, Any]) -> float:
+    """What an adapter's update is multiplied by."""
+    return float(config["lora_alpha"] / config["r"])
+
+
 @torch.no_grad()
-def merge_into(model: Any, folder: Path) -> None:
-    """Merge an adapter into its model, which must be a fresh copy: it cannot be taken out again bit by bit."""
-    config, tensors = read_adapter(folder)
+def merge_into(model: Any, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> None:
+    """Merge an adapter into a fresh copy of its model: it cannot be taken out again bit by bit."""
     named: Mapping[str, nn.Parameter] = dict(model.named_parameters())
-    rest = set(tensors)
+    rest = dict(tensors)
     for layer in sorted({name.partition(".lora_")[0] for name in tensors if ".lora_" in name}):
         weight = named.get(f"{layer}.weight")
-        a, b = (tensors.get(f"{layer}.{kind}.weight") for kind in KINDS[:2])
+        a, b = (rest.pop(f"{layer}.{kind}.weight", None) for kind in ("lora_A", "lora_B"))
         if weight is None or a is None or b is None or (b.shape[0], a.shape[1]) != tuple(weight.shape):
-            raise _unfit(folder, layer)
-        magnitude = tensors.get(f"{layer}.{MAGNITUDE}")
-        weight.copy_(merged(weight, a, b, config["scaling"], magnitude))
-        rest -= {f"{layer}.lora_A.weight", f"{layer}.lora_B.weight", f"{layer}.{MAGNITUDE}"}
-    for name in sorted(rest):
-        if name not in named or named[name].shape != tensors[name].shape:
-            raise _unfit(folder, name)
-        named[name].copy_(tensors[name])
+            raise _unfit(where, layer)
+        weight.copy_(merged(weight, a, b, scaling(config), rest.pop(f"{layer}.{MAGNITUDE}", None)))
+    for name, part in rest.items():
+        if name not in named or named[name].shape != part.shape:
+            raise _unfit(where, name)
+        named[name].copy_(part)
 
 
 def check_base(base: Base, where: Path, manifest: str) -> None:
@@ -102,7 +105,7 @@ def check_base(base: Base, where: Path, manifest: str) -> None:
         raise ModelError(what=what, where=str(where), fix="Run `dvc repro`, which trains it again on this one")
 
 
-def _unfit(folder: Path, name: str) -> ModelError:
+def _unfit(where: str, name: str) -> ModelError:
     return ModelError(
-        what=f"{name} does not fit the model", where=str(folder / ADAPTER_WEIGHTS), fix="Use the adapter's own base"
+        what=f"the adapter's {name} does not fit the model", where=where, fix="Use the adapter's own base"
     )

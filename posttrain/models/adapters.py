@@ -107,8 +107,8 @@ def merged_weight(layer: Any) -> Tensor:
         weight: Tensor = layer.weight
         return weight
     a, b = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
-    magnitudes = getattr(layer, "lora_magnitude_vector", {})
-    magnitude = magnitudes[ADAPTER].weight if ADAPTER in magnitudes else None
+    vectors = layer.lora_magnitude_vector
+    magnitude = vectors[ADAPTER].weight if ADAPTER in vectors else None
     return merged(layer.base_layer.weight, a, b, layer.scaling[ADAPTER], magnitude)
 
 
@@ -123,15 +123,19 @@ def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
     return ((name, layer) for name, layer in model.named_modules() if hasattr(layer, "lora_A"))
 
 
-def merged_copy(model: Any) -> Any:
-    """A model with the adapter merged into weights of its own; all other tensors are shared."""
-    whole = twin(model)
-    del whole.posttrain_adapter
-    for name, layer in list(adapted_layers(whole)):
-        own = linear_of(layer)
-        own.weight = nn.Parameter(merged_weight(layer), requires_grad=False)
-        whole.set_submodule(name, own)
-    return whole
+@torch.no_grad()
+def store_in_bf16(model: nn.Module) -> None:
+    """Keep frozen matrices in bf16, to which autocast rounds them in every product anyway; half the memory.
+
+    Two kinds stay in float32: a matrix that is also the embedding, whose rows are read as they are, and those under
+    DoRA, which takes their norms.
+    """
+    kept = {part.weight for part in model.modules() if isinstance(part, nn.Embedding)}
+    kept |= {layer.base_layer.weight for _, layer in adapted_layers(model) if len(layer.lora_magnitude_vector)}
+    for layer in model.modules():
+        if type(layer) is nn.Linear and not layer.weight.requires_grad and layer.weight not in kept:
+            for part in layer.parameters():
+                part.data = part.data.to(torch.bfloat16)
 
 
 def linear_layers(model: Any, targets: str | list[str]) -> list[str]:

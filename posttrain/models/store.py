@@ -9,13 +9,23 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from posttrain.errors import ModelError
 from posttrain.formats import MODELS, check_format
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
-from posttrain.models.adapter_files import ADAPTER_WEIGHTS, Base, check_base, is_adapter, merge_into, write_adapter
-from posttrain.models.adapters import TrainedAdapter, adapter_of, merged_copy
+from posttrain.models.adapter_files import (
+    ADAPTER_WEIGHTS,
+    Base,
+    check_base,
+    is_adapter,
+    merge_into,
+    read_adapter,
+    trained_tensors,
+    write_adapter,
+)
+from posttrain.models.adapters import TrainedAdapter, adapter_of
 from posttrain.models.forward import run_in_rows, runs_in_rows
 from posttrain.models.loading import (
     is_scorer,
@@ -129,13 +139,17 @@ def scorer_of(model: Any, where: str) -> Any:
 
 def _merged_model(folder: Path, config: Any) -> Any:
     """The base of an adapter with the adapter merged into it; both must be what their manifests say."""
-    manifest = _manifest(folder)
-    base = _base(manifest, folder)
+    base = _base(_manifest(folder), folder)
     check_base(base, folder, MANIFEST)
-    model = load_model(base.folder)
+    return _merged(base.folder, config, *read_adapter(folder), str(folder))
+
+
+def _merged(base: Path, config: Any, adapter: dict[str, Any], tensors: dict[str, Tensor], where: str) -> Any:
+    """The model of a folder with an adapter merged into it, and the adapter's config of the model."""
+    model = load_model(base)
     if config.architectures[0] == scorer_name(config.model_type) and not is_scorer(model):
-        model = scorer_of(model, str(base.folder))
-    merge_into(model, folder)
+        model = scorer_of(model, str(base))
+    merge_into(model, adapter, tensors, where)
     own, inherited = config.to_dict(), model.config.to_dict()
     for name in inherited.keys() - own.keys():
         delattr(model.config, name)
@@ -206,7 +220,8 @@ def save_model(
     _check_finite(model, target, "Lower the learning rate; the last good checkpoint is kept")
     adapter = adapter_of(model)
     if adapter is not None and adapter.options.merge:
-        adapter, model = None, merged_copy(model)
+        model = _merged(adapter.base, model.config, adapter.config, trained_tensors(model), str(target))
+        adapter = None
     dtype = round_weights(model, source, save_dtype)
     _check_finite(model, target, f"They are too large for {kind(dtype)}: set save_dtype: bfloat16 or float32")
     try:

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from posttrain.formulas.distill import Divergence, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
-from posttrain.models.adapters import Attach, twin
+from posttrain.models.adapters import Attach, store_in_bf16, twin
 from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.logp import AnyHead, exact_kl, head_of, module_head_of
@@ -97,7 +97,10 @@ class ModelSet:
             "critic": copied(scorer=True) if "value" in needs else None,
             "old": copied() if "kl_old" in needs else None,
         }
-        policy = policy if attach is None else attach(policy)
+        if attach is not None:
+            policy = attach(policy)
+            if runtime.bf16:
+                store_in_bf16(policy)  # the others share its matrices
         return cls(
             policy, runtime, **others, teacher=teacher, temperature=temperature, micro_tokens=settings.micro_tokens
         )

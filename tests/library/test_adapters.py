@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError, ParamsError
-from posttrain.models.adapters import adapted_layers, merged_copy
+from posttrain.models.adapters import ADAPTER, adapted_layers, merged_weight, twin
 from posttrain.models.decode import backend_of, supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import packed_states, score_tokens
@@ -60,6 +60,16 @@ def logps(model: Any, runtime: Runtime = CPU) -> Tensor:
         return score_tokens(model, pack(ROWS))[0]
 
 
+def merged_twin(model: Any) -> Any:
+    """The model with its adapters merged into matrices of its own."""
+    whole = twin(model)
+    for name, layer in list(adapted_layers(whole)):
+        linear = nn.Linear(*layer.base_layer.weight.shape[::-1], bias=False)
+        linear.weight = nn.Parameter(merged_weight(layer))
+        whole.set_submodule(name, linear)
+    return whole
+
+
 KINDS = pytest.mark.parametrize("kind", ["lora", "dora"])
 
 
@@ -92,6 +102,20 @@ def test_all_models_of_a_run_share_the_frozen_weights(folder: Path) -> None:
     assert sum(storages.values()) == whole + trained + copied
 
 
+@KINDS
+def test_frozen_weights_in_bf16_give_the_same_bits(folder: Path, kind: str) -> None:
+    """Under bf16 autocast; and they take half the memory."""
+    runtime = Runtime(DeviceParams(device="cpu", precision="bf16", threads=1))
+    models = adapted(folder, frozenset({"ref_logp"}), runtime, kind=kind)
+    whole = adapted(folder, frozenset({"ref_logp"}), CPU, kind=kind)
+    halves = [part for part in models.policy.parameters() if part.dtype == torch.bfloat16]
+    wanted = 14 if kind == "lora" else 0  # 7 matrices of 2 layers; the head is the embedding too; DoRA takes norms
+    assert len(halves) == wanted
+    assert all(part.dtype == torch.float32 for part in models.trained_parameters().values())
+    for mine, theirs in ((models.policy, whole.policy), (models.reference, whole.reference)):
+        assert torch.equal(logps(mine, runtime), logps(theirs, runtime))
+
+
 def test_a_step_trains_the_adapter_alone(folder: Path) -> None:
     models = adapted(folder, frozenset({"value"}))
     names = set(models.trained_parameters())
@@ -118,19 +142,17 @@ def test_gradients_are_those_of_the_merged_weight(folder: Path, kind: str, objec
     step = batch.with_prepared(one.prepare(batch.columns, one.initial_state()).step)
     StepClosure(one, models, step)()
 
-    whole = merged_copy(models.policy)
+    whole = merged_twin(models.policy)
     layers = dict(adapted_layers(models.policy))
-    for name in layers:
-        whole.get_submodule(name).weight.requires_grad_()
     StepClosure(one, replace(models, policy=whole), step)()
     for name, layer in layers.items():
-        a, b = (part["default"].weight.detach().requires_grad_() for part in (layer.lora_A, layer.lora_B))
+        a, b = (part[ADAPTER].weight.detach().requires_grad_() for part in (layer.lora_A, layer.lora_B))
         weight = layer.base_layer.weight + 2.0 * b @ a
         if kind == "dora":
-            magnitude = layer.lora_magnitude_vector["default"].weight.detach()
+            magnitude = layer.lora_magnitude_vector[ADAPTER].weight.detach()
             weight = weight * (magnitude / weight.norm(dim=1).detach())[:, None]  # DoRA: no gradient through the norm
         wanted = torch.autograd.grad(weight, (a, b), whole.get_submodule(name).weight.grad)
-        found = (layer.lora_A["default"].weight.grad, layer.lora_B["default"].weight.grad)
+        found = (layer.lora_A[ADAPTER].weight.grad, layer.lora_B[ADAPTER].weight.grad)
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
 
 
@@ -160,7 +182,7 @@ def test_a_saved_adapter_is_merged_when_it_is_loaded(folder: Path, tmp_path: Pat
     assert not (tmp_path / "adapter" / "model.safetensors").exists()
     again = load_policy(tmp_path / "adapter")
     torch.testing.assert_close(logps(again), logps(models.policy), rtol=1e-5, atol=1e-5)
-    assert torch.equal(logps(again), logps(merged_copy(models.policy)))
+    assert torch.equal(logps(again), logps(merged_twin(models.policy)))
 
 
 @KINDS
