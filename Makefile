@@ -36,7 +36,7 @@ $(READY): pyproject.toml constraints.txt
 	@test ! -L $(VENV) || { echo "make: $(VENV) is a link, and make would empty the folder behind it. Remove the link" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[dev]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[dev,lora]'
 	@$(BIN)/python -m posttrain repair  # also keeps the site cache of every dvc in this clone
 	@touch $(READY)
 
@@ -183,7 +183,7 @@ audit: ## look the pinned versions up in PyPI's list of known vulnerabilities (n
 lock: ## renew constraints.txt with the newest versions that pyproject.toml allows
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --upgrade pip setuptools
-	.venv-lock/bin/python -m pip install --no-build-isolation -e '.[dev,trl,ray,dask,real]'
+	.venv-lock/bin/python -m pip install --no-build-isolation -e '.[dev,lora,trl,ray,dask,real]'
 	{ sed -n '/^#/p' constraints.txt; \
 	  .venv-lock/bin/python -m pip freeze --all --exclude-editable | sed -E 's/ @ .*//; s/\+[a-z0-9.]+$$//' | grep -vE '^(nvidia|cuda|triton)' | sort -f; } > constraints.new
 	mv constraints.new constraints.txt && rm -rf .venv-lock

@@ -90,6 +90,7 @@ def sample(
     """
     values = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k, "stop": list(stop)}
     params = check(SamplingParams, values, where="sample", file="arguments")
+    model = _own(model)
     text = _text(model, tokenizer)
     asked = text.prompts([_turns(prompt, "user") for prompt in prompts])
     requests = [Request(ids, f"{place}:{nth}") for place, ids in enumerate(asked) for nth in range(n)]
@@ -124,7 +125,7 @@ def train_model(
     micro_tokens: int = 16_384,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
 ) -> list[dict[str, float]]:
-    """Train the model in place on rows in memory; returns the metrics of each step.
+    """Train the model in place on rows in memory; returns the metrics of each step. Of a peft model: its adapters.
 
     algorithm: sft, or a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md), with `settings` of it. rows of
     sft: `messages`, or `prompt` and `completion`; of pairs: `prompt`, `chosen`, `rejected`; of kto and bco: `prompt`,
@@ -134,6 +135,7 @@ def train_model(
     optimizer: e.g. `{"lr": 1e-5}` (docs: `python -m posttrain params sft`). micro_tokens: most tokens in one forward
     pass. on_step: is called with the number of each step and its metrics. A stage of the pipeline also checkpoints.
     """
+    model = _own(model)
     objective: Objective = _objective(algorithm, settings)
     params = check(OptimizerParams, dict(optimizer or {}), where="optimizer", file="arguments")
     examples = _examples(_text(model, tokenizer), rows, objective)
@@ -157,6 +159,11 @@ def train_model(
                 on_step(step, history[-1])
     model.train(was_training)
     return history
+
+
+def _own(model: Any) -> Any:
+    """The model itself, where it is given in peft's wrapper: its layers keep their adapters."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _objective(algorithm: str, settings: Mapping[str, Any] | None) -> Objective:

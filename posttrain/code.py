@@ -11,7 +11,7 @@ import platform
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -330,4 +330,8 @@ def _versions(imported: Collection[str]) -> dict[str, str]:
 
 @cache
 def _version(package: str) -> str:
-    return version(package)
+    try:
+        return version(package)
+    except PackageNotFoundError as error:
+        fix = f"Install it: python -m pip install -c constraints.txt {package} (README names the extras)"
+        raise PipelineError(what=f"a run needs the package {package}", where=PARAMS_FILE, fix=fix) from error

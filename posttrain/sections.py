@@ -17,6 +17,7 @@ from posttrain.errors import ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.leftovers import Leftovers, leftovers
 from posttrain.lock_entries import in_conflict
+from posttrain.models.adapter_files import is_adapter
 from posttrain.models.tokenizer import TemplateParams, template_fault
 from posttrain.online.offline import OFFLINE, OfflineRun, need_full
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
@@ -172,6 +173,8 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
         if not folder.is_dir():
             what = "is a file, not a folder" if folder.exists() else "folder not found"
             yield f"{where}.path = '{params.path}': {what}."
+        elif isinstance(params, FolderRun) and is_adapter(folder):
+            yield f"{where}.path = '{params.path}': an adapter. Merge it into its model with peft (merge_and_unload)."
         elif isinstance(params, FolderRun) and not (folder / "config.json").is_file():
             yield f"{where}.path = '{params.path}': it has no config.json. Give the folder of a model."
         elif isinstance(params, FilesRun):

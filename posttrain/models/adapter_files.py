@@ -16,7 +16,7 @@ from posttrain.errors import ModelError
 from posttrain.models.adapters import ADAPTER, TrainedAdapter, merged
 from posttrain.models.weights import digest
 
-CONFIG: Final = "adapter_config.json"
+ADAPTER_CONFIG: Final = "adapter_config.json"
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 PREFIX: Final = "base_model.model."
 """What peft puts before the name of each tensor."""
@@ -32,7 +32,7 @@ class Base(NamedTuple):
 
 def is_adapter(folder: Path) -> bool:
     """Whether the folder holds an adapter and no whole model."""
-    return (folder / CONFIG).is_file()
+    return (folder / ADAPTER_CONFIG).is_file()
 
 
 def whole_model(folder: Path) -> Path:
@@ -54,13 +54,13 @@ def write_adapter(model: Any, adapter: TrainedAdapter, folder: Path, dtype: torc
     saved = {PREFIX + name: part.to(dtype).contiguous() for name, part in trained_tensors(model).items()}
     save_file(saved, str(folder / ADAPTER_WEIGHTS), metadata={"format": "pt"})
     config = {**adapter.config, "base_model_name_or_path": adapter.base.as_posix()}
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The config and the tensors of an adapter, without peft's prefix."""
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
+        config = json.loads((folder / ADAPTER_CONFIG).read_bytes())
         kind, _ = config["peft_type"], scaling(config)
         tensors = load_file(str(folder / ADAPTER_WEIGHTS))
     except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError, SafetensorError) as error:

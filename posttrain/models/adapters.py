@@ -21,6 +21,7 @@ from posttrain.choices import OneOf, Options
 from posttrain.errors import ModelError
 from posttrain.models.forward import backbone
 
+INSTALL = "Install the extra `lora`: python -m pip install -c constraints.txt peft accelerate"
 ADAPTER = "default"
 """The name that peft's layers give to their adapter."""
 
@@ -79,7 +80,10 @@ def attach_of(options: Options, base: Path, seed: int) -> Attach | None:
     module = ADAPTERS[options.type].module
     if module is None:
         return None
-    lora: Any = import_module(module)
+    try:
+        lora: Any = import_module(module)
+    except ImportError as error:
+        raise ModelError(what=f"it needs the package peft ({error})", where="adapter", fix=INSTALL) from error
     return lambda model: lora.attach(model, options, base, seed)
 
 
@@ -100,16 +104,24 @@ def linear_of(layer: Any) -> Any:
     return layer.base_layer if hasattr(layer, "lora_A") else layer
 
 
+def is_plain(layer: Any) -> bool:
+    """Whether the layer is a matrix, with or without one adapter that `merged_weight` knows."""
+    if not hasattr(layer, "lora_A"):
+        return type(layer) is nn.Linear
+    known = all(type(one).__name__ == "DoraLinearVariant" for one in layer.lora_variant.values())
+    return type(layer.base_layer) is nn.Linear and known and len(layer.active_adapters) == 1 and not layer.merged
+
+
 @torch.no_grad()
 def merged_weight(layer: Any) -> Tensor:
     """The weight with which the layer computes: its own, or a new one with its adapter in it."""
-    if not hasattr(layer, "lora_A"):
-        weight: Tensor = layer.weight
+    weight: Tensor = linear_of(layer).weight
+    if not hasattr(layer, "lora_A") or layer.disable_adapters:
         return weight
-    a, b = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+    [name] = layer.active_adapters
     vectors = layer.lora_magnitude_vector
-    magnitude = vectors[ADAPTER].weight if ADAPTER in vectors else None
-    return merged(layer.base_layer.weight, a, b, layer.scaling[ADAPTER], magnitude)
+    magnitude = vectors[name].weight if name in vectors else None
+    return merged(weight, layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name], magnitude)
 
 
 def merged(weight: Tensor, a: Tensor, b: Tensor, scaling: float, magnitude: Tensor | None = None) -> Tensor:

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import linear, rms_norm, silu
 
-from posttrain.models.adapters import linear_of, merged_weight
+from posttrain.models.adapters import is_plain, linear_of, merged_weight
 from posttrain.models.forward import Scoring, hidden_states, row_states, runs_in_rows
 from posttrain.models.kv_cache import CachedAttention, PromptAttention
 from posttrain.models.logp import head_of
@@ -101,7 +101,7 @@ def supports_decoder_step(model: Any) -> bool:
     if rotary not in FIXED_ROTARY:
         return False
     return all(
-        type(linear_of(part)) is nn.Linear
+        is_plain(part)
         for layer in core.layers
         for part in (*(getattr(layer.self_attn, f"{n}_proj") for n in "qkvo"), *_mlp(layer))
     )

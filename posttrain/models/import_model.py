@@ -10,6 +10,7 @@ from typing import Any
 
 from posttrain.errors import ModelError
 from posttrain.hub_errors import hub_error
+from posttrain.models.adapter_files import ADAPTER_CONFIG, is_adapter
 from posttrain.models.loading import WHOLE_TEXT, is_scorer
 from posttrain.models.rounding import SaveDtype
 from posttrain.models.store import GENERATION, LICENCES, MANIFEST, load_model, load_stop_tokens, save_model
@@ -18,6 +19,7 @@ from posttrain.models.tokenizer import check_template, complete_tokenizer
 CARD = "README.md"
 FILES = [
     "config.json",
+    ADAPTER_CONFIG,
     "*.safetensors",
     "*.safetensors.index.json",
     "tokenizer*",
@@ -46,6 +48,9 @@ def fetch_model(
     if not folder.is_dir():
         fix = "Give the folder of a model in base.folders; a model of the Hub belongs in base.hub, with its commit"
         raise ModelError(what="folder not found", where=name, fix=fix)
+    if is_adapter(folder):
+        fix = "Merge it into its model with peft (merge_and_unload), and give the folder of the whole model"
+        raise ModelError(what="this is an adapter, and no whole model", where=name, fix=fix)
     model = load_model(folder)
     load_stop_tokens(folder)
     if is_scorer(model):

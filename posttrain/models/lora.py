@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, inject_adapter_in_model
 
-from posttrain.errors import ModelError
 from posttrain.models.adapters import LoraOptions, TrainedAdapter, linear_layers
 from posttrain.models.loading import is_scorer, quiet
 
@@ -17,12 +17,6 @@ SCORE = "score"
 
 def attach(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
     """Freeze the model and add adapters to it, in place; a scorer's head is trained too."""
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        fix = "Install the extra `lora`: python -m pip install -c constraints.txt peft accelerate"
-        raise ModelError(what=f"adapters need the package peft ({error})", where="adapter", fix=fix) from error
-
     layers = linear_layers(model, options.targets)
     config = LoraConfig(
         r=options.rank,
@@ -45,7 +39,12 @@ def attach(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
 
 
 def _shortened(model: Any, layers: list[str]) -> list[str]:
-    """The last parts of the names, where they name these layers and no others; other programs read them more easily."""
+    """The last parts of the names, where they name these layers and no others; other programs read them more easily.
+
+    In a mixture of experts peft would take a last part for the experts' matrices too, which are no layers.
+    """
+    if any(parameter.dim() > 2 for parameter in model.parameters()):
+        return layers
     last = sorted({name.rpartition(".")[2] for name in layers})
     named = {name for name, _ in model.named_modules() if name.rpartition(".")[2] in last}
     return last if named == set(layers) else layers

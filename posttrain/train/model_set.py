@@ -14,6 +14,7 @@ from torch.nn import Parameter
 from posttrain.formulas.distill import Divergence, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
+from posttrain.measure.record import note
 from posttrain.models.adapters import Attach, store_in_bf16, twin
 from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
@@ -101,9 +102,12 @@ class ModelSet:
             policy = attach(policy)
             if runtime.bf16:
                 store_in_bf16(policy)  # the others share its matrices
-        return cls(
+        models = cls(
             policy, runtime, **others, teacher=teacher, temperature=temperature, micro_tokens=settings.micro_tokens
         )
+        if attach is not None:
+            models.report_adapter()
+        return models
 
     @property
     def trained(self) -> dict[str, Any]:
@@ -118,6 +122,14 @@ class ModelSet:
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
         }
+
+    def report_adapter(self) -> None:
+        """Print how many of the policy's weights are trained, and put it into the run's record."""
+        counts = {True: 0, False: 0}
+        for parameter in self.policy.parameters():
+            counts[parameter.requires_grad] += parameter.numel()
+        print(f"adapter: {counts[True]:,} weights are trained, {counts[False]:,} are frozen", flush=True)
+        note(trained_weights=counts[True], frozen_weights=counts[False])
 
     def own_parameters(self, model: Any, prefix: str = "") -> dict[str, Parameter]:
         """The weights of a frozen model, without those that it shares with the policy."""

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+import posttrain
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
@@ -21,13 +22,14 @@ from posttrain.models.adapters import ADAPTER, adapted_layers, merged_weight, tw
 from posttrain.models.decode import backend_of, supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import packed_states, score_tokens
-from posttrain.models.store import load_model, load_policy, load_scorer, save_model
+from posttrain.models.store import load_model, load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.params import check
 from posttrain.rollout import token_rows
 from posttrain.text.packing import pack
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import StepClosure, make_batch
+from tests.library.families import FAMILIES, hub_folder
 from tests.library.models import random_rows, tiny_folder
 
 CPU = Runtime(DeviceParams(threads=1))
@@ -305,3 +307,34 @@ def test_the_same_seed_gives_the_same_adapter(folder: Path) -> None:
     torch.manual_seed(4)
     two = ModelSet.load(CPU, folder, frozenset(), settings()).trained_parameters()
     assert all(torch.equal(part, two[name]) for name, part in one.items())
+
+
+def test_an_adapter_of_peft_is_trained_and_sampled_by_the_functions(folder: Path) -> None:
+    """`posttrain.train_model` and `posttrain.sample` with a model that a user has wrapped by get_peft_model."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = get_peft_model(whole, LoraConfig(r=4, target_modules=["q_proj", "up_proj"]))
+    before = {name: part.clone() for name, part in model.named_parameters()}
+    rows = [{"prompt": f"{a}+1", "chosen": str(a + 1), "rejected": str(a)} for a in range(8)]
+    history = posttrain.train_model(model, load_tokenizer(folder), rows, "dpo", epochs=4, optimizer={"lr": 1e-2})
+    changed = {name for name, part in model.named_parameters() if not torch.equal(part, before[name])}
+    assert history[-1]["loss"] < history[0]["loss"]
+    assert changed and all("lora_" in name for name in changed)
+    drawn = posttrain.sample(model, load_tokenizer(folder), ["3+1"], greedy=True, max_tokens=4)
+    logits = model(drawn.ids).logits[0, :-1].log_softmax(-1)
+    logp = logits.gather(1, drawn.ids[0, 1:, None]).squeeze(1)
+    torch.testing.assert_close(logp[drawn.mask[0, 1:]], drawn.logp[0][drawn.mask[0]], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_families_train_and_decode_with_an_adapter(family: str, tmp_path: Path) -> None:
+    """The saved adapter is the trained policy, in every family that runs packed."""
+    start = hub_folder(family, tmp_path / "start", torch.float32)
+    save_model(load_model(start), tmp_path / "base", start)
+    models = adapted(tmp_path / "base")
+    save_model(models.policy, tmp_path / "adapter", tmp_path / "base")
+    again = load_policy(tmp_path / "adapter")
+    torch.testing.assert_close(logps(again), logps(models.policy), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(logps(again), logps(load_policy(tmp_path / "base")), atol=1e-3)
