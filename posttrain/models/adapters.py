@@ -39,7 +39,9 @@ class LoraOptions(Options):
     rank: int = Field(32, ge=1, le=4096, description="the rank of the update of each matrix")
     alpha: int = Field(32, ge=1, description="the update is multiplied by alpha / rank")
     targets: Literal["all-linear"] | list[str] = Field(
-        "all-linear", description="the linear layers that get one: all but the head, or names such as q_proj"
+        "all-linear",
+        description="the linear layers that get one: all but the head and the experts of a mixture, or names such as "
+        "q_proj",
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="of the adapter's input; not in runs that sample")
     merge: bool = Field(False, description="save a whole model with the adapter merged into it")
@@ -61,6 +63,9 @@ ADAPTERS: Mapping[str, AdapterRow] = {
 }
 ADAPTER_CHOICE: OneOf[AdapterRow] = OneOf(ADAPTERS, "none")
 AdapterChoice = Annotated[Options, ADAPTER_CHOICE]
+
+EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
+"""Names that peft takes for the experts of a mixture, which are one tensor each and get no adapter here."""
 
 Attach = Callable[[Any], Any]
 """Freezes a model and adds an adapter to it, in place."""
@@ -155,6 +160,8 @@ def linear_layers(model: Any, targets: str | list[str]) -> list[str]:
     core = backbone(model)
     prefix = next(name for name, part in model.named_modules() if part is core)
     linear = [name for name, part in core.named_modules() if isinstance(part, nn.Linear)]
+    if any(parameter.dim() > 2 for parameter in core.parameters()):
+        linear = [name for name in linear if name.rpartition(".")[2] not in EXPERTS]
     wanted = linear if isinstance(targets, str) else [one for one in linear if _is_target(one, targets)]
     unknown = (
         [] if isinstance(targets, str) else [t for t in targets if not any(_is_target(one, [t]) for one in linear)]

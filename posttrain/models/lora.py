@@ -39,12 +39,7 @@ def attach(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
 
 
 def _shortened(model: Any, layers: list[str]) -> list[str]:
-    """The last parts of the names, where they name these layers and no others; other programs read them more easily.
-
-    In a mixture of experts peft would take a last part for the experts' matrices too, which are no layers.
-    """
-    if any(parameter.dim() > 2 for parameter in model.parameters()):
-        return layers
+    """The last parts of the names, where they name these layers and no others; other programs read them more easily."""
     last = sorted({name.rpartition(".")[2] for name in layers})
     named = {name for name, _ in model.named_modules() if name.rpartition(".")[2] in last}
     return last if named == set(layers) else layers

@@ -328,7 +328,12 @@ def test_an_adapter_of_peft_is_trained_and_sampled_by_the_functions(folder: Path
     torch.testing.assert_close(logp[drawn.mask[0, 1:]], drawn.logp[0][drawn.mask[0]], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_family_without_linear_layers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no linear layer"):
+        adapted(hub_folder("gpt2", tmp_path / "start", torch.float32))
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"gpt2"}))
 def test_families_train_and_decode_with_an_adapter(family: str, tmp_path: Path) -> None:
     """The saved adapter is the trained policy, in every family that runs packed."""
     start = hub_folder(family, tmp_path / "start", torch.float32)
@@ -338,3 +343,4 @@ def test_families_train_and_decode_with_an_adapter(family: str, tmp_path: Path) 
     again = load_policy(tmp_path / "adapter")
     torch.testing.assert_close(logps(again), logps(models.policy), rtol=1e-4, atol=1e-4)
     assert not torch.allclose(logps(again), logps(load_policy(tmp_path / "base")), atol=1e-3)
+    assert not any(part.dim() > 2 for part in models.trained_parameters().values()), "experts get no adapter"
