@@ -10,14 +10,21 @@ from benchmarks.speed.meter import Meter, Report
 from benchmarks.speed.reward import SIDE
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.train.model_set import ModelSet
 
 
 def posttrain(case: Case) -> Report:
     """The stage's loop over the given pairs."""
+    return _posttrain(case, lora=False)
+
+
+def posttrain_lora(case: Case) -> Report:
+    """The same with adapters: the reference is the policy without them."""
+    return _posttrain(case, lora=True)
+
+
+def _posttrain(case: Case, *, lora: bool) -> Report:
     updates, meter = batches(case, 2), Meter(case.warm, case.device)
-    reference = ours.ready(language_model(case.shape), case)
-    models = ModelSet(ours.ready(language_model(case.shape), case), ours.device(case), reference)
+    models = ours.models_of(case, ours.device(case), reference=True, lora=lora)
     objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings(loss={"beta": 0.1}))
     log = ours.fit(objective, ours.Given(updates, SIDE), models, meter)
     return meter.report(case.batch * case.updates, [row["loss"] for row in log.rows], padding=padding(updates[-1]))
@@ -28,12 +35,17 @@ def trl(case: Case) -> Report:
     return _trl(case, theirs.tuned(case))
 
 
+def trl_lora(case: Case) -> Report:
+    """TRL, tuned, with adapters by peft."""
+    return _trl(case, theirs.tuned(case), **theirs.adapters())
+
+
 def trl_default(case: Case) -> Report:
     """TRL as it comes."""
     return _trl(case, {})
 
 
-def _trl(case: Case, over: dict[str, Any]) -> Report:
+def _trl(case: Case, over: dict[str, Any], **parts: Any) -> Report:
     theirs.require()
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
@@ -50,11 +62,19 @@ def _trl(case: Case, over: dict[str, Any]) -> Report:
         beta=0.1, **{**theirs.common(case), **over},
     )  # fmt: skip
     meter = Meter(case.warm, case.device)
+    parts = parts or {"ref_model": language_model(case.shape)}
     log = theirs.fit(
-        DPOTrainer, settings, meter, updates, model=language_model(case.shape), ref_model=language_model(case.shape),
+        DPOTrainer, settings, meter, updates, model=language_model(case.shape), **parts,
         train_dataset=Dataset.from_dict(data), processing_class=tokenizer(case.shape),
     )  # fmt: skip
     return meter.report(case.batch * case.updates, [row["loss"] for row in log])
 
 
-SIDES = {"posttrain": posttrain, "bound": bound_loops.dpo, "trl": trl, "trl_default": trl_default}
+SIDES = {
+    "posttrain": posttrain,
+    "posttrain_lora": posttrain_lora,
+    "bound": bound_loops.dpo,
+    "trl": trl,
+    "trl_lora": trl_lora,
+    "trl_default": trl_default,
+}

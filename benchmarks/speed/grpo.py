@@ -21,6 +21,11 @@ def posttrain_cuda_graphs(case: Case) -> Report:
     return ours.online(case, "grpo", {"kl": {"beta": BETA}}, cuda_graphs=True)
 
 
+def posttrain_lora(case: Case) -> Report:
+    """The same with adapters: the reference is the policy without them."""
+    return ours.online(case, "grpo", {"kl": {"beta": BETA}}, lora=True)
+
+
 def bound(case: Case) -> Report:
     """The same rounds by hand, with the same draws."""
     return bound_online.online(case, bound_online.GRPO)
@@ -29,6 +34,11 @@ def bound(case: Case) -> Report:
 def trl(case: Case) -> Report:
     """TRL, tuned, with transformers' generation."""
     return _trl(case, theirs.tuned(case))
+
+
+def trl_lora(case: Case) -> Report:
+    """The same with adapters by peft."""
+    return _trl(case, theirs.tuned(case), **theirs.adapters())
 
 
 def trl_vllm(case: Case) -> Report:
@@ -41,18 +51,20 @@ def trl_default(case: Case) -> Report:
     return _trl(case, {})
 
 
-def _trl(case: Case, over: dict[str, Any]) -> Report:
+def _trl(case: Case, over: dict[str, Any], **parts: Any) -> Report:
     theirs.require()
     from trl import GRPOConfig, GRPOTrainer
 
-    return theirs.online(GRPOTrainer, GRPOConfig, case, {"beta": BETA, "loss_type": "grpo", **over})
+    return theirs.online(GRPOTrainer, GRPOConfig, case, {"beta": BETA, "loss_type": "grpo", **over}, **parts)
 
 
 SIDES = {
     "posttrain": posttrain,
+    "posttrain_lora": posttrain_lora,
     "posttrain_cuda_graphs": posttrain_cuda_graphs,
     "bound": bound,
     "trl": trl,
+    "trl_lora": trl_lora,
     "trl_default": trl_default,
     "trl_vllm": trl_vllm,
 }

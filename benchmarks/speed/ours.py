@@ -93,6 +93,22 @@ def ready(model: Any, case: Case) -> Any:
     return model.to(case.device).eval()
 
 
+LORA = {"rank": 16, "alpha": 32}
+"""The adapters of the sides `posttrain_lora` and `trl_lora`, on all linear layers."""
+
+
+def models_of(case: Case, runtime: Runtime, *, reference: bool, lora: bool) -> ModelSet:
+    """The policy, all of its weights trained or adapters, and its frozen start where it is needed."""
+    policy = ready(language_model(case.shape), case)
+    if not lora:
+        return ModelSet(policy, runtime, ready(language_model(case.shape), case) if reference else None)
+    from posttrain.models.adapters import LoraOptions, twin
+    from posttrain.models.lora import attach
+
+    start = twin(policy) if reference else None
+    return ModelSet(attach(policy, LoraOptions(**LORA), Path(), 0), runtime, start)
+
+
 def fit(objective: Objective, source: BatchSource, models: ModelSet, meter: Meter) -> MetricsLog:
     """Train as a stage does, with AdamW at a constant rate."""
     params = OptimizerParams(lr=LEARNING_RATE, schedule="constant", warmup=0.0, betas=list(BETAS), clip=CLIP)
@@ -124,18 +140,20 @@ class _Text:
         return text
 
 
-def online(case: Case, algorithm: str, settings: dict[str, Any], *, cuda_graphs: bool = False) -> Report:
+def online(
+    case: Case, algorithm: str, settings: dict[str, Any], *, cuda_graphs: bool = False, lora: bool = False
+) -> Report:
     """A policy row on its own samples, two updates a round."""
-    model, meter = ready(language_model(case.shape), case), Meter(case.warm, case.device)
+    meter = Meter(case.warm, case.device)
     objective = PolicyObjective(POLICY_ROWS[algorithm].settings(**settings), case.longest_answer)
-    reference = ready(language_model(case.shape), case) if "ref_logp" in objective.needs else None
-    models = ModelSet(model, device(case, cuda_graphs=cuda_graphs), reference)
+    needed = "ref_logp" in objective.needs
+    models = models_of(case, device(case, cuda_graphs=cuda_graphs), reference=needed, lora=lora)
     count = case.batch // case.group
     given = [Prompt(f"p{i}", (), ids) for i, ids in enumerate(prompts(case, count))]
     even: Reward[Any] = Reward(lambda options, context: lambda rollouts: [reward(one.row.rest) for one in rollouts])  # noqa: ARG005
     judged = RewardSum({"even": Term(reward=even)}, Context(models.runtime, "benchmark"))
     text: Any = _Text(case)
-    sampler = LocalSampler(model, text.stops, models.runtime)
+    sampler = LocalSampler(models.policy, text.stops, models.runtime)
     rounds = (case.warm + case.updates) // 2
     params = RolloutParams(
         rounds=rounds, prompts=count, group_size=case.group, minibatches=2,

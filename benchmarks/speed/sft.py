@@ -9,7 +9,6 @@ from benchmarks.speed.case import Case, batches, language_model, padding
 from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import Runtime
-from posttrain.train.model_set import ModelSet
 
 
 def posttrain(case: Case) -> Report:
@@ -27,9 +26,14 @@ def posttrain_free(case: Case) -> Report:
     return _posttrain(case, ours.device(case, deterministic=False))
 
 
-def _posttrain(case: Case, device: Runtime) -> Report:
+def posttrain_lora(case: Case) -> Report:
+    """The same with adapters."""
+    return _posttrain(case, ours.device(case), lora=True)
+
+
+def _posttrain(case: Case, device: Runtime, *, lora: bool = False) -> Report:
     updates, meter = batches(case), Meter(case.warm, case.device)
-    models = ModelSet(ours.ready(language_model(case.shape), case), device)
+    models = ours.models_of(case, device, reference=False, lora=lora)
     log = ours.fit(LikelihoodObjective(LikelihoodKnobs()), ours.Given(updates, {}), models, meter)
     return meter.report(_tokens(case), [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
@@ -37,6 +41,11 @@ def _posttrain(case: Case, device: Runtime) -> Report:
 def trl(case: Case) -> Report:
     """TRL, tuned: padded batches."""
     return _trl(case, theirs.tuned(case))
+
+
+def trl_lora(case: Case) -> Report:
+    """TRL, tuned, with adapters by peft."""
+    return _trl(case, theirs.tuned(case), **theirs.adapters())
 
 
 def trl_bf16(case: Case) -> Report:
@@ -56,7 +65,7 @@ def trl_packing(case: Case) -> Report:
     return _trl(case, {**theirs.tuned(case), "packing": True, "max_length": case.longest}, blocks)
 
 
-def _trl(case: Case, over: dict[str, Any], size: int | None = None) -> Report:
+def _trl(case: Case, over: dict[str, Any], size: int | None = None, **parts: Any) -> Report:
     theirs.require()
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
@@ -79,7 +88,7 @@ def _trl(case: Case, over: dict[str, Any], size: int | None = None) -> Report:
     meter = Meter(0 if packing else case.warm, case.device)
     log = theirs.fit(
         SFTTrainer, settings, meter, steps, model=language_model(case.shape), train_dataset=Dataset.from_dict(data),
-        processing_class=tokenizer(case.shape),
+        processing_class=tokenizer(case.shape), **parts,
     )  # fmt: skip
     return meter.report(_tokens(case), [row["loss"] for row in log])
 
@@ -94,6 +103,8 @@ SIDES = {
     "trl": trl,
     "trl_packing": trl_packing,
     "trl_default": trl_default,
+    "posttrain_lora": posttrain_lora,
+    "trl_lora": trl_lora,
     "posttrain_bf16": posttrain_bf16,
     "posttrain_free": posttrain_free,
     "trl_bf16": trl_bf16,

@@ -38,6 +38,15 @@ def tuned(case: Case) -> dict[str, Any]:
     return {"bf16": case.device == "cuda", "gradient_checkpointing": False}
 
 
+def adapters() -> dict[str, Any]:
+    """What makes a trainer train the same adapters as ours; the reference is then the model without them."""
+    from peft import LoraConfig
+
+    from benchmarks.speed.ours import LORA
+
+    return {"peft_config": LoraConfig(r=LORA["rank"], lora_alpha=LORA["alpha"], target_modules="all-linear")}
+
+
 class TrlMissing(SystemExit):
     """Said once, with the fix."""
 
@@ -92,7 +101,7 @@ def folder() -> str:
     return tempfile.mkdtemp(prefix="trl-")
 
 
-def online(trainer: type[Any], config: type[Any], case: Case, over: dict[str, Any]) -> Report:
+def online(trainer: type[Any], config: type[Any], case: Case, over: dict[str, Any], **parts: Any) -> Report:
     """A policy trainer of TRL on its own samples: two updates a round."""
     from datasets import Dataset
 
@@ -115,7 +124,7 @@ def online(trainer: type[Any], config: type[Any], case: Case, over: dict[str, An
     rows = list(repeated(given, updates))
     made = trainer(
         model=named(language_model(case.shape)), args=settings, reward_funcs=even, processing_class=words,
-        train_dataset=Dataset.from_dict({"prompt": rows}), callbacks=[clock(meter, updates)],
+        train_dataset=Dataset.from_dict({"prompt": rows}), callbacks=[clock(meter, updates)], **parts,
     )  # fmt: skip
     made.train()
     logs = [row for row in made.state.log_history if "loss" in row]
