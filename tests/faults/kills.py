@@ -25,14 +25,14 @@ PRODUCTS = ("data", "models", "metrics", "plots", "results", "report", "records"
 RUNS = {
     "preference": ("dpo", "sdpo", "kto", "bco"),
     "online": (
-        *("grpo", "adaptive_kl", "moving_average", "ppo", "penalty", "dapo", "trpo"),
+        *("grpo", "adaptive_kl", "moving_average", "ppo", "ppo_lora", "penalty", "dapo", "trpo"),
         *("replay", "ptx", "watched", "nash_md", "online_dpo", "rest"),
     ),
     "distill": ("gkd",),
     "offline": ("logged",),
 }
 STAGES = (
-    *("data_tasks two_step", "base_scratch tiny", "sft main", "data_samples compared", "reward main"),
+    *("data_tasks two_step", "base_scratch tiny", "sft main", "sft lora", "data_samples compared", "reward main"),
     *(f"{family} {run}" for family, runs in RUNS.items() for run in runs),
     *("evaluate sft", "report"),
 )

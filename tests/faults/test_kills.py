@@ -11,7 +11,7 @@ from tests.faults import dvc_kills
 from tests.faults.kills import STAGES, UNCHECKPOINTED, Tally, prepared, torture
 from tests.faults.processes import Server
 
-QUICK = ("sft main",)
+QUICK = ("sft main", "sft lora")
 
 
 def assert_survived(tally: Tally, kills: int) -> None:
