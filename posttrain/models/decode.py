@@ -17,7 +17,7 @@ from torch.nn.functional import linear, rms_norm, silu
 
 from posttrain.models.forward import Scoring, hidden_states, row_states, runs_in_rows
 from posttrain.models.kv_cache import CachedAttention, PromptAttention
-from posttrain.models.logp import head_of
+from posttrain.models.logp import cast_for_products, head_of
 from posttrain.rollout import token_rows
 from posttrain.text.packing import pack, sent
 
@@ -130,13 +130,7 @@ def _concatenated(*parts: Any) -> tuple[Tensor, Tensor | None]:
     """Linear layers of one input as one, in the dtype of the products."""
     weights, biases = [part.weight for part in parts], [part.bias for part in parts]
     weight = torch.cat(weights) if len(parts) > 1 else weights[0]
-    return autocast_weight(weight), None if biases[0] is None else autocast_weight(torch.cat(biases))
-
-
-def autocast_weight(weight: Tensor) -> Tensor:
-    """The weight in the dtype that autocast, where it is on, casts it to in every product."""
-    device = weight.device.type
-    return weight.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else weight
+    return cast_for_products(weight), None if biases[0] is None else cast_for_products(torch.cat(biases))
 
 
 DecodeFn = Callable[[Tensor, Tensor], Tensor]
@@ -197,7 +191,7 @@ class RecomputeDecoder:
 
     def __init__(self, model: Any) -> None:
         head = head_of(model)
-        self._model, self._head, self._device = model, head.map_tensors(autocast_weight), head.weight_VD.device
+        self._model, self._head, self._device = model, head.map_tensors(cast_for_products), head.weight_VD.device
         self._prompts: list[list[int]] = []
         self._rows: list[list[int]] = []
 
@@ -227,7 +221,7 @@ class CachedDecoder:
 
     def __init__(self, model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool) -> None:
         head = head_of(model)
-        self._model, self._head = model, head.map_tensors(autocast_weight)
+        self._model, self._head = model, head.map_tensors(cast_for_products)
         self._device = head.weight_VD.device
         self._step = DecoderStep(model, longest_prompt + max_new_tokens) if supports_decoder_step(model) else None
         self._cache = CachedAttention(max_new_tokens, self._device)
