@@ -17,6 +17,7 @@ from torch.nn.functional import linear, rms_norm, silu
 
 from posttrain.models.forward import Scoring, hidden_states, row_states, runs_in_rows
 from posttrain.models.kv_cache import CachedAttention, PromptAttention
+from posttrain.models.kv_size import kv_bytes, kv_sizes
 from posttrain.models.logp import cast_for_products, head_of
 from posttrain.rollout import token_rows
 from posttrain.text.packing import pack, sent
@@ -178,6 +179,10 @@ class DecoderBackend(Protocol):
     def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:
         """Append the token that was chosen for each row."""
 
+    def kv_bytes(self) -> tuple[int, int]:
+        """Memory of the keys and values of a prompt's token, and of a row's own tokens at most."""
+        ...
+
 
 def backend_of(model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool = False) -> DecoderBackend:
     """The fastest backend that runs the model; `cuda_graphs` where the model allows them."""
@@ -215,6 +220,9 @@ class RecomputeDecoder:
         for row, token in zip(self._rows, token_R.tolist(), strict=True):
             row.append(token)
 
+    def kv_bytes(self) -> tuple[int, int]:
+        return 0, 0
+
 
 class CachedDecoder:
     """A model with our cache, and its last hidden state of each row."""
@@ -224,7 +232,7 @@ class CachedDecoder:
         self._model, self._head = model, head.map_tensors(cast_for_products)
         self._device = head.weight_VD.device
         self._step = DecoderStep(model, longest_prompt + max_new_tokens) if supports_decoder_step(model) else None
-        self._cache = CachedAttention(max_new_tokens, self._device)
+        self._cache, self._max_new_tokens = CachedAttention(max_new_tokens, self._device), max_new_tokens
         self._cuda_graphs = cuda_graphs and self._step is not None and self._step.full_attention
         self._graph: DecodeFn | None = None
         self._prompt_states: Tensor | None = None
@@ -260,6 +268,9 @@ class CachedDecoder:
             self._states_R = self._captured(self._step, token_R, position_R)(token_R, position_R)
         else:
             self._states_R = self._step(token_R, position_R, self._cache)
+
+    def kv_bytes(self) -> tuple[int, int]:
+        return kv_bytes(kv_sizes(self._model), self._head.weight_VD.element_size(), self._max_new_tokens)
 
     def _captured(self, step: DecoderStep, token_R: Tensor, position_R: Tensor) -> DecodeFn:
         """The graph of the step; captured again when rows or memory have changed."""

@@ -92,7 +92,8 @@ AnyHead = Head | ModuleHead
 def cast_for_products(part: Tensor) -> Tensor:
     """The tensor in the dtype that autocast, where it is on, casts it to in every product."""
     device = part.device.type
-    return part.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else part
+    cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return part.to(torch.get_autocast_dtype(device)) if cast else part
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:
