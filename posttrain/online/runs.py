@@ -167,6 +167,10 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]
         if refused and not self.allow_unsupported:
             raise ValueError(f"{'; '.join(refused)}, or allow_unsupported: true")
+        if isinstance(self.update, TrpoOptions) and self.activations != "keep":
+            raise ValueError(
+                f"activations = {self.activations}: update trpo differentiates twice, which needs all of them. Use keep"
+            )
         if self.text != TextParams() and not self.ptx:
             raise ValueError("text is read only where ptx is above 0, and ptx is 0 here. Remove text, or set ptx")
         if bool(self.ptx) != (self.corpus != NONE):

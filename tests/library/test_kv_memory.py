@@ -62,6 +62,7 @@ def test_keys_and_values_have_the_dtype_of_the_products(
     assert held.bytes == said(model, itemsize, DISTINCT, LONGEST, 3 * len(PROMPTS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_said_of_a_family_is_what_its_cache_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads of several widths, shared ones, windows; and the same without weights."""
