@@ -18,7 +18,8 @@ from torch.nn.functional import linear, rms_norm, silu
 from posttrain.models.adapters import is_plain, linear_of, merged_weight
 from posttrain.models.forward import Scoring, hidden_states, row_states, runs_in_rows
 from posttrain.models.kv_cache import CachedAttention, PromptAttention
-from posttrain.models.logp import head_of
+from posttrain.models.kv_size import kv_bytes, kv_sizes
+from posttrain.models.logp import cast_for_products, head_of
 from posttrain.rollout import token_rows
 from posttrain.text.packing import pack, sent
 
@@ -131,13 +132,7 @@ def _concatenated(*parts: Any) -> tuple[Tensor, Tensor | None]:
     """Linear layers of one input as one, adapters merged, in the dtype of the products."""
     weights, biases = [merged_weight(part) for part in parts], [linear_of(part).bias for part in parts]
     weight = torch.cat(weights) if len(parts) > 1 else weights[0]
-    return autocast_weight(weight), None if biases[0] is None else autocast_weight(torch.cat(biases))
-
-
-def autocast_weight(weight: Tensor) -> Tensor:
-    """The weight in the dtype that autocast, where it is on, casts it to in every product."""
-    device = weight.device.type
-    return weight.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else weight
+    return cast_for_products(weight), None if biases[0] is None else cast_for_products(torch.cat(biases))
 
 
 DecodeFn = Callable[[Tensor, Tensor], Tensor]
@@ -185,6 +180,10 @@ class DecoderBackend(Protocol):
     def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:
         """Append the token that was chosen for each row."""
 
+    def kv_bytes(self) -> tuple[int, int]:
+        """Memory of the keys and values of a prompt's token, and of a row's own tokens at most."""
+        ...
+
 
 def backend_of(model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool = False) -> DecoderBackend:
     """The fastest backend that runs the model; `cuda_graphs` where the model allows them."""
@@ -198,7 +197,7 @@ class RecomputeDecoder:
 
     def __init__(self, model: Any) -> None:
         head = head_of(model)
-        self._model, self._head, self._device = model, head.map_tensors(autocast_weight), head.weight_VD.device
+        self._model, self._head, self._device = model, head.map_tensors(cast_for_products), head.weight_VD.device
         self._prompts: list[list[int]] = []
         self._rows: list[list[int]] = []
 
@@ -222,16 +221,19 @@ class RecomputeDecoder:
         for row, token in zip(self._rows, token_R.tolist(), strict=True):
             row.append(token)
 
+    def kv_bytes(self) -> tuple[int, int]:
+        return 0, 0
+
 
 class CachedDecoder:
     """A model with our cache, and its last hidden state of each row."""
 
     def __init__(self, model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool) -> None:
         head = head_of(model)
-        self._model, self._head = model, head.map_tensors(autocast_weight)
+        self._model, self._head = model, head.map_tensors(cast_for_products)
         self._device = head.weight_VD.device
         self._step = DecoderStep(model, longest_prompt + max_new_tokens) if supports_decoder_step(model) else None
-        self._cache = CachedAttention(max_new_tokens, self._device)
+        self._cache, self._max_new_tokens = CachedAttention(max_new_tokens, self._device), max_new_tokens
         self._cuda_graphs = cuda_graphs and self._step is not None and self._step.full_attention
         self._graph: DecodeFn | None = None
         self._prompt_states: Tensor | None = None
@@ -267,6 +269,9 @@ class CachedDecoder:
             self._states_R = self._captured(self._step, token_R, position_R)(token_R, position_R)
         else:
             self._states_R = self._step(token_R, position_R, self._cache)
+
+    def kv_bytes(self) -> tuple[int, int]:
+        return kv_bytes(kv_sizes(self._model), self._head.weight_VD.element_size(), self._max_new_tokens)
 
     def _captured(self, step: DecoderStep, token_R: Tensor, position_R: Tensor) -> DecodeFn:
         """The graph of the step; captured again when rows or memory have changed."""

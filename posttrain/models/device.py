@@ -78,8 +78,9 @@ def use_deterministic_kernels() -> None:
 
 def free_bytes(device: torch.device) -> float:
     """Free memory in bytes: the device's, or the machine's within the container's limit."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
+    if device.type == "cuda":  # and what torch holds for later use
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + unused)
     free = float(psutil.virtual_memory().available)
     with suppress(OSError, ValueError, KeyError):  # "max" where there is no limit
         group = Path("/sys/fs/cgroup")

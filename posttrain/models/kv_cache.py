@@ -3,6 +3,7 @@
 A step scores the prompt (one matrix product for all rows of that prompt) and the row's own tokens; one softmax runs
 over both. All rows write a step's keys into the same column, so a row that joined later has nothing in earlier columns.
 The columns grow with the longest completion; where a layer has a sliding window they are a ring of the window's size.
+Keys and values have the dtype of the products, so that no step casts all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from posttrain.models.forward import PackedAttention, Scoring
+from posttrain.models.logp import cast_for_products
 from posttrain.text.packing import PackedRows
 
 KeyValue = tuple[Tensor, Tensor]
@@ -38,7 +40,8 @@ class PromptAttention(PackedAttention):
         return super().attend(layer, query, key, value, scoring)
 
     def _padded(self, part_HND: Tensor) -> Tensor:
-        """[K, N, D] of the packed prompts -> [P, K, T, D]."""
+        """[K, N, D] of the packed prompts -> [P, K, T, D], in the dtype of the products."""
+        part_HND = cast_for_products(part_HND)
         heads, _, width = part_HND.shape
         padded = part_HND.new_zeros(*self._shape, heads, width)
         padded[self._place_N] = part_HND.transpose(0, 1)
@@ -83,6 +86,12 @@ class CachedAttention:
         self._static = _StaticColumns(self._since_R - self._first, self._now - self._first, columns)
 
     @property
+    def nbytes(self) -> int:
+        """The memory of all keys and values."""
+        prompts = sum(part.nbytes for pair in self._prompts.values() for part in pair)
+        return prompts + sum(columns.nbytes for columns in self._own.values())
+
+    @property
     def is_static(self) -> bool:
         """Whether shapes and addresses are unchanged since `make_static`."""
         return self._static is not None
@@ -112,6 +121,7 @@ class CachedAttention:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """One token of each row: [R, H, 1, D] -> [R, 1, H, D]."""
         window = scoring.window
+        key, value = cast_for_products(key), cast_for_products(value)
         if layer not in self._own:
             self._own[layer] = KVBuffer(self._max_new_tokens if window is None else min(self._max_new_tokens, window))
         if self._static is None:
@@ -120,7 +130,7 @@ class CachedAttention:
             own_keys, own_values = self._own[layer].append_static(self._static.place, key, value)
         rows, heads, _, width = query.shape
         kv_heads, used = key.shape[1], own_keys.shape[1]
-        query = query.reshape(rows, kv_heads, heads // kv_heads, width) * scoring.scale
+        query = cast_for_products(query.reshape(rows, kv_heads, heads // kv_heads, width) * scoring.scale)
         prompt_keys, prompt_values = self._prompts[layer]
         shared = self._to_prompts(query, prompt_keys, kv_heads, scoring)
         shared = self._groups.by_row(shared, kv_heads)
@@ -162,9 +172,9 @@ class CachedAttention:
         longest = int(self._lengths_P.max())
         old = self._prompts if kept_P.numel() else {}
         self._prompts = {}
-        for layer in fresh or old:
-            parts = [[part.view(before, -1, *part.shape[1:])[kept_P] for part in old[layer]]] if old else []
-            parts += [list(fresh[layer])] if fresh else []
+        for layer in list(fresh or old):  # layer by layer, so that both copies of one layer alone are held
+            parts = [[part.view(before, -1, *part.shape[1:])[kept_P] for part in old.pop(layer)]] if old else []
+            parts += [list(fresh.pop(layer))] if fresh else []
             both = [torch.cat([_resized(part, longest) for part in one]) for one in zip(*parts, strict=True)]
             self._prompts[layer] = both[0].flatten(0, 1), both[1].flatten(0, 1)
         unseen = torch.arange(longest, device=kept_P.device) >= self._lengths_P[:, None]
@@ -221,6 +231,11 @@ class KVBuffer:
         self._limit, self.size = limit, 0
         """Allocated columns."""
         self._parts: list[Tensor] = []
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all columns, used or not."""
+        return sum(part.nbytes for part in self._parts)
 
     def write(self, step: int, key: Tensor, value: Tensor) -> list[Tensor]:
         """Write a step's keys and values [R, K, 1, D]; returns all keys and values so far, [R K, used, D]."""

@@ -53,6 +53,10 @@ class Head:
             grad_MV.mul_(self.scale)
         return grad_MV if temperature == 1.0 else grad_MV.div_(temperature)
 
+    def for_products(self, dtype: torch.dtype) -> Head:
+        """The same head with its matrix cast once, not in every tile."""
+        return replace(self, weight_VD=self.weight_VD.to(dtype))
+
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Head:
         """The same head with other tensors: detached, copied, in another precision."""
         return replace(
@@ -83,6 +87,13 @@ class ModuleHead:
 
 
 AnyHead = Head | ModuleHead
+
+
+def cast_for_products(part: Tensor) -> Tensor:
+    """The tensor in the dtype that autocast, where it is on, casts it to in every product."""
+    device = part.device.type
+    cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return part.to(torch.get_autocast_dtype(device)) if cast else part
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:
@@ -174,10 +185,11 @@ class _TokenLogp(torch.autograd.Function):
         target_M: Tensor,
         temperature: float,
     ) -> tuple[Tensor, Tensor]:
+        products = head.for_products(hidden_MD.dtype)
         logp_M = hidden_MD.new_empty(target_M.shape, dtype=torch.promote_types(hidden_MD.dtype, torch.float32))
         entropy_M = torch.empty_like(logp_M)
         for part in _tiles(target_M, weight_VD.shape[0]):
-            tile = _tile(hidden_MD[part], head, target_M[part], temperature)
+            tile = _tile(hidden_MD[part], products, target_M[part], temperature)
             logp_M[part], entropy_M[part] = tile.logp(), tile.entropy()
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(hidden_MD, weight_VD, bias_V, target_M, entropy_M)
@@ -189,7 +201,7 @@ class _TokenLogp(torch.autograd.Function):
         ctx: Any, *grads: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
         hidden_MD, weight_VD, bias_V, target_M, entropy_M = ctx.saved_tensors
-        head = Head(weight_VD, bias_V, *ctx.kind)
+        head = Head(weight_VD, bias_V, *ctx.kind).for_products(hidden_MD.dtype)
         grad_logp_M = torch.zeros_like(entropy_M) if grads[0] is None else grads[0]
         grad_hidden_MD = torch.empty_like(hidden_MD)
         trained = (
@@ -218,8 +230,9 @@ def token_logp(hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: 
     if isinstance(head, ModuleHead):
         return plain_token_logp(hidden_MD, head, target_M, temperature)
     _check(hidden_MD, head, target_M)
+    # The backward pass runs without autocast: it multiplies in the dtype of the hidden states that it gets.
     logp_M, entropy_M = _TokenLogp.apply(  # type: ignore[no-untyped-call]
-        hidden_MD, head.weight_VD, head.bias_V, head, target_M, temperature
+        cast_for_products(hidden_MD), head.weight_VD, head.bias_V, head, target_M, temperature
     )
     return logp_M, entropy_M
 
@@ -257,6 +270,8 @@ def loss_tiles(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: flo
     """
     _check(hidden_MD, head, target_M)
     grad_head = _HeadGradient(_grad_of(head.weight_VD), _grad_of(head.bias_V))
+    hidden_MD = cast_for_products(hidden_MD)
+    head = head.for_products(hidden_MD.dtype)
     for part in _tiles(target_M, head.weight_VD.shape[0]):
         hidden = hidden_MD[part]
         with torch.no_grad():
@@ -280,8 +295,18 @@ def _head_backward(grad_logits: Tensor, hidden: Tensor, head: Head, grad: _HeadG
         grad.bias_V.add_(grad_logits.sum(0))
     grad_logits = grad_logits.to(hidden.dtype)
     if grad.weight_VD is not None:
-        grad.weight_VD.addmm_(grad_logits.T.to(grad.weight_VD.dtype), hidden.to(grad.weight_VD.dtype))
+        _add_product_(grad.weight_VD, grad_logits.T, hidden)
     return grad_logits @ head.weight_VD.to(grad_logits.dtype)
+
+
+def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, multiplied in their dtype and summed in total's."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    elif total.device.type == "cuda":
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+    else:  # torch rounds the product of each tile: only CUDA returns another dtype than that of the factors
+        total.add_(left @ right)
 
 
 def _check(hidden_MD: Tensor, head: Head, target_M: Tensor) -> None:

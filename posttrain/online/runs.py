@@ -32,6 +32,7 @@ from posttrain.online.watch import WatchParams
 from posttrain.params import Params
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.failures import MAX_FAILED
+from posttrain.sampling.sampler import MEMORY
 from posttrain.slots import NONE, model_slot, table_of, table_slot
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
@@ -106,7 +107,7 @@ class OnlineParams(TrainingParams):
     def rollout_log(self, name: str, text: ChatText, longest_prompt: int) -> RolloutLog:
         """Stores the run's samples."""
         rollout, plan = self.rollout, self.sampling_plan()
-        settings = rollout.sampling.model_dump(mode="json", exclude={"rows"})
+        settings = rollout.sampling.model_dump(mode="json", exclude=MEMORY)
         settings |= {"mixture": plan.mixture} if plan.mixture else {}
         sampling = Sampling(
             run=name.replace("@", "/"),
@@ -171,6 +172,10 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]
         if refused and not self.allow_unsupported:
             raise ValueError(f"{'; '.join(refused)}, or allow_unsupported: true")
+        if isinstance(self.update, TrpoOptions) and self.activations != "keep":
+            raise ValueError(
+                f"activations = {self.activations}: update trpo differentiates twice, which needs all of them. Use keep"
+            )
         if self.text != TextParams() and not self.ptx:
             raise ValueError("text is read only where ptx is above 0, and ptx is 0 here. Remove text, or set ptx")
         if bool(self.ptx) != (self.corpus != NONE):

@@ -5,7 +5,6 @@ A completion depends only on the model, its prompt, the seed and its name, not o
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from posttrain.measure.counts import count
 from posttrain.models.decode import backend_of
 from posttrain.models.device import Runtime
 from posttrain.models.text import context_of
+from posttrain.sampling.admission import Admission
 from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams
 from posttrain.text.stops import Stops, StopStrings
 
@@ -110,7 +110,7 @@ class Decoder:
             backend_of(one, longest, params.max_tokens, cuda_graphs=runtime.cuda_graphs) for one in models
         ]
         self._check_every = steps_between_checks(self._device)
-        self._waiting = deque(range(len(requests)))
+        self._admission = Admission(self._prompts, params, self._device, self._backends)
         self._slots: list[int] = []
         """The number of the request in each slot."""
         self._cached: dict[tuple[int, ...], int] = {}
@@ -191,8 +191,7 @@ class Decoder:
 
     def _admit(self) -> None:
         """Fill the free slots; prompts without rows leave the cache."""
-        free = min(self._params.rows - len(self._slots), len(self._waiting))
-        joining = [self._waiting.popleft() for _ in range(free)]
+        joining = self._admission.take(self._slots)
         if joining:
             prompts = [self._prompts[number] for number in joining]
             used = {*prompts, *(self._prompts[number] for number in self._slots)}

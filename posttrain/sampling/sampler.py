@@ -39,6 +39,12 @@ class SamplingParams(Params):
         description="a completion also ends when its text contains one of these strings, which stays in it",
     )
     rows: int = Field(1024, ge=1, description="completions decoded at a time (memory, not results)")
+    kv_gb: float | None = Field(
+        None,
+        gt=0,
+        description="gigabytes for keys and values, which bound the rows too (memory, not results); "
+        "null: half of the free memory",
+    )
 
     @field_validator("stop")
     @classmethod
@@ -46,6 +52,10 @@ class SamplingParams(Params):
         if "" in stop:
             raise ValueError("every text contains the empty string, so each completion would be empty. Remove it")
         return stop
+
+
+MEMORY = {"rows", "kv_gb"}
+"""Keys that decide no completion."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from posttrain.errors import CheckpointError, TrainingError
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.measure.timings import restore_timings, timings_state
+from posttrain.models.activations import Activations, set_activations
 from posttrain.models.adapters import ADAPTER_CHOICE, AdapterChoice, Attach, attach_of
 from posttrain.models.device import DeviceParams
 from posttrain.models.rounding import SaveDtype
@@ -48,6 +49,11 @@ class TrainingParams(Params):
     optimizer: OptimizerParams = Field(default_factory=OptimizerParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
     micro_tokens: int = Field(16_384, ge=64, description="most tokens in one forward pass (memory, not results)")
+    activations: Activations = Field(
+        "keep",
+        description="what is kept for the backward pass: all, or the layers' inputs, of which it recomputes the rest; "
+        "offload: with the inputs in host memory (memory, not results)",
+    )
     checkpoint_every: int = Field(50, ge=1, description="optimizer steps between checkpoints")
     limits: LimitParams = Field(default_factory=LimitParams)
     save_dtype: SaveDtype | None = Field(
@@ -84,7 +90,8 @@ RUNS_ON = "runs_on"
 
 def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
     """The settings that change the training, as plain data: they name the folder of the run's checkpoints."""
-    plain = params.model_dump(mode="json", exclude={"limits", "checkpoint_every", "save_dtype"})
+    without = dict.fromkeys(("limits", "checkpoint_every", "save_dtype", "activations"), True)
+    plain = params.model_dump(mode="json", exclude={**without, "rollout": {"sampling": {"kv_gb"}}})
     return {name: value for name, value in plain.items() if (name, value) != ("adapter", {"type": "none"})}
 
 
@@ -132,6 +139,8 @@ def run_training(run: TrainingRun) -> MetricsLog:
 def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None = None) -> MetricsLog:
     """The training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
     objective, models, source = run.objective, run.models, run.source
+    for model in models.trained.values():
+        set_activations(model, run.params.activations)
     first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
     log = MetricsLog(log_path, rows)
     end = source.steps if end is None else end

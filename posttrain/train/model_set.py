@@ -18,7 +18,7 @@ from posttrain.measure.record import note
 from posttrain.models.adapters import Attach, store_in_bf16, twin
 from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
-from posttrain.models.logp import AnyHead, exact_kl, head_of, module_head_of
+from posttrain.models.logp import AnyHead, exact_kl, head_of, module_head_of, token_logp
 from posttrain.models.store import load_policy, load_scorer, scorer_of
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 
@@ -153,14 +153,16 @@ class ModelSet:
         with self.runtime.autocast():
             if "score" in needs:
                 return columns.with_rows(score=score_rows(self.policy, packed))
-            logp, entropy = score_tokens(self.policy, packed, self.temperature, self.head(self.policy))
+            hidden_MD = packed_states(self.policy, packed).index_select(0, packed.source_M)
+            logp, entropy = token_logp(hidden_MD, self.head(self.policy), packed.target_M, self.temperature)
             columns = columns.with_tokens(logp=logp, entropy=entropy)
             if "value" in needs:
                 columns = columns.with_tokens(value=value_tokens(self.critic, packed))
             if "kl_old" in needs:
-                columns = columns.with_tokens(kl_old=self._kl_old(packed))
+                columns = columns.with_tokens(kl_old=self._kl_old(packed, hidden_MD))
             if self.teacher is not None:
-                columns = columns.with_tokens(teacher_kl=self._teacher_divergence(self.teacher, packed, micro))
+                divergence = self._teacher_divergence(self.teacher, packed, hidden_MD, micro)
+                columns = columns.with_tokens(teacher_kl=divergence)
         return columns
 
     @torch.no_grad()
@@ -170,14 +172,13 @@ class ModelSet:
             if mine is not theirs:
                 mine.copy_(theirs)
 
-    def _kl_old(self, packed: PackedRows) -> Tensor:
+    def _kl_old(self, packed: PackedRows, now_MD: Tensor) -> Tensor:
         """KL(old || policy) over the vocabulary at each token."""
         with torch.no_grad():
             before = packed_states(self.old, packed)[packed.source_M]
-        now = packed_states(self.policy, packed)[packed.source_M]
-        return exact_kl(before, self.head(self.old), now, self.head(self.policy), self.temperature)
+        return exact_kl(before, self.head(self.old), now_MD, self.head(self.policy), self.temperature)
 
-    def _teacher_divergence(self, teacher: Teacher, packed: PackedRows, micro: Batch) -> Tensor:
+    def _teacher_divergence(self, teacher: Teacher, packed: PackedRows, student_MD: Tensor, micro: Batch) -> Tensor:
         """The divergence from the teacher over the vocabulary at each token."""
         teacher_packed = packed
         if teacher.prompts is not None:
@@ -185,7 +186,6 @@ class ModelSet:
             teacher_packed = pack(rows).to(self.runtime.device)
         with torch.no_grad():
             teacher_MD = packed_states(teacher.model, teacher_packed)[teacher_packed.source_M]
-        student_MD = packed_states(self.policy, packed)[packed.source_M]
         student, frozen = self.head(self.policy).logits, self.head(teacher.model).logits
         return tiled(teacher.divergence, student_MD, student, teacher_MD, frozen)
 

@@ -207,6 +207,7 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
         ("grpo", {"rollout": {"group_size": 1}}, "compares siblings"),
         ("nash_md", {"rollout": {"group_size": 1}}, "compares siblings"),
         ("online_dpo", {"rollout": {"group_size": 1}}, "a pair is two samples"),
+        ("trpo", {"activations": "recompute"}, "differentiates twice"),
         ("grpo", {"text": {"rows": 2}}, "read only where ptx is above 0"),
         ("grpo", {"ptx": 1.0}, "ptx learns a corpus"),
         ("grpo", {"corpus": "two_step/corpus"}, "ptx learns a corpus"),
