@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.mixture import SEEDS, measure
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
@@ -174,3 +176,14 @@ def test_a_weight_for_a_dense_model_is_refused() -> None:
 def test_a_dense_model_has_no_such_metrics() -> None:
     found = closure(tiny_model(), Runtime(CPU), LikelihoodObjective(LikelihoodKnobs()), 64, None)()
     assert not {"balance_loss", "router_entropy", "expert_load_max"} & found.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_mixture_learns_and_the_loss_keeps_its_experts_even(tmp_path: Path) -> None:
+    """From scratch, then SFT, over three seeds."""
+    for seed in SEEDS:
+        found = measure(seed, tmp_path / str(seed))
+        for one in found.values():
+            assert one["sft_score"] > one["base_score"] + 0.1 and one["sft_loss"] < one["base_loss"]
+        assert found["balanced"]["base_expert_load_max"] < 0.8 * found["free"]["base_expert_load_max"]
