@@ -32,6 +32,7 @@ from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
 from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.model_set import ModelSet
+from posttrain.train.routing import RouterParams, routers_of
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure
 
 __all__ = ["Samples", "load_model", "sample", "train_model"]
@@ -144,6 +145,7 @@ def train_model(
     models = ModelSet(model, _runtime(model), reference=reference, micro_tokens=micro_tokens)
     source = _source(objective, examples, models, batch_size, epochs, seed)
     update = AdamW([(model, params.lr)], params, source.steps)
+    routers = routers_of(model, RouterParams(), "train_model")
     state, history, was_training = objective.initial_state(), list[dict[str, float]](), model.training
     with _our_attention(model), _our_attention(reference or model):
         for step in range(source.steps):
@@ -151,9 +153,8 @@ def train_model(
             prepared = objective.prepare(batch.columns, state)
             state = prepared.state
             model.train()
-            metrics = update.step(
-                StepClosure(objective, models, batch.with_prepared(prepared.step)), step / source.steps
-            )
+            closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers)
+            metrics = update.step(closure, step / source.steps)
             history.append({**metrics, **prepared.metrics})
             if on_step:
                 on_step(step, history[-1])

@@ -1,4 +1,4 @@
-"""The shape of a model from scratch: Qwen3's architecture."""
+"""The shape of a model from scratch: Qwen3's architecture, or its mixture of experts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from posttrain.renames import SCRATCH, keys
 
 
 class ScratchParams(Params):
-    """The shape of a model from scratch (Qwen3's architecture)."""
+    """The shape of a model from scratch (Qwen3's architecture, with experts Qwen3-MoE's)."""
 
     renamed: ClassVar[Mapping[str, str]] = keys(SCRATCH)
     layers: int = Field(3, ge=1, le=1000, description="decoder layers")
     width: int = Field(64, ge=8, le=100_000, description="hidden size")
     heads: int = Field(2, ge=1, le=10_000, description="attention heads")
-    feed_forward: int = Field(192, ge=8, le=1_000_000, description="width of the feed-forward layers")
+    feed_forward: int = Field(192, ge=8, le=1_000_000, description="width of a feed-forward layer or expert")
+    experts: int = Field(0, ge=0, le=10_000, description="experts in each layer; 0: a dense model")
+    experts_per_token: int = Field(2, ge=1, le=10_000, description="experts that each token goes through")
     context: int = Field(512, ge=16, le=100_000_000, description="longest sequence")
     init_std: float = Field(
         0.08, gt=0, lt=1, description="standard deviation of the initial weights; 0.02 learns far slower here"
@@ -30,22 +32,38 @@ class ScratchParams(Params):
             raise ValueError(f"width = {self.width} is no even multiple of heads = {self.heads}. Change one of them")
         return self
 
+    @model_validator(mode="after")
+    def _enough_experts(self) -> ScratchParams:
+        if 0 < self.experts < self.experts_per_token:
+            raise ValueError(f"experts = {self.experts} are fewer than experts_per_token. Change one of them")
+        return self
+
 
 def scratch_config(shape: ScratchParams, vocabulary: int, *, stop: int, pad: int | None) -> Any:
     """The config of a model of this shape."""
     from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+    from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
 
-    return Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=shape.width,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
-        head_dim=shape.width // shape.heads,
-        intermediate_size=shape.feed_forward,
-        max_position_embeddings=shape.context,
-        tie_word_embeddings=True,
-        initializer_range=shape.init_std,
-        eos_token_id=stop,
-        pad_token_id=pad,
+    common: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "head_dim": shape.width // shape.heads,
+        "intermediate_size": shape.feed_forward,
+        "max_position_embeddings": shape.context,
+        "tie_word_embeddings": True,
+        "initializer_range": shape.init_std,
+        "eos_token_id": stop,
+        "pad_token_id": pad,
+    }
+    if not shape.experts:
+        return Qwen3Config(**common)
+    return Qwen3MoeConfig(
+        **common,
+        num_experts=shape.experts,
+        num_experts_per_tok=shape.experts_per_token,
+        moe_intermediate_size=shape.feed_forward,
+        norm_topk_prob=True,
     )

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from posttrain.rollout import Ids, TokenRow
+
+Span = tuple[int, int, int, int]
 
 BUCKET_WASTE = 1.25
 """Rows share an attention bucket while the longest is at most this much longer than the shortest."""
@@ -35,13 +38,29 @@ class PackedRows:
     lengths_B: Tensor
     last_B: Tensor
     """The packed position of each row's last token."""
+    spans: tuple[Span, ...]
+    """Each row: start and length of its prompt, start and length of the rest."""
+
+    def rows_per_token(self) -> Tensor:
+        """How many rows each packed token belongs to [N]: more than one in a shared prompt."""
+        count_N = torch.zeros(self.ids_N.numel())
+        for start, length, first, count in self.spans:
+            count_N[start : start + length] += 1
+            count_N[first : first + count] += 1
+        return count_N
+
+    def row_masks(self) -> list[Tensor]:
+        """1 at each row's tokens and 0 at padding, [S, T] for each attention bucket."""
+        lengths = [length + count for _, length, _, count in self.spans]
+        buckets = [torch.tensor([lengths[row] for row in bucket]) for bucket in _buckets(lengths)]
+        return [(torch.arange(int(part.max())) < part[:, None]).float() for part in buckets]
 
     def to(self, device: torch.device) -> PackedRows:
         """The same batch on a device, copied without waiting."""
         if device.type == "cpu":
             return self
         one = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        moved = {name: sent(value, device) for name, value in one.items()}
+        moved: dict[str, Any] = {name: sent(value, device) for name, value in one.items()}
         return replace(self, gathers=tuple(sent(part, device) for part in self.gathers), **moved)
 
 
@@ -56,7 +75,7 @@ def pack(rows: Sequence[TokenRow]) -> PackedRows:
     """Rows as one batch; adjacent equal prompts are stored once."""
     ids: list[int] = []
     positions: list[int] = []
-    spans: list[tuple[int, int, int, int]] = []
+    spans: list[Span] = []
     source: list[int] = []
     target: list[int] = []
     lengths: list[int] = []
@@ -90,12 +109,11 @@ def pack(rows: Sequence[TokenRow]) -> PackedRows:
         target_M=torch.tensor(target, dtype=torch.long),
         lengths_B=torch.tensor(lengths, dtype=torch.long),
         last_B=torch.tensor(last, dtype=torch.long),
+        spans=tuple(spans),
     )
 
 
-def _attention(
-    spans: Sequence[tuple[int, int, int, int]], owned: Sequence[bool], size: int
-) -> tuple[tuple[Tensor, ...], Tensor]:
+def _attention(spans: Sequence[Span], owned: Sequence[bool], size: int) -> tuple[tuple[Tensor, ...], Tensor]:
     """Buckets of rows of similar length, and where each packed token finds its output."""
     take = torch.empty(size, dtype=torch.long)
     gathers: list[Tensor] = []

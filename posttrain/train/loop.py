@@ -33,6 +33,7 @@ from posttrain.train.heldout import mean_loss
 from posttrain.train.limits import LimitParams, check_limits
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
+from posttrain.train.routing import RouterParams, routers_of
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure, Update
 from posttrain.train.watch import NO_WATCH, Watch
 from posttrain.workspace import metrics_path, model_path, plot_path, rounded, write_json
@@ -56,6 +57,7 @@ class TrainingParams(Params):
     )
     checkpoint_every: int = Field(50, ge=1, description="optimizer steps between checkpoints")
     limits: LimitParams = Field(default_factory=LimitParams)
+    router: RouterParams = Field(default_factory=RouterParams)
     save_dtype: SaveDtype | None = Field(
         None,
         description="dtype of the saved weights; null: that of the start model's files, float32 from scratch",
@@ -141,6 +143,7 @@ def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int |
     objective, models, source = run.objective, run.models, run.source
     for model in models.trained.values():
         set_activations(model, run.params.activations)
+    routers = routers_of(models.policy, run.params.router, run.name)
     first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
     log = MetricsLog(log_path, rows)
     end = source.steps if end is None else end
@@ -154,7 +157,7 @@ def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int |
             prepared = objective.prepare(batch.columns, state)
             for model in models.trained.values():
                 model.train()
-            closure = StepClosure(objective, models, batch.with_prepared(prepared.step))
+            closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers)
             metrics = run.update.step(closure, step / source.steps)
             state = prepared.state
         source.trained(step, prepared.step)

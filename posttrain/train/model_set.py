@@ -146,9 +146,13 @@ class ModelSet:
         """The model's head: its matrix where fused gradients are allowed, else its module."""
         return head_of(model) if self.runtime.fused else module_head_of(model)
 
-    def forward(self, micro: Batch, needs: frozenset[str]) -> Ragged:
+    def packed(self, micro: Batch) -> PackedRows:
+        """A micro-batch as the input of a forward pass."""
+        return pack(micro.rows).to(self.runtime.device)
+
+    def forward(self, micro: Batch, needs: frozenset[str], packed: PackedRows | None = None) -> Ragged:
         """The forward pass: the micro-batch's columns and those of the trained models, with gradient."""
-        packed = pack(micro.rows).to(self.runtime.device)
+        packed = packed or self.packed(micro)
         columns = on_device(micro.columns, self.runtime.device)
         with self.runtime.autocast():
             if "score" in needs:
@@ -203,7 +207,7 @@ class ModelSet:
         return batch
 
     def _score(self, name: str, micro: Batch) -> Tensor:
-        packed = pack(micro.rows).to(self.runtime.device)
+        packed = self.packed(micro)
         with self.runtime.autocast():
             if name == "old_value":
                 return value_tokens(self.critic, packed)

@@ -16,10 +16,12 @@ from posttrain.formulas.ragged import Ragged
 from posttrain.measure.counts import count
 from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
 from posttrain.models.logp import head_of, loss_tiles
+from posttrain.models.routers import Recording
 from posttrain.params import Params
 from posttrain.rollout import TokenRow
-from posttrain.text.packing import pack
+from posttrain.text.packing import PackedRows
 from posttrain.train.model_set import ModelSet, on_device
+from posttrain.train.routing import NO_ROUTERS, Routers, StepRouting
 
 
 @dataclass(frozen=True)
@@ -112,45 +114,66 @@ class StepClosure:
     objective: Objective
     models: ModelSet
     batch: Batch
+    routers: Routers = NO_ROUTERS
 
     def __call__(self) -> dict[str, float]:
         """Accumulate the gradients and metrics of all micro-batches; one transfer from the device at the end."""
         totals: dict[str, Tensor] = {}
+        routing = StepRouting(self.routers, self.tokens)
+        if self.routers.balance:
+            with self.models.runtime.autocast():
+                routing.look_ahead([self.models.packed(micro) for micro in self.models.micro_batches(self.batch)])
         for micro in self.micro_batches():
-            add_metrics(totals, self._backward(micro))
-        count({"train_tokens": sum(len(row) for row in self.batch.rows)})
-        return step_metrics(totals)
+            add_metrics(totals, self._backward(micro, routing))
+        count({"train_tokens": self.tokens})
+        return step_metrics(totals | routing.metrics())
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of the step's rows, prompts included."""
+        return sum(len(row) for row in self.batch.rows)
 
     @torch.no_grad()
     def loss(self) -> float:
         """The loss at the current weights."""
-        columns = (self.models.forward(micro, self.objective.needs) for micro in self.micro_batches())
-        return sum(float(self.objective.loss(one).total) for one in columns)
+        total, routing = 0.0, StepRouting(self.routers, self.tokens)
+        for micro in self.micro_batches():
+            columns, recording = self._forward(micro, self.models.packed(micro))
+            total += float(self.objective.loss(columns).total)
+            routing.add(recording)
+        return total + routing.loss()
 
     def micro_batches(self) -> Iterator[Batch]:
         """This process's micro-batches."""
         return self.models.runtime.shard(self.models.micro_batches(self.batch))
 
-    def _backward(self, micro: Batch) -> dict[str, Tensor]:
+    def _forward(self, micro: Batch, packed: PackedRows) -> tuple[Ragged, Recording]:
+        """One micro-batch's forward pass, and what its routers decided."""
+        with self.routers.record(packed) as recording:
+            return self.models.forward(micro, self.objective.needs, packed), recording
+
+    def _backward(self, micro: Batch, routing: StepRouting) -> dict[str, Tensor]:
         """Add one micro-batch's gradient; returns its loss and metrics."""
+        packed = self.models.packed(micro)
         if self.objective.by_token and self.models.runtime.fused and len(micro):
-            return self._fused_backward(micro)
-        loss = self.objective.loss(self.models.forward(micro, self.objective.needs))
-        loss.total.backward()  # type: ignore[no-untyped-call]
+            return self._fused_backward(micro, packed, routing)
+        columns, recording = self._forward(micro, packed)
+        loss, balance = self.objective.loss(columns), routing.add(recording)
+        (loss.total if balance is None else loss.total + balance).backward()  # type: ignore[no-untyped-call]
         return _detached(loss)
 
-    def _fused_backward(self, micro: Batch) -> dict[str, Tensor]:
+    def _fused_backward(self, micro: Batch, packed: PackedRows, routing: StepRouting) -> dict[str, Tensor]:
         """The same for a loss that is a sum over tokens, without autograd through the head.
 
         The loss is computed tile by tile while the head's distributions are in memory, so that they are computed once.
         """
         models = self.models
-        packed = pack(micro.rows).to(models.runtime.device)
         columns = on_device(micro.columns, models.runtime.device)
         totals: dict[str, Tensor] = {}
         with models.runtime.autocast():
             embedded_ND = embedded_leaf(models.policy, packed)
-            states_ND = packed_states(models.policy, packed, embedded_ND)
+            with self.routers.record(packed) as recording:
+                states_ND = packed_states(models.policy, packed, embedded_ND)
             hidden_MD = states_ND.detach().index_select(0, packed.source_M)
             grad_MD = torch.empty_like(hidden_MD)
             for tile in loss_tiles(hidden_MD, head_of(models.policy), packed.target_M, models.temperature):
@@ -158,7 +181,10 @@ class StepClosure:
                 loss = self.objective.loss(part)
                 grad_MD[tile.part] = tile.backward(loss.total)
                 add_metrics(totals, _detached(loss))
-        states_ND.backward(torch.zeros_like(states_ND).index_add_(0, packed.source_M, grad_MD))  # type: ignore[no-untyped-call]
+        grad_ND = torch.zeros_like(states_ND).index_add_(0, packed.source_M, grad_MD)
+        balance = routing.add(recording)
+        outputs = {states_ND: grad_ND} if balance is None else {states_ND: grad_ND, balance: None}
+        torch.autograd.backward([*outputs], [*outputs.values()])
         if embedded_ND is not None:
             add_embedding_gradient(models.policy, packed, embedded_ND)
         return totals
