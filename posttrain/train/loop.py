@@ -93,8 +93,7 @@ RUNS_ON = "runs_on"
 def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
     """The settings that change the training, as plain data: they name the folder of the run's checkpoints."""
     without = dict.fromkeys(("limits", "checkpoint_every", "save_dtype", "activations"), True)
-    plain = params.model_dump(mode="json", exclude={**without, "rollout": {"sampling": {"kv_gb"}}})
-    return {name: value for name, value in plain.items() if (name, value) != ("adapter", {"type": "none"})}
+    return params.model_dump(mode="json", exclude={**without, "rollout": {"sampling": {"kv_gb"}}})
 
 
 def adamw(trained: Mapping[str, nn.Module], params: TrainingParams, steps: int) -> AdamW:

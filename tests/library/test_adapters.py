@@ -18,6 +18,7 @@ from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError, ParamsError
+from posttrain.models.activations import Activations, set_activations
 from posttrain.models.adapters import ADAPTER, adapted_layers, merged_weight, twin
 from posttrain.models.decode import backend_of, supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
@@ -28,6 +29,7 @@ from posttrain.rollout import token_rows
 from posttrain.text.packing import pack
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet
+from posttrain.train.routing import RouterParams, routers_of
 from posttrain.train.step import StepClosure, make_batch
 from tests.library.families import FAMILIES, hub_folder
 from tests.library.models import random_rows, tiny_folder
@@ -344,3 +346,21 @@ def test_families_train_and_decode_with_an_adapter(family: str, tmp_path: Path) 
     torch.testing.assert_close(logps(again), logps(models.policy), rtol=1e-4, atol=1e-4)
     assert not torch.allclose(logps(again), logps(load_policy(tmp_path / "base")), atol=1e-3)
     assert not any(part.dim() > 2 for part in models.trained_parameters().values()), "experts get no adapter"
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("activations", ["recompute", "offload"])
+def test_gradients_do_not_depend_on_what_is_kept(family: str, activations: Activations, tmp_path: Path) -> None:
+    """The frozen first layer's input has no gradient, and a mixture's balance loss leaves the layers by a hook."""
+    start = hub_folder(family, tmp_path / "start", torch.float32)
+    found = []
+    for kept in ("keep", activations):
+        models = adapted(start)
+        set_activations(models.policy, kept)
+        models.policy.train()
+        objective, batch = LikelihoodObjective(LikelihoodKnobs()), make_batch(ROWS)
+        step = batch.with_prepared(objective.prepare(batch.columns, {}).step)
+        routers = routers_of(models.policy, RouterParams(balance=0.1 if "moe" in family else None), "test")
+        StepClosure(objective, models, step, routers)()
+        found.append({name: part.grad for name, part in models.trained_parameters().items()})
+    assert all(torch.equal(part, found[1][name]) for name, part in found[0].items())
