@@ -27,11 +27,10 @@ CODE: Final = "code"
 """The stage that writes code/."""
 FOLDER: Final = Path("code")
 UNCOUNTED: Final = (
+    "posttrain.arguments",
     "posttrain.installed",
     "posttrain.measure",
     "posttrain.progress",
-    "posttrain.serve_arguments",
-    "posttrain.trail_arguments",
     "posttrain.train.hint",
 )
 """Modules that no result depends on: they measure, show progress, declare commands, or word a final error."""
@@ -243,7 +242,7 @@ def check_loaded(listed: Collection[str]) -> None:
         else:
             continue
         if shown not in listed:
-            what = "it was imported, and no import or setting that can be found without running the code names it"
+            what = "it was imported while the run was going, and no import statement or setting names it"
             raise PipelineError(
                 what=what, where=shown, fix="Import it by an import statement, or name it in params.yaml"
             )
