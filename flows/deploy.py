@@ -1,6 +1,6 @@
 """The pipeline on a schedule, on new data, or on workers: `python -m flows.deploy serve | pool POOL | watch FOLDER`.
 
-Every failure is posted to the address in POSTTRAIN_WEBHOOK. More in docs/deploy.md.
+Every failure is posted to the address in POSTTRAIN_WEBHOOK. More in docs/flows.md.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
             const=executor,
             default="local",
             dest="executor",
-            help=f"run stages {where} (docs/deploy.md)",
+            help=f"run stages {where} (docs/flows.md)",
         )
     return parser
 

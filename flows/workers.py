@@ -1,4 +1,4 @@
-"""What a host runs to take stages: `python -m flows.workers`, in its own clone (docs/deploy.md)."""
+"""What a host runs to take stages: `python -m flows.workers`, in its own clone (docs/flows.md)."""
 
 from __future__ import annotations
 

@@ -63,10 +63,10 @@ def _check(name: str, reasons: Sequence[Any]) -> None:
         if path != code or kind != "changed deps"
     ]
     if other:
-        what = f"not only its code changed: {', '.join(other)}"
+        what = f"more than its code changed: {', '.join(other)}"
         raise PipelineError(what=what, where=name, fix="Run it: `dvc repro`; only a change of code can be accepted")
     if accepted_code(read_record(record_path(name))) is None or read_code(Path(code)) is None:
-        what = "its record does not say which code it was made with"
+        what = "its record does not name the code that made it"
         raise PipelineError(what=what, where=str(record_path(name)), fix="Run it: `dvc repro`")
 
 

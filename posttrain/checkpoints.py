@@ -150,7 +150,7 @@ def _waiting(stage: str) -> list[RunCheckpoints]:
     asking = [one for one in found if (one.folder / ASKED).is_file()]
     if not asking:
         fix = f"Run it first: it resumes, or says what differs. {LIST}"
-        raise PipelineError(what="no run of it waits for an answer", where=stage, fix=fix)
+        raise PipelineError(what="no run of it was refused because its code or packages changed", where=stage, fix=fix)
     for one in asking:
         if is_locked(one.folder / HELD):
             fix = "Wait until it has ended, or end it"

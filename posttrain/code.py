@@ -7,7 +7,6 @@ can run in it, and not by a comment, by a row that it does not use, or by code t
 from __future__ import annotations
 
 import json
-import platform
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
@@ -18,6 +17,7 @@ from typing import Any, Final
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.formats import check_merged
 from posttrain.installed import check_installed
+from posttrain.measure.record import PYTHON
 from posttrain.outlines import Outline, Outlines, import_line
 from posttrain.seeds import SEED, shared_seed
 from posttrain.stage_table import STAGES, group_of
@@ -27,11 +27,10 @@ CODE: Final = "code"
 """The stage that writes code/."""
 FOLDER: Final = Path("code")
 UNCOUNTED: Final = (
+    "posttrain.arguments",
     "posttrain.installed",
     "posttrain.measure",
     "posttrain.progress",
-    "posttrain.serve_arguments",
-    "posttrain.trail_arguments",
     "posttrain.train.hint",
 )
 """Modules that no result depends on: they measure, show progress, declare commands, or word a final error."""
@@ -244,7 +243,7 @@ def check_loaded(listed: Collection[str]) -> None:
         else:
             continue
         if shown not in listed:
-            what = "it was imported, and no import or setting that can be found without running the code names it"
+            what = "it was imported while the run was going, and no import statement or setting names it"
             raise PipelineError(
                 what=what, where=shown, fix="Import it by an import statement, or name it in params.yaml"
             )
@@ -325,7 +324,7 @@ def _shown(file: Path) -> str:
 def _versions(imported: Collection[str]) -> dict[str, str]:
     """Python's version and those of the packages that these imports use."""
     names = {name for one in imported for name in PACKAGES.get(one, ())}
-    return {"python": platform.python_version(), **{name: _version(name) for name in sorted(names)}}
+    return {"python": PYTHON, **{name: _version(name) for name in sorted(names)}}
 
 
 @cache

@@ -24,7 +24,7 @@ def check_merged(text: str, where: str) -> None:
 def check_format(found: object, known: int, where: str, error: type[PosttrainError]) -> None:
     """Refuse what a newer posttrain wrote; older formats are for the reader to judge."""
     if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise error(what=f"format = {found!r:.40} is no format version", where=where, fix=f"Use {known}")
+        raise error(what=f"format = {found!r:.40} is not a format version", where=where, fix=f"Use {known}")
     if found > known:
         what = f"made by a newer posttrain (format {found}; this one reads formats up to {known})"
         raise error(what=what, where=where, fix="Update posttrain, or use the version that made it")

@@ -88,7 +88,7 @@ class Inputs:
                 if not digest or not any(_related(path, dep) for dep in self.declared.deps):
                     continue
                 if (found := self._digests.of(path)) not in (None, digest):
-                    what = f"this is not what dvc.lock has of the stage {name} (md5 {found} instead of {digest})"
+                    what = f"it differs from what dvc.lock has for the stage {name} (md5 {found} instead of {digest})"
                     raise PipelineError(what=what, where=path, fix=VERIFY)
 
     def _confirm_params(self, file: str) -> None:

@@ -21,8 +21,8 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
     """Cohen's kappa of labels and verdicts, with its interval and what the verdicts cost."""
     given = at(read(), judge)
     if not isinstance(given, Mapping):
-        fix = "Give the place of a judge's settings, e.g. online.runs.grpo.reward.judge"
-        raise ParamsError(what="this is no judge", where=judge, fix=fix)
+        fix = "Give the key of a judge in params.yaml, e.g. online.runs.grpo.reward.judge"
+        raise ParamsError(what="this is not a judge", where=judge, fix=fix)
     own = {name: value for name, value in given.items() if name not in TERM_KEYS}
     asked = LanguageJudge(check(JudgeOptions, own, where=judge, file=PARAMS_FILE), judge)
     labelled = _labelled(table, reward, rows)
@@ -34,7 +34,7 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
     lost = Counter(f"{one.status}: {one.reason}" for one in scores if not _ok(one))
     if not known:
         reasons = "; ".join(f"{times} times {why}" for why, times in lost.most_common(3))
-        fix = "Take a judge that can follow the form of the verdict, and a prompt that fits its context"
+        fix = "Use a judge that can follow the form of the verdict, and a prompt that fits its context"
         raise DataError(what=f"no verdict ({reasons})", where=judge, fix=fix)
     labels, verdicts = [label for label, _ in known], [verdict for _, verdict in known]
     try:

@@ -71,7 +71,7 @@ class RunOutputs:
         elif known[name] == where.rpartition(".")[0]:
             yield f"{where} = '{name}': a run cannot start from itself. Name another {noun}"
         elif name not in fitting:
-            reason = "it writes text, and scores none" if scores else "a reward model scores text, and writes none"
+            reason = "it gives no scores" if scores else "a reward model generates no text"
             yield f"{where} = '{name}': {reason}. {hint}"
 
     def cycles(self, typed: Mapping[str, Any]) -> Iterator[str]:

@@ -52,7 +52,7 @@ def model_of(name: str, where: str) -> Path | None:
         return None
     path = model_path(name)
     if is_outside(path, "models"):
-        what = f"{where} = '{name}' leaves models/"
+        what = f"{where} = '{name}' is outside models/"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Use a folder under models/, e.g. sft/main")
     return path
 

@@ -109,7 +109,7 @@ def _write(text: str, outputs: list[Path]) -> None:
     """Move what version 0.1 wrote, then write the new file; a run that is killed is finished by the next."""
     taken = [path for path in outputs if os.path.lexists(BACKUP / path)]
     if taken:
-        what = f"{', '.join(map(str, taken[:5]))} is there already"
+        what = f"{', '.join(map(str, taken[:5]))} already exists"
         raise PipelineError(what=what, where=str(BACKUP), fix=f"Move {BACKUP}/ elsewhere and run it again")
     BACKUP.mkdir(exist_ok=True)
     if not (BACKUP / PARAMS_FILE).exists():

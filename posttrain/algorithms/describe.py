@@ -18,7 +18,7 @@ from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.reward import ProcessKnobs, RewardKnobs
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, LikelihoodKnobs, LikelihoodObjective
-from posttrain.choices import OneOf, choices_of
+from posttrain.choices import choices_of
 from posttrain.errors import ParamsError
 from posttrain.params import Params, did_you_mean
 
@@ -45,8 +45,8 @@ class Family:
     section: str
     rows: Mapping[str, AlgorithmRow]
     needs: Callable[[Any], frozenset[str]]
-    kinds: Mapping[str, type[Params]]
-    """The models of its rows' settings, as the page titles them."""
+    kinds: tuple[type[Params], ...]
+    """The models of its rows' settings."""
 
 
 def _sampled_needs(settings: Any) -> frozenset[str]:
@@ -61,28 +61,28 @@ FAMILIES: tuple[Family, ...] = (
         "online.runs",
         POLICY_ROWS,
         lambda settings: PolicyObjective(settings, 1).needs,
-        {"policy": POLICY_ROWS["grpo"].model},
+        (POLICY_ROWS["grpo"].model,),
     ),
     Family(
         "Learning from chosen samples of one's own",
         "online.runs",
         SAMPLED_ROWS,
         _sampled_needs,
-        {"pairs of own samples": SampledPairKnobs, "best of own samples": SampledBestKnobs},
+        (SampledPairKnobs, SampledBestKnobs),
     ),
     Family(
         "Preference objectives",
         "preference.runs",
         PREFERENCE_ROWS,
         lambda settings: PreferenceObjective(settings).needs,
-        {"preference": PREFERENCE_ROWS["dpo"].model},
+        (PREFERENCE_ROWS["dpo"].model,),
     ),
     Family(
         "Distillation",
         "distill.runs",
         DISTILL_ROWS,
         lambda settings: DistillObjective(settings).needs,
-        {"distillation": DISTILL_ROWS["gkd"].model},
+        (DISTILL_ROWS["gkd"].model,),
     ),
 )
 
@@ -176,55 +176,33 @@ def _markdown() -> Iterator[str]:
     for family in FAMILIES:
         yield f"## {family.title}\n"
         yield f"`{family.section}.NAME.algorithm`\n"
-        yield "| row | loss, to minimise | differs from the defaults | in memory | paper |"
-        yield "|---|---|---|---|---|"
+        yield "| row | loss, to minimise | differs from the defaults | paper |"
+        yield "|---|---|---|---|"
         for row in family.rows.values():
-            settings = row.settings()
             differs = ", ".join(f"{path} {_shown(value)}" for path, value in flat(row.values))
-            unpaired = "" if getattr(settings, "paired", True) else " (unpaired)"
-            memory = _memory(family.needs(settings))
-            yield _line(f"`{row.name}`{unpaired}", f"`{row.formula}`", differs, memory, row.paper)
+            unpaired = "" if getattr(row.settings(), "paired", True) else " (unpaired)"
+            yield _line(f"`{row.name}`{unpaired}", f"`{row.formula}`", differs, row.paper)
         yield ""
     yield "## Other objectives\n"
     yield "| name | loss | paper |"
     yield "|---|---|---|"
     yield from (f"| `{name}` | `{formula}` | {paper} |" for name, paper, formula, _ in OTHERS)
-    kinds = {name: model for family in FAMILIES for name, model in family.kinds.items()}
-    shown: dict[int, str] = {}
-    for title, model in {**kinds, **{name: settings for name, _, _, settings in OTHERS}}.items():
-        yield from _settings_table(title, model, shown)
+    yield "\n## Types of settings\n"
+    yield "`python -m posttrain params` lists every setting, and the options of each type.\n"
+    yield "| setting | type | formula |"
+    yield "|---|---|---|"
+    yield from _types()
     yield ""
 
 
-def _settings_table(title: str, model: type[Params], shown: dict[int, str]) -> Iterator[str]:
-    """The settings of one model, then the entries of its choices that no model before it had."""
-    choices = dict(choices_of(model))
-    yield f"\n## Settings: {title}\n"
-    yield "| setting | default | |"
-    yield "|---|---|---|"
-    for name, field in model.model_fields.items():
-        seen = shown.get(id(choices[name])) if name in choices else None
-        where = f"; types: see {seen}" if seen else "; types below" if name in choices else ""
-        default = _shown(field.get_default(call_default_factory=True))
-        yield _line(f"`{name}`", default, f"{field.description}{where}")
-    for name, choice in choices.items():
-        if id(choice) not in shown:
-            shown[id(choice)] = title
-            yield from _choice_table(name, choice)
-
-
-def _choice_table(name: str, choice: OneOf[Any]) -> Iterator[str]:
-    own = f", or `{name}: MODULE:NAME` for one of your own ([own-code.md](own-code.md))" if choice.own else ""
-    yield f"\n`{name}: TYPE` or `{name}: {{type: TYPE, option: value}}`{own}:\n"
-    yield "| type | formula | options |"
-    yield "|---|---|---|"
-    for type_name, entry in choice.table.items():
-        options = [f"`{option}` {_default(of)}: {of.description}" for option, of in _options(entry.options)]
-        yield _line(f"`{type_name}`", f"`{entry.formula}`", "; ".join(options))
-
-
-def _default(field: Any) -> str:
-    return "required" if field.is_required() else _shown(field.get_default())
+def _types() -> Iterator[str]:
+    """A line for each type that a setting may have; settings of several families with the same types come once."""
+    shown: set[int] = set()
+    for model in (model for family in FAMILIES for model in family.kinds):
+        for name, choice in choices_of(model):
+            if id(choice) not in shown:
+                yield from (_line(f"`{name}`", f"`{type_}`", f"`{one.formula}`") for type_, one in choice.table.items())
+            shown.add(id(choice))
 
 
 def _line(*cells: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,8 @@ from typing import Any, Final
 from posttrain.workspace import write_json
 
 FOLDER: Final = Path("records")
+PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""Without the patch version: the same bytes come out under each, so that it is no reason to run a stage again."""
 PACKAGES: Final = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "polars", "pyarrow", "pandera")
 
 _NOTED: dict[str, str | int] = {}
@@ -45,7 +48,7 @@ def write_record(stage: str, used: Mapping[str, Any]) -> None:
 
 def versions() -> dict[str, str]:
     """The versions of Python and of the packages that decide what a stage computes."""
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {"python": PYTHON} | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def cpu_isa() -> str:

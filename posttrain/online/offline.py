@@ -115,7 +115,7 @@ def logged_rollouts(stored: StoredRollouts, vocabulary: str, *, grouped: bool) -
         raise DataError(what=what, where=str(stored.folder), fix="Use the rollouts of another run")
     sampling = json.loads(scored["sampling"][0])
     if refused := truncation_refusal(sampling["top_p"], sampling["top_k"]):
-        fix = "Sample the rollouts so"
+        fix = "Sample the rollouts with these settings"
         raise DataError(what=f"the rollouts cannot be learned from: {refused}", where=str(stored.folder), fix=fix)
     sizes = scored.group_by("draw", maintain_order=True).len()["len"]
     left = f"; {table.height - scored.height:,} without a reward are left out" if scored.height < table.height else ""

@@ -123,4 +123,4 @@ def _folder(model: str) -> Path:
         if (folder / "config.json").is_file():
             return folder
     fix = "Give a folder with config.json, or a model under models/ such as online/grpo; `dvc repro` makes the models"
-    raise ParamsError(what="this is no model", where=model, fix=fix)
+    raise ParamsError(what="this is not a model", where=model, fix=fix)

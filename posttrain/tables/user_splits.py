@@ -118,7 +118,7 @@ def check_splits(table: pl.DataFrame, source: SplitOptions, kind: Kind, where: s
     shares = {"train": 1.0, "heldout": source.heldout_share, "test": source.test_share}
     for split in SPLITS[kind]:
         if shares[split] and table.filter(split=split).is_empty():
-            fix = f"Give more rows, name a split under `splits`, or raise {split}_share (0: do without this split)"
+            fix = f"Give more rows, name a split under `splits`, or raise {split}_share (0: no such split)"
             fix = "Lower heldout_share and test_share, or give more rows" if split == "train" else fix
             what = f"the split '{split}' is empty ({rows_text(table.height)} in all)"
             raise DataError(what=what, where=where, fix=fix)

@@ -93,7 +93,7 @@ def _mixed(
         if frame is None or frame.height < rows:
             available = 0 if frame is None else frame.height
             what = f"parts.{name} has {available} rows of `{kind}` in the split {split}, and its share is {rows}"
-            raise ParamsError(what=what, where=PARAMS_FILE, fix="Let it generate more rows, or lower the total")
+            raise ParamsError(what=what, where=PARAMS_FILE, fix="Generate more rows of it, or lower the total")
         frames.append(frame)
     found = pl.concat(frames).unique("id", keep="first", maintain_order=True)
     order = list(range(found.height))

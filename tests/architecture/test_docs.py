@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.__main__ import parser
+from posttrain.arguments import parser
 from tests.architecture.sources import ROOT
 
 PAGES = [page for where in ("*.md", "docs/*.md", "custom/*.md", "posttrain/template/*.md") for page in ROOT.glob(where)]

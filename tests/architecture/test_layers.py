@@ -41,7 +41,7 @@ LAYERS = (
     {"posttrain.params"},
     {"posttrain.formats", "posttrain.renames", "posttrain.seeds"},
     {"posttrain.hub_errors", "posttrain.progress", "posttrain.sandbox", "posttrain.user_cache", "posttrain.workspace"},
-    {"posttrain.trail_arguments", "posttrain.serve_arguments"},
+    {"posttrain.arguments"},
     {"posttrain.errors", "posttrain.rollout", "posttrain.lazy_table"},
     {"posttrain"},
 )

@@ -101,7 +101,7 @@ def test_other_code_is_named_with_both_commands_and_resume_is_for_this_code_alon
 def test_restart_removes_the_checkpoint_and_the_run_is_that_of_the_new_code(folder: Path) -> None:
     replaced("posttrain/scale.py", "1.0", "3.0")(folder)
     early = command(folder, "posttrain", "checkpoints", "restart", RUN)
-    assert early.status == 1 and "no run of it waits for an answer" in early.output
+    assert early.status == 1 and "no run of it was refused because" in early.output
     assert "posttrain/scale.py" in errors(repro(folder, RUN).output)[0]
     removed = command(folder, "posttrain", "checkpoints", "restart", RUN)
     assert removed.status == 0 and "removed step 5 of fit@a" in removed.output, removed.output

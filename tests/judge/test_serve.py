@@ -204,5 +204,5 @@ def test_a_chat_in_the_terminal(model: Path) -> None:
 
 
 def test_a_model_that_is_not_there() -> None:
-    with pytest.raises(ParamsError, match=r"^online/nothing: this is no model\."):
+    with pytest.raises(ParamsError, match=r"^online/nothing: this is not a model\."):
         Policy("online/nothing", 1)

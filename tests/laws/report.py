@@ -54,8 +54,8 @@ def page() -> str:
     lines = [
         "# Conformance",
         "",
-        "Made by `python -m tests.laws.report`. Each algorithm is checked against each law of",
-        f"[algorithms.md](algorithms.md#laws) on {len(SHAPES)} fixed cases (hypothesis draws others in `tests/laws`).",
+        "Made by `python -m tests.laws.report`. Each [algorithm](algorithms.md) is checked against each",
+        f"law on {len(SHAPES)} fixed cases (hypothesis draws others in `tests/laws`).",
         "A cell bounds the worst error, relative to the larger of 1 and the number. `–`: the law does not apply.",
         "Bold: a failure.",
         "",

@@ -12,10 +12,10 @@ import flows.pipeline
 import flows.server
 import flows.sweep
 import flows.workers
-import posttrain.__main__
+import posttrain.arguments
 
 PARSERS = (
-    posttrain.__main__.parser,
+    posttrain.arguments.parser,
     flows.deploy.parser,
     flows.pipeline.parser,
     flows.server.parser,

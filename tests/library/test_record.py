@@ -20,6 +20,20 @@ Runtime(DeviceParams(device="cpu", precision="bf16", threads=int(sys.argv[1])))
 note(seed=7)
 write_record("online@grpo", {})
 """
+ANOTHER_PATCH = """
+import sys
+from collections import namedtuple
+major, minor, micro, *rest = sys.version_info
+Version = namedtuple("Version", "major minor micro releaselevel serial")
+sys.version = sys.version.replace(f"{major}.{minor}.{micro}", f"{major}.{minor}.{micro + 1}", 1)
+sys.version_info = Version(major, minor, micro + 1, *rest)
+"""
+CODE = """
+import json
+from posttrain.code import Library
+from posttrain.measure.record import versions
+print(json.dumps([Library().code("sft@main", {"sft": {"runs": {"main": {}}}}), versions()]))
+"""
 
 
 def recorded(folder: Path, threads: int) -> bytes:
@@ -36,6 +50,18 @@ def test_a_record_holds_what_was_decided_and_nothing_of_the_moment(tmp_path: Pat
     assert (found["stage"], found["seed"], found["device"]) == ("online@grpo", 7, "cpu")
     assert (found["precision"], found["threads"]) == ("bf16", 1)
     assert json.loads(two) == {**found, "threads": 2}
+
+
+def test_another_patch_version_of_python_makes_no_stage_run_again(tmp_path: Path) -> None:
+    """A clone on Python 3.11.2 has the code/ and the records, so the dvc.lock, that 3.11.7 has made."""
+    env = environment() | {"PYTHONPATH": str(ROOT)}
+    ours, theirs = (
+        subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=env, check=True, capture_output=True).stdout
+        for text in (CODE, ANOTHER_PATCH + CODE)
+    )
+    assert ours == theirs
+    code, versions = json.loads(ours)
+    assert code["packages"]["python"] == versions["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def test_a_summary_that_cannot_be_put_in_its_place_leaves_nothing_beside_it(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ OWN_PAGE = (DOCS / "own-rewards.md").read_text(encoding="utf-8").split("## More 
 def test_the_examples_of_the_documentation_are_true() -> None:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in ANSWERS_PAGE.splitlines()]
     judged = [(row[0], row[1].strip("`"), row[2].strip("`"), row[3]) for row in rows if row[-1] in VERDICTS]
-    assert len(judged) > 20
+    assert len(judged) > 10
     for mark, answer, completion, verdict in judged:
         after = None if mark in ("null", "last") else mark.strip("`")
         options = NumericOptions(after=after, find="last" if mark == "last" else "end")

@@ -60,7 +60,7 @@ class Reader:
 
 def test_the_reward_of_the_guide_is_tested_on_rows_fails_and_is_fixed(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
-    before, after = GUIDE.split("Row 4 divides by 0")
+    before, after = GUIDE.split("Row 3 divides by 0")
     reader.follow(before)
     assert reader.status == 1, "the first version fails"
     reader.follow(after.split("## 4.")[0])

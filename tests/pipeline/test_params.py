@@ -116,12 +116,15 @@ distill:
         ),
         (
             "preference: {runs: {dpo: {start: reward/main}}}",
-            "preference.runs.dpo.start = 'reward/main': a reward model scores text, and writes none. Known here: base/",
+            "preference.runs.dpo.start = 'reward/main': a reward model generates no text. Known here: base/",
         ),
-        ("evaluate: {policies: {a: reward/main}}", "evaluate.policies.a = 'reward/main': a reward model scores text"),
+        (
+            "evaluate: {policies: {a: reward/main}}",
+            "evaluate.policies.a = 'reward/main': a reward model generates no text",
+        ),
         (
             "online: {runs: {a: {reward_model: sft/main, reward: {model: 1.0}}}}",
-            "it writes text, and scores none. Known here: reward/main",
+            "it gives no scores. Known here: reward/main",
         ),
         ("sft: {runs: {main: {start: sft/main}}}", "a run cannot start from itself. Name another model"),
         (
@@ -232,8 +235,8 @@ def test_a_chat_template_that_fails_is_found_before_anything_runs(template: str,
 @pytest.mark.parametrize(
     ("architecture", "text", "words"),
     [
-        ("LlamaForSequenceClassification", "sft: {runs: {main: {start: base/m}}}", "a reward model scores text"),
-        ("LlamaForCausalLM", "online: {runs: {a: {reward_model: base/m, reward: {model: 1.0}}}}", "it writes text"),
+        ("LlamaForSequenceClassification", "sft: {runs: {main: {start: base/m}}}", "a reward model generates no text"),
+        ("LlamaForCausalLM", "online: {runs: {a: {reward_model: base/m, reward: {model: 1.0}}}}", "it gives no scores"),
     ],
 )
 def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text: str, words: str) -> None:

@@ -81,7 +81,8 @@ def test_every_stage_records_what_made_its_results(smoke_workspace: Path) -> Non
         records = [out["path"] for out in entry["outs"] if out["path"].startswith("records/")]
         assert len(records) == 1, name
         record = json.loads((smoke_workspace / records[0]).read_text())
-        assert record["versions"]["torch"] == version("torch") and record["versions"]["python"] == python_version()
+        assert record["versions"]["torch"] == version("torch")
+        assert python_version().startswith(f"{record['versions']['python']}.")
         assert f"stages/{name.partition('@')[0]}.py" in record["code"]["files"] and record["platform"]
         if name != "report":
             assert record["seed"] >= 0, name

@@ -199,7 +199,7 @@ def test_unknown_settings_are_reported_and_not_removed(old: Path) -> None:
         ("prepare: {source: two_step}\n", "python -m posttrain upgrade"),
         ("format: 1\n", "format = 1, of an earlier version. Run `python -m posttrain upgrade`"),
         ("format: 3\n", "made by a newer posttrain (format 3; this one reads formats up to 2)"),
-        ("format: two\n", "format = 'two' is no format version"),
+        ("format: two\n", "format = 'two' is not a format version"),
     ],
 )
 def test_params_of_an_unknown_format_are_refused(
