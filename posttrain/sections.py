@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -281,6 +282,10 @@ def _type(annotation: Any) -> str:
         return "mapping"
     if values and all(isinstance(value, str) for value in values):
         return "|".join(values)
+    if get_origin(annotation) in (Union, UnionType):
+        return "|".join(_type(one) for one in values)
+    if annotation is NoneType:
+        return "null"
     return (
         annotation.__name__ if isinstance(annotation, type) and not values else str(annotation).replace("typing.", "")
     )

@@ -85,6 +85,8 @@ ADAPTED = [
     "ppo+lora",
     "trpo+lora",
     "ppo_penalty+lora",
+    "nash_md+lora",
+    "gkd+lora",
 ]
 """Runs of an adapter: with a reference that is it turned off, one that moves, a critic, copies of the policy."""
 ROLLOUT = {"rounds": 3, "prompts": 4, "group_size": 3, "minibatches": 2, "sampling": {"max_tokens": 8}}
