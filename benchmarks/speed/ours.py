@@ -93,7 +93,7 @@ def ready(model: Any, case: Case) -> Any:
     return model.to(case.device).eval()
 
 
-LORA = {"rank": 16, "alpha": 32}
+RANK, ALPHA = 16, 32
 """The adapters of the sides `posttrain_lora` and `trl_lora`, on all linear layers."""
 
 
@@ -103,10 +103,12 @@ def models_of(case: Case, runtime: Runtime, *, reference: bool, lora: bool) -> M
     if not lora:
         return ModelSet(policy, runtime, ready(language_model(case.shape), case) if reference else None)
     from posttrain.models.adapters import LoraOptions, twin
-    from posttrain.models.lora import attach
+    from posttrain.models.lora import add, freeze
 
+    options = LoraOptions(rank=RANK, alpha=ALPHA)
+    freeze(policy, options)
     start = twin(policy) if reference else None
-    return ModelSet(attach(policy, LoraOptions(**LORA), Path(), 0), runtime, start)
+    return ModelSet(add(policy, options, Path(), 0), runtime, start)
 
 
 def fit(objective: Objective, source: BatchSource, models: ModelSet, meter: Meter) -> MetricsLog:

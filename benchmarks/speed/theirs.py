@@ -42,9 +42,9 @@ def adapters() -> dict[str, Any]:
     """What makes a trainer train the same adapters as ours; the reference is then the model without them."""
     from peft import LoraConfig
 
-    from benchmarks.speed.ours import LORA
+    from benchmarks.speed.ours import ALPHA, RANK
 
-    return {"peft_config": LoraConfig(r=LORA["rank"], lora_alpha=LORA["alpha"], target_modules="all-linear")}
+    return {"peft_config": LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear")}
 
 
 class TrlMissing(SystemExit):

@@ -28,6 +28,8 @@ class Base(NamedTuple):
 
     folder: Path
     manifest: str
+    format: str
+    """`whole`, or `nf4`: in 4 bits."""
 
 
 def is_adapter(folder: Path) -> bool:

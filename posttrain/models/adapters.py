@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from posttrain.choices import OneOf, Options
 from posttrain.errors import ModelError
 from posttrain.models.forward import backbone
+from posttrain.models.nf4 import Nf4Linear
 
 INSTALL = "Install the extra `lora`: python -m pip install -c constraints.txt peft accelerate"
 ADAPTER = "default"
@@ -35,7 +36,7 @@ class NoAdapter(Options):
 class LoraOptions(Options):
     """An adapter of low rank on linear layers."""
 
-    type: Literal["lora", "dora"] = "lora"
+    type: Literal["lora", "dora", "qlora"] = "lora"
     rank: int = Field(32, ge=1, le=4096, description="the rank of the update of each matrix")
     alpha: int = Field(32, ge=1, description="the update is multiplied by alpha / rank")
     targets: Literal["all-linear"] | list[str] = Field(
@@ -60,6 +61,7 @@ ADAPTERS: Mapping[str, AdapterRow] = {
     "none": AdapterRow(NoAdapter, "all weights are trained"),
     "lora": AdapterRow(LoraOptions, "W + (alpha / rank) B A", "posttrain.models.lora"),
     "dora": AdapterRow(LoraOptions, "m / |W'| W', W' = W + (alpha / rank) B A", "posttrain.models.lora"),
+    "qlora": AdapterRow(LoraOptions, "Q + (alpha / rank) B A, Q: W in 4 bits", "posttrain.models.lora"),
 }
 ADAPTER_CHOICE: OneOf[AdapterRow] = OneOf(ADAPTERS, "none")
 AdapterChoice = Annotated[Options, ADAPTER_CHOICE]
@@ -67,8 +69,14 @@ AdapterChoice = Annotated[Options, ADAPTER_CHOICE]
 EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 """Names that peft takes for the experts of a mixture, which are one tensor each and get no adapter here."""
 
-Attach = Callable[[Any], Any]
-"""Freezes a model and adds an adapter to it, in place."""
+
+class Attach(NamedTuple):
+    """What makes an adapter of models, in place."""
+
+    freeze: Callable[[Any], None]
+    """Freeze a model, in 4 bits for qlora; copies of it then share its tensors."""
+    add: Callable[[Any], Any]
+    """Add an adapter to a frozen model."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ def attach_of(options: Options, base: Path, seed: int) -> Attach | None:
         lora: Any = import_module(module)
     except ImportError as error:
         raise ModelError(what=f"it needs the package peft ({error})", where="adapter", fix=INSTALL) from error
-    return lambda model: lora.attach(model, options, base, seed)
+    return Attach(lambda model: lora.freeze(model, options), lambda model: lora.add(model, options, base, seed))
 
 
 def adapter_of(model: Any) -> TrainedAdapter | None:
@@ -111,16 +119,17 @@ def linear_of(layer: Any) -> Any:
 
 def is_plain(layer: Any) -> bool:
     """Whether the layer is a matrix, with or without one adapter that `merged_weight` knows."""
-    if not hasattr(layer, "lora_A"):
-        return type(layer) is nn.Linear
+    if type(linear_of(layer)) not in (nn.Linear, Nf4Linear) or not hasattr(layer, "lora_A"):
+        return type(layer) in (nn.Linear, Nf4Linear)
     known = all(type(one).__name__ == "DoraLinearVariant" for one in layer.lora_variant.values())
-    return type(layer.base_layer) is nn.Linear and known and len(layer.active_adapters) == 1 and not layer.merged
+    return known and len(layer.active_adapters) == 1 and not layer.merged
 
 
 @torch.no_grad()
 def merged_weight(layer: Any) -> Tensor:
     """The weight with which the layer computes: its own, or a new one with its adapter in it."""
-    weight: Tensor = linear_of(layer).weight
+    linear = linear_of(layer)
+    weight: Tensor = linear.dense_weight() if isinstance(linear, Nf4Linear) else linear.weight
     if not hasattr(layer, "lora_A") or layer.disable_adapters:
         return weight
     [name] = layer.active_adapters

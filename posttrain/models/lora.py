@@ -1,4 +1,4 @@
-"""LoRA (Hu 2021) and DoRA (Liu 2024) by peft: a frozen model with trained adapters."""
+"""LoRA (Hu 2021), DoRA (Liu 2024) and QLoRA (Dettmers 2023): peft's layers on a frozen model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from peft import LoraConfig, inject_adapter_in_model
 
 from posttrain.models.adapters import LoraOptions, TrainedAdapter, linear_layers
 from posttrain.models.loading import is_scorer, quiet
+from posttrain.models.nf4 import quantise_model
 
 SCORE = "score"
 """The head of a scorer, which is trained whole."""
 
 
-def attach(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
-    """Freeze the model and add adapters to it, in place; a scorer's head is trained too."""
+def freeze(model: Any, options: LoraOptions) -> None:
+    """Freeze the model, its linear layers in 4 bits for qlora, in place."""
+    model.requires_grad_(requires_grad=False)
+    if options.type == "qlora":
+        quantise_model(model)
+
+
+def add(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
+    """Add adapters to a frozen model, in place; a scorer's head is trained too."""
     layers = linear_layers(model, options.targets)
     config = LoraConfig(
         r=options.rank,
@@ -25,13 +33,9 @@ def attach(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
         lora_dropout=options.dropout,
         use_dora=options.type == "dora",
     )
-    model.requires_grad_(requires_grad=False)
     torch.manual_seed(seed)
     with quiet():
         inject_adapter_in_model(config, model)
-    for name, parameter in model.named_parameters():
-        if "lora_" in name:
-            parameter.data = parameter.data.float()
     if is_scorer(model):
         model.score.requires_grad_(requires_grad=True)
     model.posttrain_adapter = TrainedAdapter(base, options, _plain(config, scorer=is_scorer(model)))

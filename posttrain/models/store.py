@@ -37,6 +37,7 @@ from posttrain.models.loading import (
     with_our_attention,
     with_scalar_head,
 )
+from posttrain.models.nf4 import round_model
 from posttrain.models.rounding import SaveDtype, round_weights, saved_tensors
 from posttrain.models.weights import SHARD_BYTES, WeightFiles, describe, digest, kind, open_weights, write_shards
 from posttrain.workspace import atomic_path, read_finite_json
@@ -46,6 +47,8 @@ FORMAT = "posttrain_format"
 """The manifest's key of the format version; tensors and files have other names."""
 BASE = "posttrain_base"
 """The manifest's key of the model that an adapter belongs to."""
+WHOLE, NF4 = "whole", "nf4"
+"""The format in which an adapter's base was kept while it was trained."""
 REWRITE = "Write the folder again, or delete manifest.json if you changed it on purpose"
 GENERATION = "generation_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
@@ -141,14 +144,16 @@ def _merged_model(folder: Path, config: Any) -> Any:
     """The base of an adapter with the adapter merged into it; both must be what their manifests say."""
     base = _base(_manifest(folder), folder)
     check_base(base, folder, MANIFEST)
-    return _merged(base.folder, config, *read_adapter(folder), str(folder))
+    return _merged(base, config, *read_adapter(folder), str(folder))
 
 
-def _merged(base: Path, config: Any, adapter: dict[str, Any], tensors: dict[str, Tensor], where: str) -> Any:
+def _merged(base: Base, config: Any, adapter: dict[str, Any], tensors: dict[str, Tensor], where: str) -> Any:
     """The model of a folder with an adapter merged into it, and the adapter's config of the model."""
-    model = load_model(base)
+    model = load_model(base.folder)
+    if base.format == NF4:
+        round_model(model)
     if config.architectures[0] == scorer_name(config.model_type) and not is_scorer(model):
-        model = scorer_of(model, str(base))
+        model = scorer_of(model, str(base.folder))
     merge_into(model, adapter, tensors, where)
     own, inherited = config.to_dict(), model.config.to_dict()
     for name in inherited.keys() - own.keys():
@@ -162,10 +167,10 @@ def _merged(base: Path, config: Any, adapter: dict[str, Any], tensors: dict[str,
 def _base(manifest: dict[str, Any], folder: Path) -> Base:
     """The frozen model of an adapter, by the manifest beside it."""
     found = manifest.get(BASE)
-    if not isinstance(found, dict) or {*map(type, found.values())} != {str} or found.keys() != {"folder", "manifest"}:
+    if not isinstance(found, dict) or {*map(type, found.values())} != {str} or found.keys() != {*Base._fields}:
         fix = "Merge it into its model with peft (merge_and_unload), and give the folder of the whole model"
         raise ModelError(what="this adapter was not trained by posttrain", where=str(folder), fix=fix)
-    return Base(Path(found["folder"]), found["manifest"])
+    return Base(Path(found["folder"]), found["manifest"], found["format"])
 
 
 def load_config(folder: Path) -> Any:
@@ -220,7 +225,7 @@ def save_model(
     _check_finite(model, target, "Lower the learning rate; the last good checkpoint is kept")
     adapter = adapter_of(model)
     if adapter is not None and adapter.options.merge:
-        model = _merged(adapter.base, model.config, adapter.config, trained_tensors(model), str(target))
+        model = _merged(_base_of(adapter), model.config, adapter.config, trained_tensors(model), str(target))
         adapter = None
     dtype = round_weights(model, source, save_dtype)
     _check_finite(model, target, f"They are too large for {kind(dtype)}: set save_dtype: bfloat16 or float32")
@@ -231,7 +236,8 @@ def save_model(
                 manifest = dict(sorted(write_shards(saved_tensors(model, dtype), folder, shard_bytes).items()))
             else:
                 write_adapter(model, adapter, folder, dtype)
-                manifest = {BASE: _described_base(adapter), ADAPTER_WEIGHTS: digest(folder / ADAPTER_WEIGHTS)}
+                base = {**_base_of(adapter)._asdict(), "folder": adapter.base.as_posix()}
+                manifest = {BASE: base, ADAPTER_WEIGHTS: digest(folder / ADAPTER_WEIGHTS)}
             (folder / "config.json").write_text(_config_text(model, dtype), encoding="utf-8")
             for file in sorted(Path(files).iterdir()) if files else _small_files(Path(source)):
                 shutil.copyfile(file, folder / file.name)
@@ -245,8 +251,8 @@ def save_model(
         raise ModelError(what=f"the model cannot be written ({error})", where=str(target), fix=fix) from error
 
 
-def _described_base(adapter: TrainedAdapter) -> dict[str, str]:
-    return {"folder": adapter.base.as_posix(), "manifest": digest(adapter.base / MANIFEST)}
+def _base_of(adapter: TrainedAdapter) -> Base:
+    return Base(adapter.base, digest(adapter.base / MANIFEST), NF4 if adapter.options.type == "qlora" else WHOLE)
 
 
 def _check_finite(model: Any, target: Path, fix: str) -> None:

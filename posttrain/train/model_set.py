@@ -86,12 +86,15 @@ class ModelSet:
         attach = settings.attach(folder)
         policy = (load_scorer if "score" in needs else load_policy)(folder).to(runtime.device)
 
+        if attach is not None:
+            attach.freeze(policy)
+
         def copied(*, adapted: bool = True, scorer: bool = False) -> Any:
             if attach is None:
                 return (load_scorer if scorer else load_policy)(folder).to(runtime.device)
             same = twin(policy)
             same = scorer_of(same, str(folder)).to(runtime.device) if scorer else same
-            return attach(same) if adapted else same
+            return attach.add(same) if adapted else same
 
         others = {
             "reference": copied(adapted=reference_moves) if "ref_logp" in needs else None,
@@ -99,7 +102,7 @@ class ModelSet:
             "old": copied() if "kl_old" in needs else None,
         }
         if attach is not None:
-            policy = attach(policy)
+            policy = attach.add(policy)
             if runtime.bf16:
                 store_in_bf16(policy)  # the others share its matrices
         models = cls(

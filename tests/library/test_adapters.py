@@ -23,6 +23,7 @@ from posttrain.models.adapters import ADAPTER, adapted_layers, merged_weight, tw
 from posttrain.models.decode import backend_of, supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import packed_states, score_tokens
+from posttrain.models.nf4 import Nf4Linear, dequantise, quantise, round_model
 from posttrain.models.store import load_model, load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.params import check
 from posttrain.rollout import token_rows
@@ -64,23 +65,35 @@ def logps(model: Any, runtime: Runtime = CPU) -> Tensor:
         return score_tokens(model, pack(ROWS))[0]
 
 
+def dense(linear: Any) -> Tensor:
+    return linear.dense_weight() if isinstance(linear, Nf4Linear) else linear.weight
+
+
 def merged_twin(model: Any) -> Any:
     """The model with its adapters merged into matrices of its own."""
     whole = twin(model)
     for name, layer in list(adapted_layers(whole)):
-        linear = nn.Linear(*layer.base_layer.weight.shape[::-1], bias=False)
+        linear = nn.Linear(layer.in_features, layer.out_features, bias=False)
         linear.weight = nn.Parameter(merged_weight(layer))
         whole.set_submodule(name, linear)
     return whole
 
 
-KINDS = pytest.mark.parametrize("kind", ["lora", "dora"])
+KINDS = pytest.mark.parametrize("kind", ["lora", "dora", "qlora"])
+
+
+def frozen(folder: Path, kind: str) -> Any:
+    """The model of a folder as it is under the adapter."""
+    model = load_model(folder)
+    if kind == "qlora":
+        round_model(model)
+    return model
 
 
 @KINDS
 def test_the_reference_is_the_start_model_bit_for_bit(folder: Path, kind: str) -> None:
     models = adapted(folder, frozenset({"ref_logp"}), kind=kind)
-    assert torch.equal(logps(models.reference), logps(load_model(folder)))
+    assert torch.equal(logps(models.reference), logps(frozen(folder, kind)))
     assert not torch.allclose(logps(models.policy), logps(models.reference)), "the adapter changes nothing"
 
 
@@ -88,7 +101,7 @@ def test_the_reference_is_the_start_model_bit_for_bit(folder: Path, kind: str) -
 def test_training_starts_from_the_start_model(folder: Path, kind: str) -> None:
     models = ModelSet.load(CPU, folder, frozenset(), settings(kind))
     torch.testing.assert_close(
-        logps(models.policy), logps(load_model(folder)), rtol=0, atol=0 if kind == "lora" else 1e-5
+        logps(models.policy), logps(frozen(folder, kind)), rtol=0, atol=1e-5 if kind == "dora" else 0
     )
 
 
@@ -113,7 +126,9 @@ def test_frozen_weights_in_bf16_give_the_same_bits(folder: Path, kind: str) -> N
     models = adapted(folder, frozenset({"ref_logp"}), runtime, kind=kind)
     whole = adapted(folder, frozenset({"ref_logp"}), CPU, kind=kind)
     halves = [part for part in models.policy.parameters() if part.dtype == torch.bfloat16]
-    wanted = 14 if kind == "lora" else 0  # 7 matrices of 2 layers; the head is the embedding too; DoRA takes norms
+    wanted = (
+        14 if kind == "lora" else 0
+    )  # not in 4 bits; 7 matrices of 2 layers; the head is the embedding too; DoRA takes norms
     assert len(halves) == wanted
     assert all(part.dtype == torch.float32 for part in models.trained_parameters().values())
     for mine, theirs in ((models.policy, whole.policy), (models.reference, whole.reference)):
@@ -151,7 +166,7 @@ def test_gradients_are_those_of_the_merged_weight(folder: Path, kind: str, objec
     StepClosure(one, replace(models, policy=whole), step)()
     for name, layer in layers.items():
         a, b = (part[ADAPTER].weight.detach().requires_grad_() for part in (layer.lora_A, layer.lora_B))
-        weight = layer.base_layer.weight + 2.0 * b @ a
+        weight = dense(layer.base_layer) + 2.0 * b @ a
         if kind == "dora":
             magnitude = layer.lora_magnitude_vector[ADAPTER].weight.detach()
             weight = weight * (magnitude / weight.norm(dim=1).detach())[:, None]  # DoRA: no gradient through the norm
@@ -197,6 +212,8 @@ def test_peft_reads_a_saved_adapter(folder: Path, tmp_path: Path, kind: str) -> 
     models = adapted(folder, kind=kind)
     save_model(models.policy, tmp_path / "adapter", folder)
     whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    if kind == "qlora":
+        round_model(whole)
     theirs = PeftModel.from_pretrained(whole, tmp_path / "adapter")
     ids = torch.tensor([[5, 6, 7, 9]])
     mine = models.policy
@@ -364,3 +381,30 @@ def test_gradients_do_not_depend_on_what_is_kept(family: str, activations: Activ
         StepClosure(objective, models, step, routers)()
         found.append({name: part.grad for name, part in models.trained_parameters().items()})
     assert all(torch.equal(part, found[1][name]) for name, part in found[0].items())
+
+
+def test_four_bits_keep_the_nearest_level_of_each_block() -> None:
+    """Numbers by hand: a block's largest is 1 or -1 times its scale, 0 is 0, and no error exceeds half a gap."""
+    weight = torch.randn(6, 96, generator=torch.Generator().manual_seed(0))
+    weight[0, :3] = torch.tensor([8.0, 0.0, 4.0])
+    codes, scales = quantise(weight)
+    kept = dequantise(codes, scales, weight.shape)
+    assert codes.dtype == torch.uint8 and codes.numel() == 3 * 96 and scales.numel() == 9
+    assert scales[0] == 8.0 and kept[0, 0] == 8.0 and kept[0, 1] == 0.0
+    assert kept[0, 2] == pytest.approx(8 * 0.44070982933044434)  # 0.5 lies between 0.4407 and 0.5626
+    gap = (1 - 0.6961928) / 2
+    assert ((kept - weight).abs().flatten().view(9, 64) <= gap * scales[:, None] + 1e-6).all()
+    again = quantise(kept)
+    assert torch.equal(again[0], codes) and torch.equal(again[1], scales), "rounding twice changes nothing"
+
+
+def test_a_model_in_four_bits_takes_an_eighth_of_the_memory(folder: Path) -> None:
+    """Of its matrices, with a scale for each 64 numbers; the backward pass keeps no whole matrix."""
+    models = ModelSet.load(CPU, folder, frozenset(), settings("qlora"))
+    linear = [part for part in models.policy.modules() if isinstance(part, Nf4Linear)]
+    stored = sum(part.nbytes for one in linear for part in one.parameters())
+    assert stored == pytest.approx(sum(one.in_features * one.out_features for one in linear) * (0.5 + 4 / 64), rel=0.01)
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.numel()) or part, lambda part: part):
+        linear[0](torch.randn(2, linear[0].in_features, requires_grad=True))
+    assert sum(kept) < linear[0].in_features * linear[0].out_features

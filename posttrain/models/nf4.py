@@ -1,0 +1,96 @@
+"""Frozen matrices in 4 bits (NF4, Dettmers 2023), for QLoRA: the quantiles of a normal distribution, scaled by block.
+
+W ~ C[codes] * s      s = max |W| of a block of 64 numbers; bitsandbytes' format, and its numbers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posttrain.models.forward import backbone
+
+BLOCK = 64
+LEVELS = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+    *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+    *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+"""C: the values of the 16 codes."""
+
+
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(codes, two in a byte; the scale of each block)."""
+    levels = torch.tensor(LEVELS, device=weight.device)
+    flat = nn.functional.pad(weight.detach().float().flatten(), (0, -weight.numel() % BLOCK)).view(-1, BLOCK)
+    scales = flat.abs().amax(1)
+    middles = (levels[1:] + levels[:-1]) / 2
+    unit = flat / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]
+    codes = torch.bucketize(unit, middles).to(torch.uint8).view(-1, 2)
+    return codes[:, 0] << 4 | codes[:, 1], scales
+
+
+def dequantise(codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The matrix that the codes stand for."""
+    levels = torch.tensor(LEVELS, device=codes.device)
+    both = torch.stack([codes >> 4, codes & 15], dim=1).int()
+    flat = (levels[both].view(-1, BLOCK) * scales[:, None]).flatten()
+    return flat[: shape.numel()].view(shape).to(dtype)
+
+
+class Nf4Linear(nn.Linear):
+    """A frozen linear layer in 4 bits; its matrix is made again for each product."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        codes, scales = quantise(linear.weight)
+        self.weight = nn.Parameter(codes, requires_grad=False)
+        self.scales = nn.Parameter(scales, requires_grad=False)
+        self.bias = linear.bias
+
+    def dense_weight(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The matrix [out, in]."""
+        return dequantise(self.weight, self.scales, torch.Size((self.out_features, self.in_features)), dtype)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name that nn.Linear has)
+        """x W^T + b; under autocast in its dtype."""
+        device = input.device.type
+        x = input.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else input
+        y: Tensor = _Product.apply(x, self)  # type: ignore[no-untyped-call]
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+
+class _Product(torch.autograd.Function):
+    """x W^T without keeping W for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Nf4Linear) -> Tensor:
+        ctx.layer = layer
+        return x @ layer.dense_weight(x.dtype).T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0] @ ctx.layer.dense_weight(grads[0].dtype), None
+
+
+def quantise_model(model: Any) -> None:
+    """Replace the linear layers under the head by frozen ones in 4 bits, in place."""
+    core = backbone(model)
+    for name, linear in list(_linear_layers(core)):
+        core.set_submodule(name, Nf4Linear(linear))
+
+
+@torch.no_grad()
+def round_model(model: Any) -> None:
+    """Give the same layers the numbers that 4 bits keep: the model that an adapter was trained on."""
+    for _, linear in _linear_layers(backbone(model)):
+        linear.weight.copy_(dequantise(*quantise(linear.weight), linear.weight.shape))
+
+
+def _linear_layers(core: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    return ((name, part) for name, part in core.named_modules() if type(part) is nn.Linear)
