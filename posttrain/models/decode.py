@@ -21,8 +21,10 @@ from posttrain.models.kv_cache import CachedAttention, PromptAttention
 from posttrain.models.kv_size import kv_bytes, kv_sizes
 from posttrain.models.logp import cast_for_products, head_of
 from posttrain.rollout import token_rows
-from posttrain.text.packing import pack, sent
+from posttrain.text.packing import micro_batches, pack, sent
 
+PREFILL_TOKENS = 16_384
+"""Most tokens of prompts in one pass."""
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary positions whose table does not change with the length."""
@@ -241,17 +243,21 @@ class CachedDecoder:
 
     def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
         kept_P, joining_R = (torch.tensor(one, dtype=torch.long, device=self._device) for one in (kept, joining))
-        states = [] if self._prompt_states is None else [self._prompt_states[kept_P]]
-        attention = None
-        if fresh:
-            packed = pack(token_rows(fresh, [[]] * len(fresh))).to(self._device)
-            attention = PromptAttention(packed)
-            every = hidden_states(self._model, packed.ids_N[None], packed.positions_N[None], attention)[0]
-            states.append(every[packed.last_B])
-        self._prompt_states = torch.cat(states)
-        new_R = self._prompt_states[joining_R]
+        passes = micro_batches([len(ids) for ids in fresh], range(len(fresh)), PREFILL_TOKENS) or [[]]
+        for part in passes:
+            attention, new = self._prefill([fresh[place] for place in part]) if part else (None, [])
+            states = torch.cat([*([] if self._prompt_states is None else [self._prompt_states[kept_P]]), *new])
+            self._cache.admit(kept_P, attention, joining_R if part is passes[-1] else joining_R[:0])
+            self._prompt_states, kept_P = states, torch.arange(len(states), device=self._device)
+        new_R = states[joining_R]
         self._states_R = new_R if self._states_R is None else torch.cat([self._states_R, new_R])
-        self._cache.admit(kept_P, attention, joining_R)
+
+    def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[PromptAttention, list[Tensor]]:
+        """The keys and values of prompts, and their last hidden states."""
+        packed = pack(token_rows(prompts, [[]] * len(prompts))).to(self._device)
+        attention = PromptAttention(packed)
+        every = hidden_states(self._model, packed.ids_N[None], packed.positions_N[None], attention)[0]
+        return attention, [every[packed.last_B]]
 
     def keep_rows(self, index_R: Tensor) -> None:
         self._cache.keep_rows(index_R)

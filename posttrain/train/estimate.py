@@ -3,60 +3,68 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from posttrain.errors import TrainingError
+from posttrain.models.activations import Activations
 from posttrain.models.device import free_bytes
-from posttrain.models.logp import GPU_TILE_BYTES, TILE_BYTES
+from posttrain.models.loading import is_scorer
+from posttrain.models.logp import GPU_TILE_BYTES, TILE_BYTES, TILE_TOKENS
+from posttrain.models.memory import byte_count, copied_bytes, layer_bytes, vocabulary, waiting_bytes
 from posttrain.train.model_set import ModelSet
 
 GB = 1e9
 TILES = 4
 """Tensors of a tile's size that the head needs at a time."""
-ACTIVATION_BYTES = {False: (24, 16, 12, 8, 8), True: (26, 8, 6, 4, 6)}
-"""Bytes of activations that a layer saves per token for the backward pass, in float32 and under bf16 autocast: for each
-unit of the hidden size D, the feed-forward width F, all heads A and all key-value heads K, and of A + K where queries
-and keys are normed. Measured on gated feed-forward layers; others save less."""
-LOWER_MEMORY = "Lower micro_tokens, use a smaller model, or precision bf16 on a GPU"
+LOWER_MEMORY = (
+    "Lower micro_tokens, set activations: recompute or offload, use a smaller model, or precision bf16 on a GPU"
+)
 
 
-def training_bytes(models: ModelSet, step_tokens: int) -> float:
-    """Memory in addition to the loaded weights: gradients, AdamW's moments, bf16 copies and activations."""
-    trained = byte_count(models.trained_parameters().values())
-    copies = 0.5 * trained if models.runtime.bf16 else 0.0
-    tokens = min(models.micro_tokens, step_tokens)
+def training_parts(models: ModelSet, step_tokens: int, activations: Activations) -> dict[str, float]:
+    """Bytes of device memory by what they hold, at the fullest moment of an optimizer step of AdamW."""
+    trained, bf16 = models.trained.values(), models.runtime.bf16
+    own, tokens = byte_count(models.trained_parameters().values()), min(models.micro_tokens, step_tokens)
+    waiting = tokens * sum(waiting_bytes(model, activations, bf16=bf16) for model in trained)
+    layer = tokens * max(layer_bytes(model, bf16=bf16) for model in trained)
+    again = 0 if activations == "keep" else layer
+    gradients = own
+    if (
+        step_tokens <= models.micro_tokens
+    ):  # in the only pass gradients take the place of activations, but for the head's
+        gradients -= max(min(own - _head_bytes(models.policy), waiting + again - layer), 0)
+    return {
+        "weights": float(byte_count(part for model in _all_models(models) for part in model.parameters())),
+        "gradients": float(gradients),
+        "moments": 2.0 * own,
+        "bf16 copies": sum(copied_bytes(model, activations) for model in trained) if bf16 else 0.0,
+        "activations": float(waiting + again),
+        "head": 0.0 if is_scorer(models.policy) else TILES * _tile_bytes(models, tokens),
+    }
+
+
+def _head_bytes(model: Any) -> int:
+    """The gradient of a head that is a trained matrix of the vocabulary's size."""
+    head = None if is_scorer(model) else model.get_output_embeddings()
+    return 0 if head is None or not head.weight.requires_grad else int(head.weight.nbytes)
+
+
+def _tile_bytes(models: ModelSet, tokens: int) -> float:
+    """The logits of the largest tile."""
+    token = 4 * vocabulary(models.policy)
     tile = TILE_BYTES if models.runtime.device.type == "cpu" else GPU_TILE_BYTES
-    return (
-        3.0 * trained
-        + copies
-        + float(tokens * activation_bytes(models.policy, bf16=models.runtime.bf16))
-        + TILES * tile
-    )
+    return float(min(tokens * token, max(tile, TILE_TOKENS * token)))
 
 
-def activation_bytes(model: Any, *, bf16: bool) -> int:
-    """Bytes of activations per token that all layers save for the backward pass."""
-    config = model.config.get_text_config()
-    hidden, count = config.hidden_size, config.num_attention_heads
-    head = getattr(config, "head_dim", None) or hidden // count
-    heads, keys = head * count, head * (getattr(config, "num_key_value_heads", None) or count)
-    by_hidden, by_forward, by_heads, by_keys, by_norm = ACTIVATION_BYTES[bf16]
-    normed = any(name.endswith(("q_norm", "q_layernorm")) for name, _ in model.named_modules())
-    layer = by_hidden * hidden + by_forward * _forward_width(config) + by_heads * heads + by_keys * keys
-    return int(config.num_hidden_layers * (layer + by_norm * (heads + keys) * normed))
-
-
-def _forward_width(config: Any) -> int:
-    """The feed-forward width per token: of a mixture of experts, that of a token's experts together."""
-    width = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    experts = getattr(config, "num_experts_per_tok", None) or 0
-    one = getattr(config, "moe_intermediate_size", None) or width
-    return int(max(width, experts * one))
+def _all_models(models: ModelSet) -> list[Any]:
+    teacher = None if models.teacher is None else models.teacher.model
+    every = (models.policy, models.critic, models.reference, models.old, teacher)
+    return [model for model in every if model is not None]
 
 
 def most_tokens(sizes: Sequence[int] | np.ndarray[Any, Any], count: int) -> int:
@@ -71,22 +79,28 @@ def checkpoint_bytes(models: ModelSet) -> int:
     return 3 * byte_count(models.trained_parameters().values()) + weights
 
 
-def byte_count(parts: Iterable[Tensor]) -> int:
-    """The total size of tensors."""
-    return sum(part.numel() * part.element_size() for part in parts)
-
-
-def check_memory(models: ModelSet, step_tokens: int, share: float | None, name: str) -> None:
-    """Refuse a run whose estimated memory is not free."""
-    needed, free = training_bytes(models, step_tokens), free_bytes(models.runtime.device)
-    if share is not None and needed > share * free:
-        what = f"training needs about {needed / GB:.3g} GB more memory, and {free / GB:.3g} GB are free"
-        fix = f"{LOWER_MEMORY}; limits.memory: null (params.yaml) tries it regardless"
+def check_memory(models: ModelSet, step_tokens: int, activations: Activations, share: float | None, name: str) -> None:
+    """Refuse a run that cannot fit in a share of the free memory, and warn of one that may not."""
+    free = free_bytes(models.runtime.device)
+    least, most = (_more_bytes(models, tokens, activations) for tokens in (0, step_tokens))
+    if share is None or most <= share * free:
+        return
+    if least > share * free:
+        what = f"training needs at least {least / GB:.3g} GB more memory, and {free / GB:.3g} GB are free"
+        fix = "Use a smaller model; limits.memory: null (params.yaml) tries it regardless"
         raise TrainingError(what=what, where=name, fix=fix)
+    told = f"may run out of memory: a step takes up to {most / GB:.3g} GB more, and {free / GB:.3g} GB are free"
+    print(f"{name}: {told}. {LOWER_MEMORY}", file=sys.stderr)
+
+
+def _more_bytes(models: ModelSet, step_tokens: int, activations: Activations) -> float:
+    """Memory in addition to the loaded weights."""
+    parts = training_parts(models, step_tokens, activations)
+    return sum(parts.values()) - parts["weights"]
 
 
 @contextlib.contextmanager
-def explained_out_of_memory(models: ModelSet, step_tokens: int, name: str) -> Iterator[None]:
+def explained_out_of_memory(models: ModelSet, step_tokens: int, activations: Activations, name: str) -> Iterator[None]:
     """Turn an out-of-memory error into one that names the parameters to lower."""
     try:
         yield
@@ -94,6 +108,6 @@ def explained_out_of_memory(models: ModelSet, step_tokens: int, name: str) -> It
         exhausted = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
         if not exhausted:
             raise
-        needed = training_bytes(models, step_tokens)
+        needed = _more_bytes(models, step_tokens, activations)
         what = f"out of memory; the estimate was {needed / GB:.3g} GB in addition to the weights"
         raise TrainingError(what=what, where=name, fix=f"{LOWER_MEMORY}; the last checkpoint is kept") from error

@@ -19,6 +19,7 @@ from posttrain.measure.timings import restore_timings, timings_state
 from posttrain.models.activations import Activations, set_activations
 from posttrain.models.adapters import ADAPTER_CHOICE, AdapterChoice, Attach, attach_of
 from posttrain.models.device import DeviceParams
+from posttrain.models.memory import byte_count
 from posttrain.models.rounding import SaveDtype
 from posttrain.models.store import save_model
 from posttrain.params import Params
@@ -27,7 +28,7 @@ from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource
 from posttrain.train.checkpoint import CheckpointData, Checkpoints
-from posttrain.train.estimate import byte_count, check_memory, checkpoint_bytes, explained_out_of_memory
+from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
 from posttrain.train.examples import Examples
 from posttrain.train.heldout import mean_loss
 from posttrain.train.limits import LimitParams, check_limits
@@ -126,12 +127,12 @@ def run_training(run: TrainingRun) -> MetricsLog:
     """Train, or resume from the run's newest checkpoint; checkpoints stay until DVC has recorded the results."""
     settings = {**checkpoint_settings(run.params), RUNS_ON: run.models.runtime.device.type}
     checkpoints, plot = Checkpoints(run.name, settings, run.inputs), plot_path(run.name)
-    check_memory(run.models, run.step_tokens, run.params.limits.memory, run.name)
+    check_memory(run.models, run.step_tokens, run.params.activations, run.params.limits.memory, run.name)
     checkpoints.check_space(checkpoint_bytes(run.models) + byte_count(run.watch.state_dict().values()))
     run.source.open(checkpoints.folder)
     randomness.seed(run.params.seed)
     note(seed=run.params.seed)
-    with explained_out_of_memory(run.models, run.step_tokens, run.name):
+    with explained_out_of_memory(run.models, run.step_tokens, run.params.activations, run.name):
         log = train(run, checkpoints, plot)
     checkpoints.finish(plot)
     return log

@@ -85,7 +85,7 @@ def test_a_run_that_will_not_fit_is_refused_before_it_begins(
 ) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
     ended = run_with(stage_server, workspace, "sft main", ["sft", "runs", "main", "limits"], '{"memory": 1.0e-9}')
-    assert ended.status == 1 and "GB more memory" in ended.output and "micro_tokens" in ended.output, ended.output
+    assert ended.status == 1 and "GB more memory" in ended.output and "limits.memory" in ended.output, ended.output
     assert not checkpoints_of(workspace)
 
 

@@ -85,6 +85,15 @@ def test_samples_are_the_same_for_any_budget(
     assert held.rows == most or (prompts == 1 and most <= held.rows < 18), "shorter prompts leave room for more rows"
 
 
+@pytest.mark.parametrize("rows", [2, 100])
+def test_prompts_of_several_passes_give_the_same_samples(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass over all prompts at once would need memory that no setting bounds."""
+    model = tiny_model().double()
+    expected = drawn(model, ENDS, rows=rows)
+    monkeypatch.setattr("posttrain.models.decode.PREFILL_TOKENS", 12)
+    assert_same(drawn(model, ENDS, rows=rows), expected)
+
+
 def test_a_row_that_does_not_fit_is_refused_with_the_key_to_raise() -> None:
     model = tiny_model()
     budget = (said(model, 4, 1, LONGEST, 1) - 1) / 1e9

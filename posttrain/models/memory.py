@@ -1,0 +1,103 @@
+"""The memory that a model's passes take, from its shape: it needs no weights (device meta)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.models.activations import Activations
+from posttrain.models.decode import PREFILL_TOKENS, supports_decoder_step
+from posttrain.models.kv_size import kv_bytes, kv_sizes
+
+LAYER_BYTES = {False: (24, 16, 12, 8, 8), True: (26, 8, 6, 4, 6)}
+"""Bytes that a layer saves per token for the backward pass, in float32 and under bf16 autocast: for each unit of the
+hidden size D, the feed-forward width F, all heads A and all key-value heads K, and of A + K where queries and keys are
+normed. Measured on gated feed-forward layers; others save less."""
+INPUT_BYTES = 4
+"""Bytes per token and unit of D of a layer's input, which is float32 under autocast too."""
+OUTPUT_BYTES = 8
+"""Bytes per token and unit of D that a pass saves after the layers: their output, and the norm of it."""
+PREFILL_BYTES = {False: (18, 12, 12), True: (18, 6, 12)}
+"""Bytes per token of prompts that a layer needs without gradients: for each unit of D, and then of F or of A + K."""
+DRAW_BYTES = 16
+"""Bytes per row and token of the vocabulary of a decoding step: logits, their softmax, and its sum in float64."""
+
+
+def byte_count(parts: Iterable[Tensor]) -> int:
+    """The total size of tensors, each shared one once."""
+    places = {(part.untyped_storage()._cdata, part.storage_offset(), part.shape): part for part in parts}
+    return sum(part.nbytes for part in places.values())
+
+
+def vocabulary(model: Any) -> int:
+    """The number of tokens that the model knows."""
+    return int(model.config.get_text_config().vocab_size)
+
+
+@dataclass(frozen=True)
+class _Widths:
+    """D, F, A and K of a layer."""
+
+    hidden: int
+    forward: int
+    heads: int
+    keys: int
+
+
+def _widths(model: Any) -> _Widths:
+    """The feed-forward width per token: of a mixture of experts, that of a token's experts together."""
+    config = model.config.get_text_config()
+    hidden, count = int(config.hidden_size), config.num_attention_heads
+    head = getattr(config, "head_dim", None) or hidden // count
+    width = getattr(config, "intermediate_size", None) or 4 * hidden
+    experts = getattr(config, "num_experts_per_tok", None) or 0
+    one = getattr(config, "moe_intermediate_size", None) or width
+    keys = getattr(config, "num_key_value_heads", None) or count
+    return _Widths(hidden, int(max(width, experts * one)), int(head * count), int(head * keys))
+
+
+def layer_bytes(model: Any, *, bf16: bool) -> int:
+    """Bytes of activations per token that a layer saves for the backward pass."""
+    width, (by_hidden, by_forward, by_heads, by_keys, by_norm) = _widths(model), LAYER_BYTES[bf16]
+    normed = any(name.endswith(("q_norm", "q_layernorm")) for name, _ in model.named_modules())
+    layer = by_hidden * width.hidden + by_forward * width.forward + by_heads * width.heads + by_keys * width.keys
+    return layer + by_norm * (width.heads + width.keys) * normed
+
+
+def waiting_bytes(model: Any, activations: Activations, *, bf16: bool) -> int:
+    """Bytes of activations per token that wait for the backward pass."""
+    layers, width = int(model.config.get_text_config().num_hidden_layers), _widths(model).hidden
+    inputs = INPUT_BYTES * width
+    kept = {"keep": layers * layer_bytes(model, bf16=bf16), "recompute": layers * inputs, "offload": inputs}
+    return kept[activations] + OUTPUT_BYTES * width
+
+
+def copied_bytes(model: Any, activations: Activations = "keep") -> float:
+    """The bf16 copies of float32 matrices that autocast makes: of all layers or of one at a time, and of the head."""
+    table, head = model.get_input_embeddings().weight, getattr(model.get_output_embeddings(), "weight", None)
+    matrices = {part for part in model.parameters() if part.dim() > 1 and part.dtype == torch.float32}
+    layers = 1 if activations == "keep" else int(model.config.get_text_config().num_hidden_layers)
+    once, by_layer = (sum(part.numel() for part in some) for some in (matrices & {head}, matrices - {table, head}))
+    return 2.0 * float(once + by_layer / layers)
+
+
+def decoding_bytes(model: Any, rows: int, prompts: int, prompt: int, most: int, *, bf16: bool) -> tuple[float, float]:
+    """Bytes of the keys and values of so many rows and prompts at their longest, and of all else that decoding adds."""
+    token, row = kv_bytes(kv_sizes(model), 2 if bf16 else 4, most)
+    copies = copied_bytes(model) if bf16 else _joined_bytes(model)
+    width, (by_hidden, by_forward, by_attention) = _widths(model), PREFILL_BYTES[bf16]
+    widest = max(by_forward * width.forward, by_attention * (width.heads + width.keys))
+    prefill = min(prompts * prompt, PREFILL_TOKENS) * (by_hidden * width.hidden + widest)
+    return float(prompts * prompt * token + rows * row), copies + max(prefill, DRAW_BYTES * rows * vocabulary(model))
+
+
+def _joined_bytes(model: Any) -> float:
+    """The copies of matrices that a decoding step multiplies together with others."""
+    if not supports_decoder_step(model):
+        return 0.0
+    joined = tuple(f"{name}_proj.weight" for name in ("q", "k", "v", "gate", "up"))
+    return float(sum(part.nbytes for name, part in model.named_parameters() if name.endswith(joined)))
