@@ -106,6 +106,13 @@ def run_training(run: TrainingRun) -> MetricsLog:
 
 def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None = None) -> MetricsLog:
     """The training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
+    try:
+        return _train(run, checkpoints, log_path, end)
+    finally:
+        checkpoints.wait()
+
+
+def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None) -> MetricsLog:
     objective, models, source = run.objective, run.models, run.source
     routers = routers_of(models.policy, run.params.router, run.name)
     first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
