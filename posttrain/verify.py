@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -188,16 +190,16 @@ def _restore_from_workspace(
         contents = {one["md5"]: place / one["relpath"] for one in listed}
         manifest = object_path(cache, out["md5"])
         if manifest in removed:
-            _write_object(manifest, folder_bytes(listed))
+            _write_object(manifest, lambda fresh: fresh.write_bytes(folder_bytes(listed)))
             yield manifest
     for digest, file in contents.items():
         if (target := object_path(cache, digest)) in removed:
-            _write_object(target, file.read_bytes())
+            _write_object(target, partial(shutil.copyfile, file))
             yield target
 
 
-def _write_object(target: Path, content: bytes) -> None:
+def _write_object(target: Path, write: Callable[[Path], object]) -> None:
     with atomic_path(target) as temporary:
-        temporary.write_bytes(content)
+        write(temporary)
         temporary.chmod(READ_ONLY)
     sync(target)

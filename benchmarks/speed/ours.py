@@ -83,6 +83,8 @@ class NoCheckpoints(Checkpoints):
 
     def save(self, saved: CheckpointData) -> None: ...
 
+    def wait(self) -> None: ...
+
     def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:  # noqa: ARG002
         return None
 

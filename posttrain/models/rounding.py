@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +19,9 @@ from posttrain.models.weights import WeightFiles, has_weights, kind, open_weight
 
 MAX_UNDONE = 0.1
 """Fraction of the trained weights that rounding may undo without a warning."""
+
+PIECE = 2**20
+"""Numbers that are compared at a time."""
 
 SaveDtype = Literal["float32", "bfloat16", "float16"]
 
@@ -46,10 +51,10 @@ def round_weights(model: Any, source: str | Path, save_dtype: SaveDtype | None =
 def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -> None:
     """Warn if rounding gives many of the trained weights the value that they started from."""
     changed = undone = 0
-    for name, part in _hub_layout(model, unshared(model)).items():
+    for name, part in _hub_layout(model, unshared(model)):
         if name not in start or list(start.later(name).get_shape()) != list(part.shape):
             continue
-        pieces = (torch.split(flat.flatten(), 2**24) for flat in (part.detach().cpu(), start.tensor(name)))
+        pieces = (torch.split(flat.flatten(), PIECE) for flat in (part.detach().cpu(), start.tensor(name)))
         for mine, before in zip(*pieces, strict=True):
             moved = mine != before.float()
             changed += int(moved.sum())
@@ -71,19 +76,42 @@ def _dtype_of(model: Any, name: str, dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if single else dtype
 
 
-def saved_tensors(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Every tensor under the name and in the dtype that it has on disk."""
-    cast = {name: part.detach().to("cpu", _dtype_of(model, name, dtype)) for name, part in unshared(model).items()}
-    return _hub_layout(model, cast)
+def saved_layout(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Every tensor that `saved_tensors` gives, without memory for its values."""
+    return dict(
+        _hub_layout(model, unshared(model), lambda name, part: part.detach().to("meta", _dtype_of(model, name, dtype)))
+    )
 
 
-def _hub_layout(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as the Hub's files have them: transformers joins experts and renames parts when it loads."""
+def saved_tensors(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor under the name and in the dtype that it has on disk, in host memory."""
+    return _hub_layout(
+        model, unshared(model), lambda name, part: part.detach().to("cpu", _dtype_of(model, name, dtype))
+    )
+
+
+LAYER = re.compile(r".*?\.\d+\.")
+"""The part of a name that all tensors of a layer share."""
+
+
+def _hub_layout(
+    model: Any, tensors: Mapping[str, Tensor], change: Callable[[str, Tensor], Tensor] = lambda _, part: part
+) -> Iterator[tuple[str, Tensor]]:
+    """The changed tensors as the Hub's files have them: transformers joins experts and renames parts when it loads.
+
+    It copies what it converts, so it gets one layer at a time.
+    """
     from transformers.core_model_loading import revert_weight_conversion
 
     model._weight_conversions = None  # the family's layout, whichever one the files had that were loaded
-    converted: dict[str, Tensor] = revert_weight_conversion(model, tensors)
-    return converted
+    for _, names in groupby(tensors, key=_layer):
+        yield from revert_weight_conversion(model, {name: change(name, tensors[name]) for name in names}).items()
+
+
+def _layer(name: str) -> str:
+    """What the names of a layer's tensors begin with; nothing for those of no layer."""
+    found = LAYER.match(name)
+    return found.group() if found else ""
 
 
 def unshared(model: nn.Module) -> dict[str, Tensor]:

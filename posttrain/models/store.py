@@ -38,7 +38,7 @@ from posttrain.models.loading import (
     with_scalar_head,
 )
 from posttrain.models.nf4 import round_model
-from posttrain.models.rounding import SaveDtype, round_weights, saved_tensors
+from posttrain.models.rounding import SaveDtype, round_weights, saved_layout, saved_tensors
 from posttrain.models.weights import SHARD_BYTES, WeightFiles, describe, digest, kind, open_weights, write_shards
 from posttrain.workspace import atomic_path, read_finite_json
 
@@ -233,7 +233,8 @@ def save_model(
         with atomic_path(target) as folder:
             folder.mkdir()
             if adapter is None:
-                manifest = dict(sorted(write_shards(saved_tensors(model, dtype), folder, shard_bytes).items()))
+                written = write_shards(saved_tensors(model, dtype), saved_layout(model, dtype), folder, shard_bytes)
+                manifest = dict(sorted(written.items()))
             else:
                 write_adapter(model, adapter, folder, dtype)
                 base = {**_base_of(adapter)._asdict(), "folder": adapter.base.as_posix()}
@@ -241,8 +242,6 @@ def save_model(
             (folder / "config.json").write_text(_config_text(model, dtype), encoding="utf-8")
             for file in sorted(Path(files).iterdir()) if files else _small_files(Path(source)):
                 shutil.copyfile(file, folder / file.name)
-            for file in folder.glob("*.safetensors"):  # which safetensors makes readable for the owner alone
-                file.chmod((folder / "config.json").stat().st_mode)
             manifest |= {file.name: digest(file) for file in sorted(folder.iterdir()) if file.suffix != ".safetensors"}
             (folder / MANIFEST).write_text(json.dumps({FORMAT: MODELS, **manifest}, indent=1) + "\n", encoding="utf-8")
             note(weights=digest(folder / MANIFEST))

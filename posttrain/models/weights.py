@@ -6,13 +6,12 @@ import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from posttrain.errors import ModelError
@@ -22,6 +21,12 @@ INDEX = f"{WEIGHTS}.index.json"
 SHARD_BYTES = 5_000_000_000
 FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float32}
 """The dtypes of weights in files, and what each is saved in again; eight bits are quantized and need their scales."""
+
+STORED = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.float16: "F16",
+    torch.bfloat16: "BF16", torch.int32: "I32", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64",
+}  # fmt: skip
+"""The dtypes that are written, in the order of safetensors, whose files begin with the last."""
 
 
 class WeightFiles:
@@ -85,27 +90,73 @@ def has_weights(folder: Path) -> bool:
     return (folder / INDEX).is_file() or (folder / WEIGHTS).is_file()
 
 
-def write_shards(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int) -> dict[str, Any]:
-    """Write the tensors as model.safetensors, or as shards with an index; what the manifest says of each tensor."""
-    shards: list[list[str]] = [[]]
+class TensorFile:
+    """A safetensors file that is written tensor by tensor in any order, with the bytes of safetensors' own `save_file`.
+
+    So at most one tensor is copied at a time, from a device or into another dtype.
+    """
+
+    def __init__(self, file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+        """`tensors` have the names, shapes and dtypes; their values are not read."""
+        ranks = {dtype: place for place, dtype in enumerate(STORED)}
+        header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+        end = 0
+        for name in sorted(tensors, key=lambda name: (-ranks[tensors[name].dtype], name)):
+            part, start = tensors[name], end
+            end += part.nbytes
+            header[name] = {"dtype": STORED[part.dtype], "shape": list(part.shape), "data_offsets": [start, end]}
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)
+        begin = 8 + len(text)
+        self._starts = {name: begin + header[name]["data_offsets"][0] for name in tensors}
+        self._file = file.open("wb")
+        self._file.write(len(text).to_bytes(8, "little") + text)
+        self._file.truncate(begin + end)
+
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, name: str, part: Tensor) -> None:
+        """Write one tensor in its place."""
+        self._file.seek(self._starts[name])
+        self._file.write(_bytes(part.detach().cpu()))
+
+
+def write_shards(
+    tensors: Iterable[tuple[str, Tensor]], layout: Mapping[str, Tensor], folder: Path, shard_bytes: int
+) -> dict[str, Any]:
+    """Write the tensors as model.safetensors, or as shards with an index; what the manifest says of each tensor.
+
+    `layout` has the same names, shapes and dtypes without values, so that `tensors` is read once.
+    """
+    shards: list[dict[str, Tensor]] = [{}]
     filled = 0
-    for name, part in tensors.items():
+    for name, part in layout.items():
         if shards[-1] and filled + part.nbytes > shard_bytes:
-            shards.append([])
+            shards.append({})
             filled = 0
-        shards[-1].append(name)
+        shards[-1][name] = part
         filled += part.nbytes
     many = len(shards) > 1
     placed: dict[str, str] = {}
     described: dict[str, Any] = {}
-    for number, names in enumerate(shards, 1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if many else WEIGHTS
-        parts = {name: tensors[name].detach().cpu().contiguous() for name in names}
-        save_file(parts, str(folder / file), metadata={"format": "pt"})
-        described |= {name: describe(part) for name, part in parts.items()}
-        placed |= dict.fromkeys(names, file)
+    with contextlib.ExitStack() as stack:
+        files: dict[str, TensorFile] = {}
+        for number, shard in enumerate(shards, 1):
+            file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if many else WEIGHTS
+            opened = stack.enter_context(TensorFile(folder / file, shard, {"format": "pt"}))
+            files |= dict.fromkeys(shard, opened)
+            placed |= dict.fromkeys(shard, file)
+        for name, part in tensors:
+            files[name].write(name, part)
+            described[name] = describe(part)
+    if described.keys() != layout.keys():
+        raise RuntimeError(f"not written: {sorted(layout.keys() - described.keys())}")
     if many:
-        size = sum(part.nbytes for part in tensors.values())
+        size = sum(part.nbytes for part in layout.values())
         index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(placed.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     return described
@@ -113,8 +164,14 @@ def write_shards(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int) 
 
 def describe(part: Tensor) -> dict[str, Any]:
     """Shape, dtype and digest of a tensor, as the manifest has them."""
-    data = part.contiguous().flatten().view(torch.uint8).numpy().data
-    return {"shape": list(part.shape), "dtype": kind(part.dtype), "sha256": hashlib.sha256(data).hexdigest()}
+    digest = hashlib.sha256(_bytes(part)).hexdigest()
+    return {"shape": list(part.shape), "dtype": kind(part.dtype), "sha256": digest}
+
+
+def _bytes(part: Tensor) -> memoryview:
+    """The bytes of a tensor in host memory, without a copy where it is contiguous."""
+    data: memoryview = part.contiguous().flatten().view(torch.uint8).numpy().data
+    return data
 
 
 def digest(file: Path) -> str:

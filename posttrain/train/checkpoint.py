@@ -13,12 +13,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from posttrain.digests import Digests
@@ -27,6 +28,7 @@ from posttrain.formats import CHECKPOINTS, check_format
 from posttrain.inputs import confirm
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
+from posttrain.models.weights import TensorFile
 from posttrain.train.maker import differences, is_maker, maker, read_maker
 from posttrain.workspace import (
     DONE,
@@ -125,6 +127,8 @@ class Checkpoints:
         key = run_key(stage, settings, inputs)
         self._name, self._stage, self._mark = stage, checkpoint_path(stage), fingerprint(key)
         self._folder = self._stage / self._mark
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
         self._maker, self._edits = maker(stage), list[str]()
         hold(self._folder / HELD, f"a run of {stage} with the same inputs")
         for left in self._folder.glob(".step-*"):  # of a process that was killed while it saved
@@ -142,18 +146,38 @@ class Checkpoints:
 
     @phase("write")
     def save(self, saved: CheckpointData) -> None:
-        """Write one checkpoint, if the inputs are unchanged; it appears under its name only when it is complete."""
+        """Write one checkpoint, if the inputs are unchanged; it appears under its name only when it is complete.
+
+        The tensors are written when this returns and may change. Checksums, fsync and the name follow in a thread while
+        training goes on; a failure of it is raised by the next call of `save` or `wait`.
+        """
+        self.wait()
         confirm()
         self._remove_finished()
         target = self._folder / _name(saved.step)
         fresh = self._folder / f".{target.name}"
         try:
             fresh.mkdir(parents=True, exist_ok=True)
-            tensors = {name: part.detach().cpu().contiguous() for name, part in saved.tensors.items()}
-            save_file(tensors, str(fresh / TENSORS))
+            with TensorFile(fresh / TENSORS, saved.tensors) as file:
+                for name, part in saved.tensors.items():
+                    file.write(name, part)
             own = {"format": CHECKPOINTS, "step": saved.step, "mark": self._mark}
             made = {"maker": self._maker, "edits": self._edits}
             (fresh / STATE).write_text(json.dumps({**saved.plain, **own, **made}), encoding="utf-8")
+        except (OSError, SafetensorError) as error:
+            raise self._not_written(fresh, target, error) from error
+        self._writing = self._writer.submit(self._complete, fresh, target)
+
+    @phase("write")
+    def wait(self) -> None:
+        """Wait until the newest checkpoint is complete."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _complete(self, fresh: Path, target: Path) -> None:
+        """Checksums, fsync and the name; then the oldest checkpoints go."""
+        try:
             sums = {name: _digest(fresh / name) for name in (TENSORS, STATE)}
             (fresh / SUMS).write_text(json.dumps(sums), encoding="utf-8")
             for file in fresh.iterdir():
@@ -161,13 +185,16 @@ class Checkpoints:
             shutil.rmtree(target, ignore_errors=True)
             os.replace(fresh, target)
             fsync(self._folder)
-        except (OSError, SafetensorError) as error:
-            shutil.rmtree(fresh, ignore_errors=True)
-            fix = f"Free some disk space or fix the folder's rights, and run it again: it resumes from {self._newest()}"
-            raise CheckpointError(what=f"cannot be written ({error})", where=str(target), fix=fix) from error
+        except OSError as error:
+            raise self._not_written(fresh, target, error) from error
         kept = [one for one in self._all() if one <= target][-KEPT:]  # later ones were skipped
         for one in set(self._all()) - set(kept):
             shutil.rmtree(one, ignore_errors=True)
+
+    def _not_written(self, fresh: Path, target: Path, error: Exception) -> CheckpointError:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fix = f"Free some disk space or fix the folder's rights, and run it again: it resumes from {self._newest()}"
+        return CheckpointError(what=f"cannot be written ({error})", where=str(target), fix=fix)
 
     @phase("load")
     def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:
@@ -176,6 +203,7 @@ class Checkpoints:
         `restore` raises a CheckpointError before it changes anything when the checkpoint does not fit. A checkpoint of
         another maker ends the stage, unless a person has accepted the present one.
         """
+        self.wait()
         for folder in reversed(self._all()):
             try:
                 saved = read_checkpoint(folder, self._mark)
@@ -193,6 +221,7 @@ class Checkpoints:
 
     def finish(self, plot: Path) -> None:
         """Note that the run is finished and which plot it wrote, by which it is known when DVC has recorded it."""
+        self.wait()
         if self._folder.is_dir():
             (self._folder / DONE).write_text(recorded_digest(plot), encoding="utf-8")
 

@@ -140,6 +140,13 @@ def run_training(run: TrainingRun) -> MetricsLog:
 
 def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None = None) -> MetricsLog:
     """The training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
+    try:
+        return _train(run, checkpoints, log_path, end)
+    finally:
+        checkpoints.wait()
+
+
+def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None) -> MetricsLog:
     objective, models, source = run.objective, run.models, run.source
     for model in models.trained.values():
         set_activations(model, run.params.activations)

@@ -21,7 +21,7 @@ from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, BestAgainstWorst
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.errors import TrainingError
+from posttrain.errors import CheckpointError, TrainingError
 from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
@@ -37,7 +37,7 @@ from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText
 from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource, EpochSource, Example
-from posttrain.train.checkpoint import Checkpoints, fingerprint, run_key
+from posttrain.train.checkpoint import CheckpointData, Checkpoints, fingerprint, run_key
 from posttrain.train.examples import RowLimit
 from posttrain.train.loop import TrainingParams, TrainingRun
 from posttrain.train.loop import train as train_with
@@ -474,6 +474,32 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
     older = checkpoints.resume(lambda saved: saved)
     assert older is not None and older.step == newest.step - 1
     assert file.parent.name in capsys.readouterr().err
+
+
+def test_weights_may_change_as_soon_as_save_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checksums and the name follow in a thread while training goes on."""
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    checkpoints, weight = Checkpoints("sft", {}, []), torch.zeros(1_000_000)
+    for step in range(1, 6):
+        weight.fill_(step)
+        checkpoints.save(CheckpointData(step, {"weight": weight}, {}))
+    weight.fill_(9)
+    kept = checkpoints.resume(lambda saved: saved)
+    assert kept is not None and kept.step == 5 and kept.tensors["weight"].unique().tolist() == [5]
+    assert len([*checkpoints.folder.glob("*step-*")]) == 2, "the number of checkpoints is bounded"
+
+
+def test_a_checkpoint_that_cannot_be_completed_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk may fail after `save` has returned; without an error the run would go on without checkpoints."""
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    checkpoints = Checkpoints("sft", {}, [])
+    checkpoints.save(CheckpointData(1, {"weight": torch.ones(3)}, {}))
+    checkpoints.wait()
+    (checkpoints.folder / "step-00000002").write_text("in the way")
+    checkpoints.save(CheckpointData(2, {"weight": torch.ones(3)}, {}))
+    with pytest.raises(CheckpointError, match="step-00000002: cannot be written"):
+        checkpoints.save(CheckpointData(3, {"weight": torch.ones(3)}, {}))
+    assert not [*checkpoints.folder.glob(".step-*")] and (checkpoints.folder / "step-00000001").is_dir()
 
 
 def test_the_fingerprint_follows_parameters_and_inputs(tmp_path: Path) -> None:
