@@ -73,23 +73,10 @@ def work(place: Path, trials: Sequence[Trial], part: int) -> None:
 def attempt(trial: Trial) -> dict[str, Any]:
     """One run and its measure, or why it failed."""
     from posttrain.errors import PosttrainError
-    from stages import distill, evaluate, online, preference
 
     section, started = trial.subject.section, time.monotonic()
-    trains = {"online": online.main, "preference": preference.main, "distill": distill.main}
-    settings = {
-        "data": "two_step/prompts",
-        "reference": "sft/main",
-        "reward_model": "none",
-        "split": trial.split,
-        "prompts": 120,
-        "samples": 8,
-    }
-    evaluated = {"settings": settings, "policies": {trial.run: f"{section}/{trial.run}"}}
-    write_params({section: {"runs": {trial.run: trial.settings}}, "evaluate": evaluated})
     try:
-        trains[section](trial.run)
-        evaluate.main(trial.run)
+        train_and_evaluate(section, trial.run, trial.settings, trial.split)
     except PosttrainError as error:
         print(f"{trial.subject.label} {trial.rate:g} {trial.seed}: {error}", flush=True)
         return {"failed": str(error)}
@@ -97,6 +84,17 @@ def attempt(trial: Trial) -> dict[str, Any]:
     metrics = json.loads((Path("results") / trial.run / "metrics.json").read_text(encoding="utf-8"))
     right = scores_per_prompt(Path("results") / trial.run)
     return {"metrics": metrics, "right": right, **claimed_metrics(f"{section}/{trial.run}")}
+
+
+def train_and_evaluate(section: str, run: str, settings: dict[str, Any], split: str = "test") -> None:
+    """Train a run, and measure it by 8 samples of each of 120 prompts."""
+    from stages import distill, evaluate, online, preference
+
+    measured = {"data": "two_step/prompts", "reference": "sft/main", "reward_model": "none", "split": split}
+    evaluated = {"settings": {**measured, "prompts": 120, "samples": 8}, "policies": {run: f"{section}/{run}"}}
+    write_params({section: {"runs": {run: settings}}, "evaluate": evaluated})
+    {"online": online.main, "preference": preference.main, "distill": distill.main}[section](run)
+    evaluate.main(run)
 
 
 def write_params(params: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import ROOT
-from benchmarks.learning import prepare, write_params
+from benchmarks.learning import prepare, train_and_evaluate, write_params
 from benchmarks.learning_trials import scores_per_prompt
 from benchmarks.machine import machine
 from benchmarks.over_optimisation_page import draw, page
@@ -53,21 +53,15 @@ OVERHEAD: dict[str, dict[str, Any]] = {
 REPEATS = 3
 
 
-def train_and_evaluate(place: Path) -> dict[str, Any]:
+def measure(place: Path) -> dict[str, Any]:
     """Every case with every seed: its evaluations while it learned, and its score on the test prompts."""
-    from stages import evaluate, online
-
     found: dict[str, Any] = {}
     for case, over in CASES.items():
         for seed in SEEDS:
             run = f"over-{case.replace(',', '').replace(' ', '-')}-{seed}"
             metrics = Path("metrics") / "online" / f"{run}.json"
             if not (Path("results") / run / "metrics.json").is_file():
-                measured = {"data": "two_step/prompts", "reference": "sft/main", "reward_model": "none", "prompts": 120}
-                evaluated = {"settings": {**measured, "samples": 8}, "policies": {run: f"online/{run}"}}
-                write_params({"online": {"runs": {run: {**merge(SHARED, over), "seed": seed}}}, "evaluate": evaluated})
-                online.main(run)
-                evaluate.main(run)
+                train_and_evaluate("online", run, {**merge(SHARED, over), "seed": seed})
             figures = json.loads(metrics.read_text(encoding="utf-8"))
             test = scores_per_prompt(Path("results") / run)
             found.setdefault(case, []).append({"seed": seed, **figures, "curve": curve(run), "test": test})
@@ -127,7 +121,7 @@ def main(arguments: list[str]) -> int:
         prepare(place)
         os.environ["DVC_ROOT"] = str(place / "worker0")  # where checkpoints go
         os.chdir(place / "worker0")
-        results = train_and_evaluate(place)
+        results = measure(place)
         kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
         results["overhead"] = kept.get("overhead") or overhead()
         RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import ROOT
-from benchmarks.learning import prepare, write_params
+from benchmarks.learning import prepare, train_and_evaluate
 from benchmarks.learning_trials import scores_per_prompt
 from benchmarks.machine import machine
 from posttrain.compare.statistics import ALPHA, difference
@@ -112,8 +112,6 @@ def faulty_judge(share: float) -> Iterator[str]:
 
 def run_missing(place: Path) -> None:
     """Train and evaluate every case with every seed."""
-    from stages import evaluate, online
-
     folder = place / "worker0"
     (folder / "custom").mkdir(exist_ok=True)
     (folder / "custom" / "faulty_server.py").write_text(REWARD, encoding="utf-8")
@@ -128,14 +126,13 @@ def run_missing(place: Path) -> None:
             with tempfile.TemporaryDirectory() as seen, faulty_judge(0.5) as url:
                 os.environ["FAULTS_SEEN"] = seen
                 added = {"weight": 1.0} | ({"url": url} if "judge" in reward else {})
-                write_params(params_of(run, seed, {name: {**added, **options} for name, options in reward.items()}))
-                online.main(run)
-                evaluate.main(run)
+                terms = {name: {**added, **options} for name, options in reward.items()}
+                train_and_evaluate("online", run, settings_of(seed, terms))
 
 
-def params_of(run: str, seed: int, reward: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of a GRPO run and its evaluation."""
-    trained = {
+def settings_of(seed: int, reward: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a GRPO run."""
+    return {
         "algorithm": "grpo",
         "start": "sft/main",
         "data": "two_step/prompts",
@@ -147,9 +144,6 @@ def params_of(run: str, seed: int, reward: dict[str, Any]) -> dict[str, Any]:
         "rollout": {"rounds": 25, "prompts": 8, "group_size": 8, "minibatches": 2},
         "optimizer": {"lr": 1e-3, "schedule": "linear"},
     }
-    measured = {"data": "two_step/prompts", "reference": "sft/main", "reward_model": "none", "prompts": 120}
-    evaluated = {"settings": {**measured, "samples": 8}, "policies": {run: f"online/{run}"}}
-    return {"online": {"runs": {run: trained}}, "evaluate": evaluated}
 
 
 def page(place: Path) -> str:

@@ -113,6 +113,13 @@ class Rollout:
         return Score(0.0, self.finish, self.reason) if self.finish in ("timeout", "error") else None
 
     @property
+    def transcript(self) -> str:
+        """The completion; for an episode of several turns all turns with their roles."""
+        if len(self.turns) < 2:
+            return self.text
+        return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in self.turns)
+
+    @property
     def truncated(self) -> bool:
         """Whether its last completion ended without a stop token."""
         return self.finish == "length"

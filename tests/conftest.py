@@ -56,3 +56,13 @@ def own_workspace(smoke_workspace: Path, tmp_path: Path) -> Path:
     target = tmp_path / "workspace"
     shutil.copytree(smoke_workspace, target, symlinks=True)
     return target
+
+
+@pytest.fixture
+def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small workspace whose results were written by hand, with the working folder set to it."""
+    from tests.report import workspace  # only these tests need what it imports
+
+    folder = workspace.make(tmp_path / "finished")
+    monkeypatch.chdir(folder)
+    return folder

@@ -15,7 +15,7 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.reward import ProcessKnobs, RewardKnobs
+from posttrain.algorithms.reward import RewardKnobs
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, LikelihoodKnobs, LikelihoodObjective
 from posttrain.choices import choices_of
@@ -89,7 +89,6 @@ FAMILIES: tuple[Family, ...] = (
 OTHERS: tuple[tuple[str, str, str, type[Params]], ...] = (
     ("likelihood", "pretraining and SFT", "-mean logp", LikelihoodKnobs),
     ("reward", "Ouyang 2022, arXiv:2203.02155", "-logsigmoid(s_c - s_r - margin), pairs or ranks", RewardKnobs),
-    ("process", "Lightman 2023, arXiv:2305.20050", "cross-entropy of a score per step", ProcessKnobs),
 )
 """Objectives that are not rows of a table: name, paper, formula, settings."""
 

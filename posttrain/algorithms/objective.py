@@ -9,14 +9,12 @@ An objective names the columns that it needs in `needs`, and the training loop a
     entropy         [N] grad  entropy of the policy at each token
     value           [N] grad  the critic's value of the state before each token; `old_value` when the data was made
     score           [B] grad  the scalar head's score of each row
-    step_score      [N] grad  the scalar head's score at each token (process reward)
     kl_old          [N] grad  KL(sampling policy || policy) over the vocabulary at each token
     teacher_kl      [N] grad  divergence from a teacher over the vocabulary at each token
     old_logp        [N]       under the sampling policy, recorded while decoding
     recomputed_logp [N]       under the sampling policy, computed by the trainer where the sampler's numbers differ
     ref_logp        [N]       under the frozen reference
     step_start_logp [N]       under the policy at the start of the optimizer step
-    step_label      [N]       label in [0, 1] of a reasoning step at its last token, -1 at all other tokens
     reward          [B]       the outcome reward of each row
     reward_parts    [B, K]    each reward, unweighted: the objective knows the weights
     group           [B]       the number of the row's prompt
@@ -47,7 +45,7 @@ from posttrain.params import Params
 State = dict[str, float]
 """The state of an objective between optimizer steps (adaptive coefficients, baselines), saved in checkpoints."""
 
-GRADIENT_COLUMNS = frozenset({"logp", "entropy", "value", "score", "step_score", "kl_old", "teacher_kl"})
+GRADIENT_COLUMNS = frozenset({"logp", "entropy", "value", "score", "kl_old", "teacher_kl"})
 """Columns of each micro-batch's forward pass; all others exist before `prepare`."""
 
 
@@ -59,7 +57,7 @@ ROW_COLUMNS = frozenset(
 )  # fmt: skip
 """Columns with one value per row; all others have one per token."""
 
-TOKEN_COLUMNS = frozenset({"old_logp", "recomputed_logp", "ref_logp", "step_start_logp", "old_value", "step_label"}) | (
+TOKEN_COLUMNS = frozenset({"old_logp", "recomputed_logp", "ref_logp", "step_start_logp", "old_value"}) | (
     GRADIENT_COLUMNS - ROW_COLUMNS
 )
 

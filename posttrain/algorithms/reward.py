@@ -1,4 +1,4 @@
-"""Reward model objectives: a scalar head trained on comparisons, or on the correctness of reasoning steps."""
+"""The objective of reward models: a scalar head trained on comparisons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Objective, Prepared, State, columns_before_prepare, require_columns
-from posttrain.formulas.preference import bradley_terry, centring, comparisons, step_correctness
+from posttrain.formulas.preference import bradley_terry, centring, comparisons
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
 
@@ -68,49 +68,6 @@ class RewardObjective(Objective):
 
     def _rank(self, step: Ragged) -> Tensor:
         return step.rows["rank"] if self.knobs.compare == "ranks" else -step.rows["side"]
-
-
-class ProcessKnobs(Params):
-    """The settings of a process reward model."""
-
-    aggregation: Literal["step_mean", "solution_mean"] = Field(
-        "step_mean", description="mean over all steps, or over a solution's steps and then over solutions"
-    )
-
-
-@dataclass(frozen=True)
-class ProcessObjective(Objective):
-    """-(y log sigmoid(s) + (1 - y) log sigmoid(-s)) at each step's last token (Lightman 2023)."""
-
-    knobs: ProcessKnobs
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"step_score", "step_label"})
-
-    @torch.no_grad()
-    def prepare(self, step: Ragged, state: State) -> Prepared:
-        """1 / steps, or 1 / (solutions * steps of the solution), on each step's last token."""
-        require_columns(step, columns_before_prepare(self.needs), "process")
-        label_N = step.tokens["step_label"]
-        if not bool(((label_N == -1) | ((label_N >= 0) & (label_N <= 1))).all()):
-            raise ValueError("step_label must lie in [0, 1] at a step's last token and be -1 elsewhere")
-        ends_N = (label_N >= 0).double()
-        steps_B = step.sum_rows(ends_N)
-        if self.knobs.aggregation == "step_mean":
-            return Prepared(step.with_tokens(weight=ends_N / ends_N.sum().clamp(min=1)), dict(state))
-        solutions = (steps_B > 0).sum().clamp(min=1)
-        return Prepared(
-            step.with_tokens(weight=ends_N / step.repeat_to_tokens(steps_B.clamp(min=1) * solutions)), dict(state)
-        )
-
-    def loss(self, micro: Ragged) -> Loss:
-        """sum of weight * cross-entropy of the step's score against its label."""
-        score, label = micro.tokens["step_score"], micro.tokens["step_label"]
-        score = score.to(torch.promote_types(score.dtype, torch.float32))
-        weight = micro.tokens["weight"].to(score.dtype)
-        total = (weight * step_correctness(score, label.clamp(min=0).to(score.dtype))).sum()
-        return Loss(total, {"accuracy": (weight * ((score > 0) == (label > 0.5))).sum()})
 
 
 def _per_item_count(rows: Tensor, item_B: Tensor) -> Tensor:

@@ -129,7 +129,7 @@ def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], 
             "prompt": [[dict(turn) for turn in one.prompt.messages] for one in rollouts],
             "answer": [one.prompt.answer for one in rollouts],
             "task": [one.prompt.task for one in rollouts],
-            "completion": [_completion_text(one) for one in rollouts],
+            "completion": [one.transcript for one in rollouts],
             "completion_ids": [list(one.row.rest) for one in rollouts],
             "mask": [[True] * len(one.row.rest) if one.row.mask is None else list(one.row.mask) for one in rollouts],
             "logps": pl.Series([list(one.logps) for one in rollouts], dtype=pl.List(pl.Float32)),
@@ -145,13 +145,6 @@ def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], 
         pl.Series("turn_rewards", [list(one.turn_rewards) for one in rollouts], dtype=pl.List(pl.Float64)),
         pl.Series("info", [canonical(dict(one.info)) for one in rollouts], dtype=pl.String),
     )
-
-
-def _completion_text(rollout: Rollout) -> str:
-    """The completion; for an episode of several turns all turns with their roles."""
-    if len(rollout.turns) < 2:
-        return rollout.text
-    return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in rollout.turns)
 
 
 def summary(label: str, metrics: dict[str, float]) -> str:

@@ -10,7 +10,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, relu, sigmoid
+from torch.nn.functional import logsigmoid, relu, sigmoid
 
 # ruff: noqa: E741  (`l` is the definitions' name)
 
@@ -125,8 +125,3 @@ def demonstration_bias(score_B: Tensor) -> Tensor:
     if score_B.numel() == 0 or not bool(score_B.isfinite().all()):
         raise ValueError("centring needs finite scores of at least one demonstration")
     return -score_B.mean()
-
-
-def step_correctness(score: Tensor, label: Tensor) -> Tensor:
-    """-(y log sigmoid(s) + (1 - y) log sigmoid(-s)): a step's score against its label in [0, 1] (Lightman 2023)."""
-    return binary_cross_entropy_with_logits(score, label, reduction="none")

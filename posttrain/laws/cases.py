@@ -73,7 +73,6 @@ def build(objective: Objective, shape: Shape) -> Case:
         "logp": tokens["logp"],
         "entropy": torch.rand(len(tokens["logp"]), generator=draw, dtype=torch.float64),
         "value": tokens["value"],
-        "step_score": tokens["value"].clone(),
         "kl_old": tokens["logp"].abs() / 10,
         "teacher_kl": tokens["logp"].abs(),
         "score": torch.randn(len(lengths_B), generator=draw, dtype=torch.float64),
@@ -115,7 +114,6 @@ def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:
     logp = -torch.rand(count, generator=draw, dtype=torch.float64) * 3 - 0.05
     old = (logp + normal(0.3)).clamp(max=-1e-3)
     value = normal(1.0)
-    ends = torch.rand(count, generator=draw) < 0.4
     return {
         "logp": logp,
         "old_logp": old,
@@ -124,7 +122,6 @@ def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:
         "step_start_logp": (logp + normal(0.1)).clamp(max=-1e-3),
         "value": value,
         "old_value": value + normal(0.3),
-        "step_label": torch.where(ends, (normal(1.0) > 0).double(), -torch.ones(count, dtype=torch.float64)),
     }
 
 

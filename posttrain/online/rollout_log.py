@@ -108,8 +108,8 @@ class RolloutLog:
             values = (
                 one.prompt.id, one.prompt.problem, one.prompt.task, number, attempt,
                 first + place // self.sampling.group_size, one.sample, one.version,
-                one.prompt.ids, _text(one), one.row.rest, mask, one.logps, len(one.logps), sum(one.logps), one.finish,
-                totals.get(place), reward.outcome(one) if place in totals else None, scores,
+                one.prompt.ids, one.transcript, one.row.rest, mask, one.logps, len(one.logps), sum(one.logps),
+                one.finish, totals.get(place), reward.outcome(one) if place in totals else None, scores,
                 list(one.turn_rewards), canonical(dict(one.info)),
             )  # fmt: skip
             for column, value in zip(self._pending.values(), values, strict=True):
@@ -274,10 +274,3 @@ def _series(name: str, values: list[Any]) -> pl.Series:
 
 def _no_text() -> Iterator[pl.Expr]:
     return (pl.lit(None, dtype=_COLUMNS[name]).alias(name) for name in TRAINING_TEXT)
-
-
-def _text(rollout: Rollout) -> str:
-    """The completion; for an episode of several turns all turns with their roles."""
-    if len(rollout.turns) < 2:
-        return rollout.text
-    return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in rollout.turns)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from posttrain.formulas import preference as f
-from posttrain.formulas.preference import bradley_terry, centring, comparisons, demonstration_bias, step_correctness
+from posttrain.formulas.preference import bradley_terry, centring, comparisons, demonstration_bias
 
 
 def t(*numbers: float) -> Tensor:
@@ -62,7 +62,6 @@ def test_unpaired_losses_by_hand() -> None:
 def test_reward_losses_by_hand() -> None:
     assert_close(bradley_terry(t(QUARTER + 0.5), t(0), 0.5), t(-math.log(0.75)))
     assert_close(centring(t(3), t(-1)), t(4))
-    assert_close(step_correctness(t(QUARTER, QUARTER), t(1, 0)), t(-math.log(0.75), -math.log(0.25)))
 
 
 def test_comparisons_are_all_pairs_of_an_item_without_ties() -> None:

@@ -429,19 +429,6 @@ def reward(knobs: Any, rows: Rows) -> float:
     return mean(losses)
 
 
-def process(knobs: Any, rows: Rows) -> float:
-    """Cross-entropy of each step's score, mean over steps, or over solutions."""
-    per_row = []
-    for row in rows:
-        ends = [(s, y) for s, y in zip(row["step_score"], row["step_label"], strict=True) if y >= 0]
-        per_row.append([-(y * log_sigmoid(s) + (1 - y) * log_sigmoid(-s)) for s, y in ends])
-    if knobs.aggregation == "step_mean":
-        flat = [loss for losses in per_row for loss in losses]
-        return mean(flat) if flat else 0.0
-    means = [mean(losses) for losses in per_row if losses]
-    return mean(means) if means else 0.0
-
-
 def tokens(knobs: Any, rows: Rows, name: str, sign: float) -> float:
     """The mean of a token column, over all tokens or over rows first."""
     if knobs.aggregation == "token_mean":

@@ -9,7 +9,7 @@ from torch import Tensor
 from posttrain.algorithms.objective import Objective, State
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.reward import ProcessObjective, RewardObjective
+from posttrain.algorithms.reward import RewardObjective
 from posttrain.algorithms.supervised import DistillObjective, LikelihoodObjective
 from posttrain.formulas.ragged import Ragged
 from posttrain.laws import laws
@@ -69,8 +69,6 @@ def plain(case: Case, leaves: dict[str, Tensor], still: dict[str, Tensor]) -> fl
             return oracle.preference(objective.knobs, rows, case.state)
         case RewardObjective():
             return oracle.reward(objective.knobs, rows)
-        case ProcessObjective():
-            return oracle.process(objective.knobs, rows)
         case LikelihoodObjective():
             return oracle.tokens(objective.knobs, rows, "logp", -1.0)
         case DistillObjective():

@@ -9,7 +9,7 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.reward import ProcessKnobs, ProcessObjective, RewardKnobs, RewardObjective
+from posttrain.algorithms.reward import RewardKnobs, RewardObjective
 from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
 from posttrain.laws.cases import LONGEST
 
@@ -84,6 +84,4 @@ def subjects() -> dict[str, Callable[[], Objective]]:
         "reward": lambda: RewardObjective(RewardKnobs(margin=0.1)),
         "reward, ranks": lambda: RewardObjective(RewardKnobs(compare="ranks")),
         "reward, margins, centring": lambda: RewardObjective(RewardKnobs(margins="column", centring=0.01)),
-        "process": lambda: ProcessObjective(ProcessKnobs()),
-        "process, solution mean": lambda: ProcessObjective(ProcessKnobs(aggregation="solution_mean")),
     }

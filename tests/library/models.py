@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +140,10 @@ def rollout_of(text: str, answer: str = "", *, truncated: bool = False, task: st
     """A rollout of one turn as rewards see it."""
     prompt = Prompt("p0", [{"role": "user", "content": "?"}], [1], answer, task=task)
     return Rollout(prompt, 0, TokenRow([1], [2]), [0.0], text, "length" if truncated else "stop")
+
+
+def trained_texts(text: ChatText, row: TokenRow) -> list[str]:
+    """The text of each stretch of trained tokens."""
+    mask = [True] * len(row.rest) if row.mask is None else row.mask
+    runs = groupby(zip(mask, row.rest, strict=True), key=itemgetter(0))
+    return [text.stops.decode([token for _, token in run]) for trained, run in runs if trained]

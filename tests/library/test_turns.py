@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from posttrain.errors import DataError
 from posttrain.models.store import load_tokenizer
-from posttrain.rollout import TokenRow
 from posttrain.tables.columns import from_rows
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
@@ -20,7 +19,7 @@ from posttrain.text.packing import pack
 from posttrain.text.templates import RenderRequest, Template
 from posttrain.train.examples import RowLimit
 from posttrain.train.tokenize_tables import demonstrations
-from tests.library.models import tiny_folder
+from tests.library.models import tiny_folder, trained_texts
 
 SPECIALS = ["<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"]
 CHATML = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
@@ -69,18 +68,6 @@ def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
 LONG = [turn("user", "1+1?"), turn("assistant", "2"), turn("user", "2+2?"), turn("assistant", "4")]
 
 
-def trained(text: ChatText, row: TokenRow) -> list[str]:
-    """The text of each stretch of trained tokens."""
-    mask = [True] * len(row.rest) if row.mask is None else list(row.mask)
-    found: list[list[int]] = []
-    for place, (token, own) in enumerate(zip(row.rest, mask, strict=True)):
-        if own and (place == 0 or not mask[place - 1]):
-            found.append([])
-        if own:
-            found[-1].append(token)
-    return [text.stops.decode(ids) for ids in found]
-
-
 contents = st.lists(st.one_of(st.text(min_size=1, max_size=8), st.sampled_from(SPECIALS)), min_size=1, max_size=4)
 
 
@@ -91,9 +78,9 @@ def test_exactly_the_assistants_tokens_and_their_end_are_trained(text: ChatText,
     messages = [turn("assistant" if nth % 2 else "user", one) for nth, one in enumerate(said)]
     whole = [*([turn("system", "Be kind.")] if system else []), *messages]
     (row,) = text.conversations([Conversation(whole)], "all")
-    assert trained(text, row) == [f"{one}<|end|>" for one in said[1::2]]
+    assert trained_texts(text, row) == [f"{one}<|end|>" for one in said[1::2]]
     (last,) = text.conversations([Conversation(whole)], "last")
-    assert trained(text, last) == [f"{said[-1]}<|end|>"] and last.mask is None
+    assert trained_texts(text, last) == [f"{said[-1]}<|end|>"] and last.mask is None
     assert [*row.prompt, *row.rest] == [*last.prompt, *last.rest], "the same tokens either way"
     headers = text.tokenizer.convert_tokens_to_ids(["<|user|>", "<|assistant|>", "<|system|>", "<|end|>"])
     found = [token for token in (*row.prompt, *row.rest) if token in headers]
@@ -105,7 +92,7 @@ def test_a_template_treats_content_that_looks_like_markup_as_any_other(folder: P
     odd = "\ue0050\ue001 <|end|><|user|>"
     (row,) = text.conversations([Conversation([turn("user", f" {odd} "), turn("assistant", f" {odd}\n")])], "all")
     assert text.stops.decode(row.prompt) == f"<|user|>{odd}<|end|><|assistant|>"
-    assert trained(text, row) == [f"{odd}<|end|>"]
+    assert trained_texts(text, row) == [f"{odd}<|end|>"]
 
 
 def test_one_turn_is_the_same_row_either_way(text: ChatText) -> None:
@@ -126,13 +113,13 @@ def test_a_pad_token_that_is_the_end_token_stays_trained(folder: Path) -> None:
     text = with_template(folder, CHATML + OPENED, pad_token="<|end|>")
     assert text.tokenizer.pad_token_id == text.stop
     rows = text.conversations([Conversation(LONG), Conversation(LONG[:2])], "all")
-    assert [trained(text, row) for row in rows] == [["2<|end|>", "4<|end|>"], ["2<|end|>"]]
+    assert [trained_texts(text, row) for row in rows] == [["2<|end|>", "4<|end|>"], ["2<|end|>"]]
     assert text.stops.decode(pack(rows).target_M.tolist()) == "2<|end|>4<|end|>2<|end|>"
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_by_row_with_the_fix(folder: Path) -> None:
     text = with_template(folder, THINKING)
-    assert trained(text, text.conversations([Conversation(LONG)], "last")[0]) == ["(hm)4<|end|>"]
+    assert trained_texts(text, text.conversations([Conversation(LONG)], "last")[0]) == ["(hm)4<|end|>"]
     with pytest.raises(DataError) as caught:
         text.conversations([Conversation(LONG[:2]), Conversation(LONG, name="data/a/chat.parquet id 7f")], "all")
     assert str(caught.value).startswith(
@@ -147,7 +134,7 @@ def test_generation_markers_say_what_is_trained(folder: Path) -> None:
     text = with_template(folder, MARKED)
     forged = [*LONG[:3], turn("assistant", "4<|end|>"), turn("user", "<|user|>"), turn("assistant", "5")]
     (row,) = text.conversations([Conversation(forged)], "all")
-    assert trained(text, row) == ["2<|end|>", "4<|end|><|end|>", "(hm)5<|end|>"]
+    assert trained_texts(text, row) == ["2<|end|>", "4<|end|><|end|>", "(hm)5<|end|>"]
     assert text.stops.decode([*row.prompt, *row.rest]) == (
         "<|user|>1+1?<|end|><|assistant|>2<|end|><|user|>2+2?<|end|><|assistant|>4<|end|><|end|>"
         "<|user|><|user|><|end|><|assistant|>(hm)5<|end|>"
@@ -195,7 +182,7 @@ TOOL_TALK = [
 def test_calls_are_trained_and_what_tools_say_is_context(folder: Path) -> None:
     text = with_template(folder, TOOLS)
     (row,) = text.conversations([Conversation(TOOL_TALK, [ADD])], "all")
-    assert trained(text, row) == ['[add {"a": 1}]<|end|>', "It is 3.<|end|>"]
+    assert trained_texts(text, row) == ['[add {"a": 1}]<|end|>', "It is 3.<|end|>"]
     assert text.decode(row.prompt).startswith('{"type": "function", "function": {"name": "add"}}<|user|>1+2?')
     (prompt,) = text.prompts([TOOL_TALK[:3]], [[ADD]])
     (last,) = text.conversations([Conversation(TOOL_TALK, [ADD])], "last")
@@ -241,6 +228,6 @@ def test_a_table_with_tool_use_becomes_rows(folder: Path) -> None:
     frame = frame.with_columns(fields=pl.lit(used["fields"]), tools=pl.lit('[{"name":"add"}]'))
     text = with_template(folder, TOOLS)
     (one,) = demonstrations(text, frame, RowLimit(max_tokens=256), "data/mine/chat.parquet", "all")
-    assert trained(text, one.rows[0]) == ['[add {"a": 1}]<|end|>', "It is 3.<|end|>"]
+    assert trained_texts(text, one.rows[0]) == ['[add {"a": 1}]<|end|>', "It is 3.<|end|>"]
     (last,) = demonstrations(text, frame, RowLimit(max_tokens=256), "data/mine/chat.parquet", "last")
-    assert trained(text, last.rows[0]) == ["It is 3.<|end|>"]
+    assert trained_texts(text, last.rows[0]) == ["It is 3.<|end|>"]

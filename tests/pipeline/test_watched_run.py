@@ -9,20 +9,10 @@ import polars as pl
 import pytest
 from ruamel.yaml import YAML
 
+from benchmarks.over_optimisation import SHARED
 from tests.workspace import dvc
 
-RUN = {
-    "algorithm": "grpo",
-    "start": "sft/main",
-    "data": "two_step/prompts",
-    "corpus": "none",
-    "reward_model": "reward/main",
-    "reward": {"model": 1.0},
-    "kl": "none",
-    "rollout": {"rounds": 30, "prompts": 8, "group_size": 8, "minibatches": 2},
-    "optimizer": {"lr": 1e-3, "schedule": "constant"},
-    "watch": {"every": 6, "prompts": 100, "keep": "best", "patience": 3},
-}
+RUN = {**SHARED, "watch": {"every": 6, "prompts": 100, "keep": "best", "patience": 3}}
 
 
 @pytest.mark.slow

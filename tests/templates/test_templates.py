@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from posttrain.errors import DataError
 from posttrain.models.store import load_tokenizer
-from posttrain.rollout import TokenRow
 from posttrain.text.chat import ChatText, Trained
 from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import pack
+from tests.library.models import trained_texts
 from tests.templates.packages import FOLDER, PACKAGES
 
 pytestmark = [
@@ -73,18 +73,6 @@ def loaded(family: Family) -> ChatText:
     return TEXTS[family.name]
 
 
-def trained(text: ChatText, row: TokenRow) -> list[str]:
-    """The text of each stretch of trained tokens."""
-    mask = [True] * len(row.rest) if row.mask is None else list(row.mask)
-    found: list[list[int]] = []
-    for place, (token, own) in enumerate(zip(row.rest, mask, strict=True)):
-        if own and (place == 0 or not mask[place - 1]):
-            found.append([])
-        if own:
-            found[-1].append(token)
-    return [text.stops.decode(ids) for ids in found]
-
-
 def same(one: str) -> str:
     return unicodedata.normalize("NFC", one)  # as Qwen's tokenizer does
 
@@ -132,7 +120,7 @@ def test_exactly_the_assistants_tokens_and_their_end_are_trained(
     (row,) = text.conversations([Conversation(messages)], family.turns)
     answers = said[1::2] if family.turns == "all" else said[-1:]
     spaces = "" if family.spaced else " "
-    found = [same(one).replace(" ", spaces) for one in trained(text, row)]
+    found = [same(one).replace(" ", spaces) for one in trained_texts(text, row)]
     assert found == [same(family.answer(one) + family.end).replace(" ", spaces) for one in answers]
     token = text.tokenizer.convert_tokens_to_ids
     ids = [*row.prompt, *row.rest]
@@ -188,7 +176,7 @@ def test_qwen3_trains_calls_and_their_thinking_and_no_tool() -> None:
     ]
     (row,) = text.conversations([Conversation(messages, [WEATHER])], "all")
     called = '{"name": "weather", "arguments": {"city": "Bern"}}'
-    assert trained(text, row) == [
+    assert trained_texts(text, row) == [
         f"<think>\nI ask.\n</think>\n\n<tool_call>\n{called}\n</tool_call><|im_end|>",
         "<think>\nI know.\n</think>\n\nRain.<|im_end|>",
     ]

@@ -10,11 +10,8 @@ from typing import Any, Final
 import polars as pl
 from pydantic import Field, model_validator
 
-from posttrain.errors import ParamsError
 from posttrain.measure.record import note
-from posttrain.params import PARAMS_FILE
 from posttrain.tables.columns import Kind, Split, from_rows
-from posttrain.tables.splits import split_of
 from posttrain.tasks.arithmetic.problems import (
     Draw,
     Problem,
@@ -25,13 +22,10 @@ from posttrain.tasks.arithmetic.problems import (
     draw_sum,
 )
 from posttrain.tasks.counts import Counts
+from posttrain.tasks.drawing import draw_problems
 from posttrain.tasks.task import Generator, Task
 
 MARK: Final = "The answer is"
-HELDOUT_SHARE, TEST_SHARE = 0.1, 0.2
-"""Shares of all problems; a problem's split is a hash of its own, whatever the seed."""
-TRIES: Final = 100
-"""Draws in a row that may give a problem again or one of another split before there are no more."""
 
 
 class ArithmeticParams(Counts):
@@ -84,20 +78,8 @@ def _demonstrations(draw: Draw, params: ArithmeticParams, split: Split, size: in
 
 
 def _problems(draw: Draw, params: ArithmeticParams, kind: Kind, split: Split, size: int) -> list[Problem]:
-    """Different problems of a split."""
-    rng = random.Random(f"{params.seed}:{kind}:{split}")
-    found: dict[str, Problem] = {}
-    tries = 0
-    while len(found) < size:
-        one = draw(rng, Range(params.fewest, params.most, params.largest))
-        mine = split_of(one.key, heldout_share=HELDOUT_SHARE, test_share=TEST_SHARE) == split
-        tries = 0 if mine and one.key not in found else tries + 1
-        if mine:
-            found.setdefault(one.key, one)
-        if tries > TRIES:
-            what = f"only about {len(found)} different {split} problems exist for `{kind}`, and {size} are asked for"
-            raise ParamsError(what=what, where=PARAMS_FILE, fix="Raise largest or most, or ask for fewer")
-    return list(found.values())
+    given = Range(params.fewest, params.most, params.largest)
+    return draw_problems(lambda rng: draw(rng, given), params.seed, kind, split, size)
 
 
 def _task(draw: Draw) -> Task:

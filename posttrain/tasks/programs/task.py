@@ -10,21 +10,15 @@ from typing import Any, Final
 import polars as pl
 from pydantic import Field, model_validator
 
-from posttrain.errors import ParamsError
 from posttrain.measure.record import note
-from posttrain.params import PARAMS_FILE
 from posttrain.tables.columns import Kind, Split, from_rows
-from posttrain.tables.splits import split_of
 from posttrain.tasks.counts import Counts
+from posttrain.tasks.drawing import TRIES, draw_problems, problem_split, too_few
 from posttrain.tasks.programs.problems import Problem, draw_problem, flawed
 from posttrain.tasks.task import Generator, Task
 
-HELDOUT_SHARE, TEST_SHARE = 0.1, 0.2
-"""Shares of all problems; a problem's split is a hash of its own, whatever the seed."""
 PAGE: Final = 3
 """Problems of a document."""
-TRIES: Final = 2_000
-"""Draws in a row that may give a problem again or one of another split before there are no more."""
 
 
 class ProgramsParams(Counts):
@@ -88,7 +82,7 @@ def _documents(params: ProgramsParams) -> Iterator[dict[str, str]]:
             pages = (_page(rng, params) for _ in range(TRIES))
             page = next((page for page in pages if page not in seen), None)
             if page is None:
-                raise _too_many(f"only about {len(seen):,} different documents exist")
+                raise too_few(f"only about {len(seen):,} different documents exist")
             seen.add(page)
             yield {"split": split, "text": page}
 
@@ -97,7 +91,7 @@ def _page(rng: random.Random, params: ProgramsParams) -> str:
     problems: list[Problem] = []
     while len(problems) < PAGE:
         one = _draw(rng, params)
-        if _split(one) == "train":
+        if problem_split(one.key) == "train":
             problems.append(one)
     return "\n".join(f"{one.question}\n{one.program}" for one in problems)
 
@@ -111,31 +105,11 @@ def _demonstrations(params: ProgramsParams, split: Split, size: int) -> Iterator
 
 
 def _problems(params: ProgramsParams, kind: Kind, split: Split, size: int) -> list[Problem]:
-    """Different problems of a split."""
-    rng = random.Random(f"{params.seed}:{kind}:{split}")
-    found: dict[str, Problem] = {}
-    tries = 0
-    while len(found) < size:
-        one = _draw(rng, params)
-        new = _split(one) == split and one.key not in found
-        tries = 0 if new else tries + 1
-        if new:
-            found[one.key] = one
-        if tries > TRIES:
-            raise _too_many(f"only about {len(found)} different {split} problems exist for `{kind}`, not {size}")
-    return list(found.values())
-
-
-def _too_many(what: str) -> ParamsError:
-    return ParamsError(what=what, where=PARAMS_FILE, fix="Raise largest or most, or ask for fewer")
+    return draw_problems(lambda rng: _draw(rng, params), params.seed, kind, split, size)
 
 
 def _draw(rng: random.Random, params: ProgramsParams) -> Problem:
     return draw_problem(rng, params.fewest, params.most, params.largest)
-
-
-def _split(problem: Problem) -> Split:
-    return split_of(problem.key, heldout_share=HELDOUT_SHARE, test_share=TEST_SHARE)
 
 
 TASKS = {

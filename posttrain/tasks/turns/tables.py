@@ -10,20 +10,14 @@ from typing import Any, Final
 import polars as pl
 from pydantic import Field
 
-from posttrain.errors import ParamsError
 from posttrain.measure.record import note
-from posttrain.params import PARAMS_FILE
 from posttrain.rollout import Message
 from posttrain.tables.columns import Kind, Split, canonical, from_rows
-from posttrain.tables.splits import split_of
 from posttrain.tasks.counts import Counts
+from posttrain.tasks.drawing import TRIES, problem_split, too_few
 
-HELDOUT_SHARE, TEST_SHARE = 0.1, 0.2
-"""Shares of all problems; a problem's split is a hash of its own, whatever the seed."""
 PAGE: Final = 3
 """Transcripts of a document."""
-TRIES: Final = 2_000
-"""Draws in a row that may be of another split or known before there are no more."""
 
 
 class TurnsParams(Counts):
@@ -85,9 +79,9 @@ class Game:
     def _problem(self, rng: random.Random, split: Split) -> Problem:
         for _ in range(TRIES):
             one = self.draw(rng)
-            if split_of(one.key, heldout_share=HELDOUT_SHARE, test_share=TEST_SHARE) == split:
+            if problem_split(one.key) == split:
                 return one
-        raise _too_few(f"no {split} problem was found in {TRIES:,} draws")
+        raise too_few(f"no {split} problem was found in {TRIES:,} draws")
 
 
 Row = Callable[[random.Random, Split], dict[str, Any]]
@@ -103,10 +97,6 @@ def _rows(seed: int, kind: Kind, sizes: dict[Split, int], row: Row) -> Iterator[
             found = next((one for one in drawn if canonical({**one, "split": ""}) not in seen), None)
             if found is None:
                 what = f"only about {len(seen) - before:,} different {split} rows exist for `{kind}`, not {size:,}"
-                raise _too_few(what)
+                raise too_few(what)
             seen.add(canonical({**found, "split": ""}))
             yield found
-
-
-def _too_few(what: str) -> ParamsError:
-    return ParamsError(what=what, where=PARAMS_FILE, fix="Raise largest, or ask for fewer rows")

@@ -1,0 +1,54 @@
+"""Different problems of a split, drawn at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from posttrain.errors import ParamsError
+from posttrain.params import PARAMS_FILE
+from posttrain.tables.columns import Kind, Split
+from posttrain.tables.splits import split_of
+
+HELDOUT_SHARE, TEST_SHARE = 0.1, 0.2
+"""Shares of all problems; a problem's split is a hash of its own, whatever the seed."""
+TRIES: Final = 2_000
+"""Draws in a row that may be of another split or known before there are no more."""
+
+
+class Keyed(Protocol):
+    """Problems with the same key are the same."""
+
+    @property
+    def key(self) -> str:
+        """What the problem is, as text."""
+
+
+P = TypeVar("P", bound=Keyed)
+
+
+def problem_split(key: str) -> Split:
+    """The split of a problem."""
+    return split_of(key, heldout_share=HELDOUT_SHARE, test_share=TEST_SHARE)
+
+
+def draw_problems(draw: Callable[[random.Random], P], seed: int, kind: Kind, split: Split, size: int) -> list[P]:
+    """Different problems of a split; each table and split has a random stream of its own."""
+    rng = random.Random(f"{seed}:{kind}:{split}")
+    found: dict[str, P] = {}
+    tries = 0
+    while len(found) < size:
+        one = draw(rng)
+        new = problem_split(one.key) == split and one.key not in found
+        tries = 0 if new else tries + 1
+        if new:
+            found[one.key] = one
+        if tries > TRIES:
+            raise too_few(f"only about {len(found):,} different {split} problems exist for `{kind}`, not {size:,}")
+    return list(found.values())
+
+
+def too_few(what: str) -> ParamsError:
+    """The error of a generator that has no more rows to draw."""
+    return ParamsError(what=what, where=PARAMS_FILE, fix="Raise largest, or ask for fewer rows")
