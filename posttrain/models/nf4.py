@@ -62,7 +62,8 @@ class Nf4Linear(nn.Linear):
         device = input.device.type
         x = input.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else input
         y: Tensor = _Product.apply(x, self)  # type: ignore[no-untyped-call]
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        bias: Tensor | None = self.bias
+        return y if bias is None else y + bias.to(y.dtype)
 
 
 class _Product(torch.autograd.Function):
