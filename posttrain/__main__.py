@@ -21,6 +21,7 @@ CALLS = {
     "judge-agreement": ("posttrain.judge_agreement:judge_agreement", "table", "judge", "reward", "rows", "threshold"),
     "laws": ("posttrain.laws.own:check_module", "module"),
     "merge": ("posttrain.lock_entries:merge_entries",),
+    "plan": ("posttrain.plan.show:plan", "stages", "model", "prompt"),
     "params": ("posttrain.sections:describe_params", "section"),
     "replay": ("posttrain.replay.replay:replay", "run", "step"),
     "reward": ("posttrain.reward_test.show:reward_test", "name", "table", "options", "run", "rows"),

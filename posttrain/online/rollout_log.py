@@ -66,6 +66,12 @@ class Sampling:
     """The most tokens of a row."""
 
 
+def most_bytes(stored: Stored, rollouts: int, longest: int) -> float:
+    """The size of so many rollouts, all as long as the longest."""
+    share = {"full": 1.0, "sampled": 1 / SAMPLED_SHARE, "none": 0.0}[stored]
+    return rollouts * (FIGURE_BYTES + share * TOKEN_BYTES * longest)
+
+
 @dataclass
 class RolloutLog:
     """Stores a run's rollouts."""
@@ -89,8 +95,7 @@ class RolloutLog:
     def open(self, folder: Path) -> None:
         """Keep the files in this folder until the run ends; says so where the limit may be too low."""
         self._folder = folder
-        share = {"full": 1.0, "sampled": 1 / SAMPLED_SHARE, "none": 0.0}[self.stored]
-        size = self.sampling.most * (FIGURE_BYTES + share * TOKEN_BYTES * self.sampling.longest)
+        size = most_bytes(self.stored, self.sampling.most, self.sampling.longest)
         if size > self.limit:
             most = f"{format_size(size)}, and no text is stored beyond {format_size(self.limit)} (rollouts_gb)"
             print(f"{self.sampling.run}: its rollouts may take up to {most}")

@@ -104,6 +104,12 @@ class OnlineParams(TrainingParams):
         """The batches: samples, with data of a table where the algorithm uses it."""
         return samples
 
+    @property
+    def most_rollouts(self) -> int:
+        """The most rollouts that the run can sample."""
+        rollout = self.rollout
+        return rollout.rounds * rollout.prompts * rollout.group_size * (1 + self.sampling_plan().resample)
+
     def rollout_log(self, name: str, text: ChatText, longest_prompt: int) -> RolloutLog:
         """Stores the run's samples."""
         rollout, plan = self.rollout, self.sampling_plan()
@@ -115,7 +121,7 @@ class OnlineParams(TrainingParams):
             settings=json.dumps(settings, sort_keys=True),
             vocabulary=text.vocabulary,
             group_size=rollout.group_size,
-            most=rollout.rounds * rollout.prompts * rollout.group_size * (1 + plan.resample),
+            most=self.most_rollouts,
             longest=longest_prompt + rollout.sampling.max_tokens,
         )
         return RolloutLog(sampling, self.rollouts, self.rollouts_gb * 1e9)

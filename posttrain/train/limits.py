@@ -31,7 +31,9 @@ class LimitParams(Params):
     )
     steps: int = Field(5, ge=1, description="steps in a row beyond a limit that end the run")
     memory: float | None = Field(
-        1.0, gt=0, description="share of the free memory that the run may need by estimate, checked before it begins"
+        1.0,
+        gt=0,
+        description="share of the free memory that gradients, moments and copies may take; a larger step is warned of",
     )
 
 

@@ -9,7 +9,7 @@ from tests.architecture.sources import home, imports, modules, own, own_imports
 LAYERS = (
     {"flows"},
     {"posttrain.__main__"},
-    {"posttrain.why"},
+    {"posttrain.plan", "posttrain.why"},
     {
         "posttrain.checkpoints",
         "posttrain.judge_agreement",

@@ -1,0 +1,150 @@
+"""What a run of params.yaml takes: device memory by what it holds, and disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.reward import RewardObjective
+from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.evaluate.settings import EvaluateParams
+from posttrain.models.device import Runtime, free_bytes
+from posttrain.models.memory import byte_count, decoding_bytes
+from posttrain.online.rollout_log import most_bytes
+from posttrain.online.runs import DistillRun, OnlineParams
+from posttrain.params import load
+from posttrain.plan.shapes import config_of, shape_of
+from posttrain.sampling.admission import FREE_SHARE
+from posttrain.sampling.annotator import SamplesRun
+from posttrain.sampling.sampler import SamplingParams
+from posttrain.sections import load_settings
+from posttrain.slots import NONE
+from posttrain.stage_table import Settings
+from posttrain.train.checkpoint import KEPT
+from posttrain.train.estimate import checkpoint_bytes, training_parts
+from posttrain.train.loop import TrainingParams
+from posttrain.train.model_set import ModelSet, Teacher
+
+
+@dataclass
+class Demand:
+    """Bytes that a run takes; `training` and `sampling` are held one after the other, `states` all the time."""
+
+    free: float
+    states: dict[str, float]
+    """Weights, and the moments of the optimizer."""
+    training: dict[str, float] = field(default_factory=dict)
+    sampling: dict[str, float] = field(default_factory=dict)
+    rollouts: float = 0.0
+    checkpoints: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The most device memory at a time."""
+        return sum(self.states.values()) + max(sum(self.training.values()), sum(self.sampling.values()))
+
+    @property
+    def largest(self) -> str:
+        """The part that takes the most when memory is fullest."""
+        phase = max(self.training, self.sampling, key=lambda parts: sum(parts.values()))
+        parts = self.states | phase
+        return max(parts, key=lambda name: parts[name])
+
+
+def demand_of(group: str, run: str, settings: Settings, prompt: int, model: str | None) -> Demand:
+    """What a run takes; `prompt`: tokens of the longest prompt, `model`: the config to take in place of every other."""
+
+    def shape(name: str, *, scores: bool = False) -> Any:
+        return shape_of(config_of(model or name, settings), scores=scores)
+
+    if group == "evaluate.policies":
+        params = load(EvaluateParams, "evaluate.settings")
+        policy, others = shape(settings["evaluate"]["policies"][run]), [shape(params.reference)]
+        return _of_sampling(params, policy, [*others, *_reward_models(params, shape)], params.prompts, prompt)
+    params = load_settings(group, run)
+    if group == "data.samples":
+        count = params.prompts + params.heldout_prompts
+        return _of_sampling(params, shape(params.policy), _reward_models(params, shape), count, prompt)
+    start = partial(shape, f"base/{run}" if group == "base.scratch" else params.start)
+    return _of_training(group, params, start, shape, prompt)
+
+
+def _reward_models(params: Any, shape: Any) -> list[Any]:
+    name = getattr(params, "reward_model", NONE)
+    return [] if name == NONE else [shape(name, scores=True)]
+
+
+def _of_sampling(
+    params: EvaluateParams | SamplesRun, policy: Any, others: list[Any], prompts: int, prompt: int
+) -> Demand:
+    """A stage that samples one policy."""
+    runtime = Runtime(params.device)
+    weights = {"weights": float(byte_count(part for model in (policy, *others) for part in model.parameters()))}
+    demand = Demand(free_bytes(runtime.device), weights)
+    _add_sampling(demand, policy, runtime, params.sampling, prompts, params.samples, prompt)
+    return demand
+
+
+def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, prompt: int) -> Demand:
+    """A stage that trains, and samples in between where it is online."""
+    needs, runtime = _needs(group, params), Runtime(params.device)
+    teacher = Teacher(shape(params.teacher), params.formula()) if isinstance(params, DistillRun) else None
+    models = ModelSet(
+        start(scores="score" in needs), runtime,
+        reference=start() if "ref_logp" in needs else None,
+        critic=start(scores=True) if "value" in needs else None,
+        old=start() if "kl_old" in needs else None,
+        teacher=teacher, micro_tokens=params.micro_tokens,
+    )  # fmt: skip
+    parts = training_parts(models, _step_tokens(group, params, prompt), params.activations)
+    judges = _reward_models(params, shape)
+    states = {"weights": parts.pop("weights") + byte_count(part for one in judges for part in one.parameters())}
+    demand = Demand(free_bytes(runtime.device), states | {"moments": parts.pop("moments")}, parts)
+    demand.checkpoints = float((KEPT + 1) * checkpoint_bytes(models))
+    if isinstance(params, OnlineParams):
+        rollout = params.rollout
+        _add_sampling(demand, models.policy, runtime, rollout.sampling, rollout.prompts, rollout.group_size, prompt)
+        stored = most_bytes(params.rollouts, params.most_rollouts, prompt + rollout.sampling.max_tokens)
+        demand.rollouts = min(stored, params.rollouts_gb * 1e9)
+    return demand
+
+
+def _needs(group: str, params: Any) -> frozenset[str]:
+    """The columns of the run's objective, which decide what models it loads."""
+    match group:
+        case "reward.runs":
+            return RewardObjective(params.objective).needs
+        case "preference.runs":
+            return PreferenceObjective(params).needs
+        case "offline.runs":
+            return frozenset(params.objective(1).needs)
+        case "online.runs" | "distill.runs":
+            return frozenset(params.objective().needs | ({"ref_logp"} if params.sampling_plan().mixture else set()))
+    return LikelihoodObjective(LikelihoodKnobs()).needs
+
+
+def _step_tokens(group: str, params: Any, prompt: int) -> int:
+    """The most tokens of a step, as far as the settings bound them."""
+    match group:
+        case "base.scratch":
+            return int(params.batch * params.window)
+        case "online.runs" | "distill.runs":
+            return int(params.step_tokens(prompt))
+        case "offline.runs":
+            return int(params.micro_tokens)
+        case "reward.runs" | "preference.runs":
+            return int(params.batch * params.max_tokens * 2)
+    return int(params.batch * params.max_tokens)
+
+
+def _add_sampling(
+    demand: Demand, policy: Any, runtime: Runtime, params: SamplingParams, prompts: int, samples: int, prompt: int
+) -> None:
+    """Add what decoding takes: keys and values up to their budget."""
+    rows = min(prompts * samples, params.rows)
+    kept, rest = decoding_bytes(policy, rows, min(prompts, rows), prompt, params.max_tokens, bf16=runtime.bf16)
+    budget = FREE_SHARE * max(demand.free - sum(demand.states.values()), 0)
+    budget = budget if params.kv_gb is None else params.kv_gb * 1e9
+    demand.sampling = {"keys and values": min(kept, budget), "decoding": rest}

@@ -1,0 +1,81 @@
+"""`python -m posttrain plan`: what stages take, from params.yaml and config.json, before any weights are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from posttrain.errors import ModelError, ParamsError
+from posttrain.measure.timings import read_timings, timings_path
+from posttrain.params import PARAMS_FILE, did_you_mean, read
+from posttrain.plan.demand import Demand, demand_of
+from posttrain.stage_table import STAGES, group_of
+from posttrain.workspace import format_size
+
+GROUPS = (
+    "base.scratch", "sft.runs", "data.samples", "reward.runs", "preference.runs", "online.runs", "distill.runs",
+    "offline.runs", "evaluate.policies",
+)  # fmt: skip
+"""Those whose runs train or sample."""
+LOWER = {
+    "weights": "a smaller model",
+    "moments": "a smaller model",
+    "gradients": "a smaller model",
+    "bf16 copies": "activations",
+    "activations": "activations, micro_tokens",
+    "head": "a smaller vocabulary",
+    "keys and values": "sampling.kv_gb",
+    "decoding": "sampling.rows",
+}
+"""What lowers each part."""
+COLUMNS = (
+    "stage", "weights", "moments", "training", "KV cache", "decoding", "total", "rollouts", "checkpoints", "last run",
+    "lower total by",
+)  # fmt: skip
+NOTES = """
+training: gradients, activations, copies of weights, the head. decoding: copies of weights, a step or a prefill.
+total: the most device memory at a time, of {free} that are free; (!) is more than that. rollouts, checkpoints: disk.
+Each at its largest, with prompts of {prompt} tokens (--prompt N)."""
+
+
+def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
+    """A table of the stages."""
+    settings = read()
+    known = {f"{one.name}@{run}": (one.group, run) for one in STAGES if one.group in GROUPS
+             for run in group_of(settings, one.group)}  # fmt: skip
+    chosen = [name for name in known if not stages or name in stages or name.partition("@")[0] in stages]
+    families = {name.partition("@")[0] for name in known}
+    for name in stages:
+        if name not in known and name not in families:
+            what = f"'{name}' is no stage that trains or samples"
+            raise ParamsError(what=what, where=PARAMS_FILE, fix=did_you_mean(name, list(known)))
+    rows: list[tuple[str, ...]] = [COLUMNS]
+    unknown, free = [], "unknown"
+    for name in chosen:
+        try:
+            demand = demand_of(*known[name], settings, prompt, model)
+            rows.append(_row(name, demand))
+            free = format_size(demand.free)
+        except ModelError as error:
+            unknown.append(f"{name}: {error}")
+    widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*table, *unknown, NOTES.format(free=free, prompt=prompt)])
+
+
+def _row(name: str, found: Demand) -> tuple[str, ...]:
+    sampling, disk = found.sampling, (found.rollouts, found.checkpoints)
+    total = format_size(found.total) + (" (!)" if found.total > found.free else "")
+    sizes = (
+        found.states["weights"], found.states.get("moments", 0.0), sum(found.training.values()),
+        sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0),
+    )  # fmt: skip
+    return (name, *map(_size, sizes), total, *map(_size, disk), _seconds(name), LOWER[found.largest])
+
+
+def _size(count: float) -> str:
+    return format_size(count) if count else "-"
+
+
+def _seconds(stage: str) -> str:
+    file = timings_path(stage)
+    return f"{read_timings(file)['total']:,.0f} s" if file.is_file() else "unknown"

@@ -1,0 +1,100 @@
+"""`plan`: what stages take, known before any model exists, and the same as what the stages themselves find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.errors import ParamsError
+from posttrain.measure.phases import NAMES, OTHER
+from posttrain.measure.timings import timings_path
+from posttrain.models.device import Runtime
+from posttrain.models.memory import byte_count, decoding_bytes
+from posttrain.models.store import load_policy
+from posttrain.params import read
+from posttrain.plan.demand import demand_of
+from posttrain.plan.show import plan
+from posttrain.sections import load_settings
+from posttrain.train.estimate import training_parts
+from posttrain.train.model_set import ModelSet
+from posttrain.workspace import write_json
+from tests.library.models import tiny_folder
+
+GRPO = {
+    "algorithm": "grpo", "start": "sft/main", "data": "d/prompts", "corpus": "none", "reward_model": "none",
+    "kl": {"beta": 0.1}, "rollout": {"prompts": 4, "group_size": 3, "sampling": {"max_tokens": 20}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose models do not exist yet: one of a folder, one from scratch, one of the Hub."""
+    monkeypatch.chdir(tmp_path)
+    tiny_folder(tmp_path / "my")
+    dpo = {"algorithm": "dpo", "start": "sft/main", "data": "d/pairs", "batch": 4, "max_tokens": 64}
+    settings: dict[str, Any] = {
+        "base": {
+            "folders": {"own": {"path": "my/model"}},
+            "scratch": {"new": {"data": "d/corpus", "shape": {"layers": 2}}},
+            "hub": {"far": {"name": "Qwen/Qwen3-0.6B", "revision": "0" * 40}},
+        },
+        "sft": {"runs": {
+            "main": {"start": "base/own", "data": "d/chat"},
+            "scratch": {"start": "base/new", "data": "d/chat"},
+            "hub": {"start": "base/far", "data": "d/chat"},
+        }},
+        "preference": {"runs": {"dpo": dpo}},
+        "online": {"runs": {"grpo": GRPO, "ppo": {**GRPO, "algorithm": "ppo", "activations": "recompute"}}},
+    }  # fmt: skip
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"format": 2, **settings}), encoding="utf-8")
+    return tmp_path
+
+
+def test_it_is_the_estimate_of_the_stage(params: Path) -> None:
+    """A run two stages from a model on disk, against the models that its stage would load."""
+    dpo = load_settings("preference.runs", "dpo")
+    models = ModelSet.load(
+        Runtime(dpo.device), params / "my/model", PreferenceObjective(dpo).needs, micro_tokens=16_384
+    )
+    expected = training_parts(models, 4 * 2 * 64, "keep")
+    found = demand_of("preference.runs", "dpo", read(), 512, None)
+    assert found.states | found.training == expected
+    assert found.total == sum(expected.values()) and found.states["weights"] == 2 * byte_count(
+        models.policy.parameters()
+    )
+
+
+def test_a_run_that_samples_needs_its_keys_and_values_as_well(params: Path) -> None:
+    grpo, ppo = (demand_of("online.runs", name, read(), 30, None) for name in ("grpo", "ppo"))
+    expected = decoding_bytes(load_policy(params / "my/model"), 12, 4, 30, 20, bf16=False)
+    assert (grpo.sampling["keys and values"], grpo.sampling["decoding"]) == expected
+    assert ppo.states["moments"] > 1.5 * grpo.states["moments"], "the critic is trained too"
+    assert ppo.training["activations"] < grpo.training["activations"], "layers are computed again"
+    assert grpo.rollouts > 0 and grpo.checkpoints > 3 * grpo.states["moments"]
+
+
+def test_the_table_has_every_stage_and_says_what_is_not_known_yet(params: Path) -> None:
+    write_json(timings_path("sft@main"), {
+        "stage": "sft@main", "seconds": dict.fromkeys((*NAMES, OTHER), 1.0),
+        "total": 1234.0, "peak_mb": 1.0,
+    })  # fmt: skip
+    lines = plan([], None, 512).splitlines()
+    shown = {line.split()[0]: line for line in lines if "@" in line.split(" ")[0]}
+    assert {"base_scratch@new", "sft@main", "sft@scratch", "preference@dpo", "online@grpo"} <= shown.keys()
+    assert "1,234 s" in shown["sft@main"] and "unknown" in shown["preference@dpo"]
+    assert "dvc repro base_hub@far" in shown["sft@hub:"]
+
+
+def test_another_model_can_be_planned_with(params: Path) -> None:
+    table = plan(["sft@hub", "online"], "my/model", 512)
+    assert "sft@hub " in table and "online@ppo" in table and "sft@main" not in table
+
+
+@pytest.mark.usefixtures("params")
+def test_a_stage_that_is_not_there_is_named() -> None:
+    with pytest.raises(ParamsError, match="Did you mean 'sft@main'"):
+        plan(["sft@mian"], None, 512)
