@@ -193,6 +193,6 @@ def test_a_mixture_learns_and_the_loss_keeps_its_experts_even(tmp_path: Path) ->
     """From scratch, then SFT, over three seeds."""
     for seed in SEEDS:
         found = measure(seed, tmp_path / str(seed))
-        for one in found.values():
-            assert one["sft_score"] > one["base_score"] + 0.1 and one["sft_loss"] < one["base_loss"]
+        assert all(one["sft_loss"] < one["base_loss"] for one in found.values())
+        assert found["balanced"]["sft_score"] > found["balanced"]["base_score"] + 0.2
         assert found["balanced"]["base_expert_load_max"] < 0.8 * found["free"]["base_expert_load_max"]
