@@ -7,6 +7,7 @@ registered once; training passes a packed batch, decoding a cache, and the model
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -15,9 +16,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from posttrain.errors import ModelError
 from posttrain.models.logp import AnyHead, head_of, token_logp
+from posttrain.models.varlen import Segments, attend_segments, segments_of, supports
 from posttrain.text.packing import PackedRows
 
 NAME = "posttrain"
+QUERY_BLOCK = 256
+"""Queries of a row that share a mask where one is needed; a longer window takes blocks of its own length."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,16 @@ class PackedAttention:
     def __init__(self, packed: PackedRows) -> None:
         self._packed = packed
 
+    @cached_property
+    def _segments(self) -> Segments:
+        return segments_of(self._packed)
+
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Gather rows side by side, attend causally, put each token's output back in its packed place."""
         del layer
         query_N, key_N, value_N = (part[0].transpose(0, 1) for part in (query, key, value))
+        if scoring.plain and supports(query, value):
+            return attend_segments(query_N, key_N, value_N, self._segments, scoring.scale, scoring.window)[None]
         outputs = []
         for gather in self._packed.gathers:
             out = _causal(_rows(query_N, gather), _rows(key_N, gather), _rows(value_N, gather), scoring)
@@ -72,23 +82,25 @@ class PackedAttention:
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
     """[S, H, T, D] queries with [S, K, T, D] keys and values -> [S, H, T, D]."""
-    band = _band(query.shape[2], scoring.window, query.device)
+    width, window = query.shape[2], scoring.window or query.shape[2]
+    if scoring.plain and width <= window:
+        gqa = query.shape[1] != key.shape[1]
+        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scoring.scale, enable_gqa=gqa)
+    size = max(QUERY_BLOCK, scoring.window or 0)
+    blocks = []
+    for start in range(0, width, size):
+        end, low = min(start + size, width), max(0, start - window + 1)
+        seen = _band(start, end, low, window, query.device)
+        blocks.append(_masked(query[:, :, start:end], key[:, :, low:end], value[:, :, low:end], seen, scoring))
+    return torch.cat(blocks, dim=2)
+
+
+def _masked(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, scoring: Scoring) -> Tensor:
+    """[S, H, Q, D] queries that see some of [S, K, T, D] keys and values -> [S, H, Q, D]."""
     if scoring.plain:
-        return scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=band,
-            is_causal=band is None,
-            scale=scoring.scale,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
+        gqa = query.shape[1] != key.shape[1]
+        return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scoring.scale, enable_gqa=gqa)
     key, value = (part.repeat_interleave(query.shape[1] // key.shape[1], 1) for part in (key, value))
-    seen = (
-        torch.ones(query.shape[2], query.shape[2], dtype=torch.bool, device=query.device).tril()
-        if band is None
-        else band
-    )
     scores = scoring.capped(query @ key.transpose(2, 3) * scoring.scale)
     return scoring.weights(scores.masked_fill(~seen, -torch.inf)).to(value.dtype) @ value
 
@@ -99,11 +111,11 @@ def _rows(part_N: Tensor, gather: Tensor) -> Tensor:
     return part_N.index_select(0, gather.flatten()).view(rows, width, *part_N.shape[1:]).transpose(1, 2)
 
 
-def _band(width: int, window: int | None, device: torch.device) -> Tensor | None:
-    """The mask [T, T] of a sliding window that is shorter than the row; None where causal is enough."""
-    if window is None or width <= window:
-        return None
-    return torch.ones(width, width, dtype=torch.bool, device=device).tril().triu(1 - window)
+def _band(start: int, end: int, low: int, window: int, device: torch.device) -> Tensor:
+    """Which of the keys [low, end) each query of [start, end) sees: itself and window - 1 before it."""
+    query_Q1 = torch.arange(start, end, device=device)[:, None]
+    key_T = torch.arange(low, end, device=device)
+    return (key_T <= query_Q1) & (key_T > query_Q1 - window)
 
 
 def _attention(

@@ -46,7 +46,7 @@ def routers_of(model: Any, params: RouterParams, name: str) -> Routers:
     modules = find_routers(model)
     if not modules:
         if params.balance:
-            what = f"router.balance = {params.balance:g} of {name}, and its model is no mixture of experts"
+            what = f"router.balance = {params.balance:g} of {name}, and no routers were found in its model"
             raise ParamsError(what=what, where="params.yaml", fix="Remove it, or start from a mixture")
         return NO_ROUTERS
     own = getattr(model.config.get_text_config(), "router_aux_loss_coef", None) or 0.0

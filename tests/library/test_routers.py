@@ -59,14 +59,12 @@ def closure(model: Any, runtime: Runtime, objective: Objective, tokens: int, bal
         "age": torch.zeros(9, dtype=torch.long),
     }
     batch = make_batch(token_rows(PROMPTS, COMPLETIONS), rows, {"old_logp": torch.full((count,), -4.0)})
-    step = objective.prepare(batch.columns, objective.initial_state()).step
+    old = mixture() if "kl_old" in objective.needs else None
+    models = ModelSet(model, runtime, old=old, micro_tokens=tokens)
+    batch = models.add_scored_columns(batch, objective.needs)
+    step = replace(objective.prepare(batch.columns, objective.initial_state()).step, item_B=None)
     routers = routers_of(model, RouterParams(balance=balance), "test")
-    return StepClosure(
-        objective,
-        ModelSet(model, runtime, micro_tokens=tokens),
-        batch.with_prepared(replace(step, item_B=None)),
-        routers,
-    )
+    return StepClosure(objective, models, batch.with_prepared(step), routers)
 
 
 def plain_balance(model: Any) -> Tensor:
@@ -134,6 +132,17 @@ def test_the_gradients_of_all_processes_add_up_to_that_of_one(name: str) -> None
     torch.testing.assert_close(gradients[0], sum(gradients[1:]), rtol=1e-3, atol=2e-6)
 
 
+def test_a_second_pass_over_the_same_tokens_is_not_counted() -> None:
+    """The exact KL to the sampling policy runs the policy once more for each micro-batch."""
+    objective = PolicyObjective(POLICY_ROWS["grpo"].settings(kl="none", penalty={"type": "exact", "beta": 0.3}), 14)
+    for in_rows in (False, True):
+        model = mixture()
+        if in_rows:
+            run_in_rows(model)
+        found = closure(model, Runtime(CPU), objective, 64, WEIGHT)()
+        assert found["balance_loss"] == pytest.approx(float(plain_balance(mixture()).detach()), rel=1e-5)
+
+
 def test_layers_that_are_computed_again_in_the_backward_pass_are_counted_once() -> None:
     gradients = []
     for again in (False, True):
@@ -169,7 +178,7 @@ def test_the_weight_of_the_loss_is_the_configs_unless_params_say_otherwise() -> 
 
 def test_a_weight_for_a_dense_model_is_refused() -> None:
     assert routers_of(tiny_model(), RouterParams(), "test").modules == ()
-    with pytest.raises(ParamsError, match=r"router\.balance = 0\.1 of sft@main, and its model is no mixture"):
+    with pytest.raises(ParamsError, match=r"router\.balance = 0\.1 of sft@main, and no routers were found"):
         routers_of(tiny_model(), RouterParams(balance=0.1), "sft@main")
 
 
@@ -184,6 +193,6 @@ def test_a_mixture_learns_and_the_loss_keeps_its_experts_even(tmp_path: Path) ->
     """From scratch, then SFT, over three seeds."""
     for seed in SEEDS:
         found = measure(seed, tmp_path / str(seed))
-        for one in found.values():
-            assert one["sft_score"] > one["base_score"] + 0.1 and one["sft_loss"] < one["base_loss"]
+        assert all(one["sft_loss"] < one["base_loss"] for one in found.values())
+        assert found["balanced"]["sft_score"] > found["balanced"]["base_score"] + 0.2
         assert found["balanced"]["base_expert_load_max"] < 0.8 * found["free"]["base_expert_load_max"]

@@ -1,0 +1,110 @@
+"""Attention of packed rows on a CUDA GPU by torch's variable-length kernel. It has never run on a GPU.
+
+The first row of each prompt is one segment of queries, and so is the rest of each other row of that prompt. Segments
+follow each other as the tokens are packed, so queries are not copied; a segment's keys are all tokens of its row up to
+its end. So a shared prompt is attended once, and its other rows gather only keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from inspect import signature
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.text.packing import PackedRows, sent
+
+LARGEST_HEAD = 256
+"""The flash kernel's limit of a head's size."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Segments of queries with their keys: the last query of a segment sees all, the one before one less."""
+
+    query_ends: Tensor
+    """Where each segment ends in the packed tokens, 0 first: int32, as the kernel wants it."""
+    key_ends: Tensor
+    """The same in the gathered keys."""
+    key_tokens: Tensor | None
+    """The packed token of each gathered key; None where no prompt is shared: keys are the packed tokens."""
+    longest_query: int
+    longest_key: int
+
+
+def segments_of(packed: PackedRows) -> Segments:
+    """The segments of a packed batch, on its device."""
+    queries: list[int] = []
+    keys: list[int] = []
+    tokens: list[int] = []
+    before = None
+    for start, length, first, count in packed.spans:
+        shared, before = before == (start, length), (start, length)
+        if query := (0 if shared else length) + count:
+            queries.append(query)
+            keys.append(length + count)
+            tokens += [*range(start, start + length), *range(first, first + count)]
+    device = packed.ids_N.device
+    return Segments(
+        sent(_ends(queries), device),
+        sent(_ends(keys), device),
+        sent(torch.tensor(tokens), device) if len(tokens) > packed.ids_N.numel() else None,
+        max(queries, default=0),
+        max(keys, default=0),
+    )
+
+
+def _ends(sizes: list[int]) -> Tensor:
+    return torch.tensor([0, *accumulate(sizes)], dtype=torch.int32)
+
+
+def supports(query: Tensor, value: Tensor) -> bool:
+    """Whether the kernel can take them: 16 bits on CUDA, heads of one size, and no second derivative (TRPO)."""
+    sizes = query.shape[-1] == value.shape[-1] <= LARGEST_HEAD
+    if not query.is_cuda or not sizes or value.dtype not in (torch.bfloat16, torch.float16) or kernel() is None:
+        return False
+    return bool(torch.backends.cuda.flash_sdp_enabled())  # type: ignore[no-untyped-call]
+
+
+@lru_cache(maxsize=1)
+def kernel() -> Callable[..., Any] | None:
+    """torch's varlen_attn; None in versions without it or without its windows."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    return varlen_attn if "window_size" in signature(varlen_attn).parameters else None
+
+
+def attend_segments(
+    query_NHD: Tensor,
+    key_NHD: Tensor,
+    value_NHD: Tensor,
+    segments: Segments,
+    scale: float,
+    window: int | None = None,
+) -> Tensor:
+    """The outputs of the packed tokens [N, H, D]."""
+    attend = kernel()
+    assert attend is not None, "check `supports` first"
+    if segments.key_tokens is not None:
+        key_NHD, value_NHD = (part.index_select(0, segments.key_tokens) for part in (key_NHD, value_NHD))
+    dtype = value_NHD.dtype  # norms of queries and keys leave them in float32 under autocast
+    out: Tensor = attend(
+        query_NHD.to(dtype).contiguous(),
+        key_NHD.to(dtype).contiguous(),
+        value_NHD.contiguous(),
+        segments.query_ends,
+        segments.key_ends,
+        segments.longest_query,
+        segments.longest_key,
+        scale=scale,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=query_NHD.shape[1] != key_NHD.shape[1],
+    )
+    return out
