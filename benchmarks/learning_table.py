@@ -21,7 +21,6 @@ from benchmarks.learning_trials import (
     final_trials,
     read_result,
     scores_per_prompt,
-    search_trials,
 )
 
 Floats = NDArray[np.float64]
@@ -36,7 +35,7 @@ is below; else we *cannot tell*.
 
 One SFT model, one task, few seeds: this shows that a row learns, not which row is best.
 
-Learning rates were chosen with a seed that is not in the tables, on other prompts (see [Search](#search)).
+Learning rates were chosen with a seed that is not in the tables, on other prompts.
 Made by `make learning` (it resumes after an interruption; remove `.learning` to start again).
 """
 
@@ -45,7 +44,6 @@ TITLES = {
     "preference": "From given comparisons and feedback",
     "distill": "From a teacher",
 }
-EARLIER = "From an earlier version with another SFT model; not repeated for the tables above."
 TEACHER = (
     "The teacher is the first `dr_grpo` run of the table above; KL(teacher, student) is of the run's own divergence."
 )
@@ -62,7 +60,7 @@ def write_page(place: Path, page: Path, subjects: Sequence[Subject]) -> None:
         lines += ["| row | rate | seeds | start | pass@1 | gain (95 %) | each seed | format | KL to SFT | verdict |"]
         lines += ["|---|---|---|---|---|---|---|---|---|---|"]
         lines += [_row(place, one, starts) for one in subjects if one.section == section] + [""]
-    lines += [*_divergences(place), *_trust(place), *_rewards(place), *_search(place, subjects, page), *_settings()]
+    lines += [*_divergences(place), *_trust(place), *_rewards(place), *_settings()]
     page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print(f"written: {page}")
 
@@ -133,51 +131,6 @@ def _rewards(place: Path) -> list[str]:
         for label, each in measured.items()
     ]
     return ["## Reward models", "", "| objective | held-out accuracy | each seed |", "|---|---|---|", *rows, ""]
-
-
-def _search(place: Path, subjects: Sequence[Subject], page: Path) -> list[str]:
-    """pass@1 of every rate that was tried: where a row breaks is where its line falls."""
-    tried = list(search_trials())
-    if page.is_file() and not any(read_result(place, trial) for trial in tried):
-        return _kept_search(page.read_text(encoding="utf-8"))
-    lines = [
-        "## Search",
-        "",
-        "pass@1 on the held-out prompts, one seed; the rate in bold was used. Where scores fall, the row is unstable.",
-        "",
-    ]
-    for section in TITLES:
-        mine = [one for one in subjects if one.section == section and one.algorithm != "trpo"]
-        lines += _search_table(place, [trial for trial in tried if trial.subject in mine], "lr")
-    return lines + _search_table(place, [trial for trial in tried if trial.subject.algorithm == "trpo"], "delta")
-
-
-def _kept_search(page: str) -> list[str]:
-    """The section of the earlier page, whose search has not been made again."""
-    section = page.partition("## Search")[2].partition("\n## ")[0].strip()
-    text = section if section.startswith(EARLIER) else f"{EARLIER}\n\n{section}"
-    return ["## Search", "", *text.splitlines(), ""]
-
-
-def _search_table(place: Path, trials: Sequence[Trial], knob: str) -> list[str]:
-    rates = sorted({trial.rate for trial in trials})
-    lines = [f"| row | {' | '.join(f'{knob} {rate:g}' for rate in rates)} |", "|---" * (len(rates) + 1) + "|"]
-    for subject in dict.fromkeys(trial.subject.label for trial in trials):
-        scores = {trial.rate: _score(read_result(place, trial)) for trial in trials if trial.subject.label == subject}
-        best = max((score for score in scores.values() if score is not None), default=None)
-        cells = [_cell(scores.get(rate), best) for rate in rates]
-        lines.append(f"| {subject} | {' | '.join(cells)} |")
-    return [*lines, ""]
-
-
-def _score(result: dict[str, Any] | None) -> float | None:
-    return None if result is None or "failed" in result else float(result["metrics"]["score"])
-
-
-def _cell(score: float | None, best: float | None) -> str:
-    if score is None:
-        return "-"
-    return f"**{score:.3f}**" if score == best else f"{score:.3f}"
 
 
 def _settings() -> list[str]:

@@ -274,9 +274,8 @@ def test_the_examples_of_the_documentation_are_true() -> None:
         found = final_number(completion.replace("⏎", "\n"), options), expected_number(answer.replace("⏎", "\n"), after)
         says = "answer refused" if found[1] is None else "not parsed" if found[0] is None else str(found[0] == found[1])
         assert VERDICTS[verdict] == says, (mark, answer, completion)
-    for name, reward in REWARDS.items():
-        (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |")]
-        assert all(f"`{option}`" in line for option in reward.options.model_fields)
+    for name in REWARDS:
+        assert f"\n| `{name}` | " in PAGE
     assert all(f"`{status}`" in PAGE for status in get_args(Status))
 
 
