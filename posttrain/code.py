@@ -62,11 +62,6 @@ def code_path(stage: str) -> Path:
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
-def run_code(stage: str) -> dict[str, str]:
-    """Path -> digest of each file that a run can load, e.g. of `online@grpo`."""
-    return Library().code(stage, read_params())["files"]
-
-
 def read_params() -> dict[str, Any]:
     """params.yaml as plain data; its meaning is checked elsewhere."""
     from ruamel.yaml import YAML

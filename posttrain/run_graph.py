@@ -144,7 +144,7 @@ def _helpers(settings: Settings) -> set[str]:
 
 
 def notes(settings: Settings, left: Leftovers) -> list[str]:
-    """What is right and may still be a slip: models that are evaluated nowhere, and what removed runs left."""
+    """What is right and may still be a slip: models that are not evaluated, and what removed runs left."""
     evaluated = set(group_of(settings, "evaluate.policies").values()) | _helpers(settings)
     models = [
         stage.output(name)
@@ -155,7 +155,7 @@ def notes(settings: Settings, left: Leftovers) -> list[str]:
     missing, runs = [one for one in models if one not in evaluated], list(left)
     found = []
     if missing:
-        found.append(f"note: evaluated nowhere: {', '.join(missing)}. evaluate.policies adds one with LABEL: MODEL")
+        found.append(f"note: not evaluated: {', '.join(missing)}. Add LABEL: MODEL to evaluate.policies")
     if runs:
         some = ", ".join(runs[:LISTED]) + (", ..." if len(runs) > LISTED else "")
         count = f"{len(runs)} removed run{'s' * (len(runs) > 1)}"

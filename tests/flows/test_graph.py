@@ -141,4 +141,4 @@ def test_a_flow_shows_the_notes_of_the_check_once(tmp_path: Path) -> None:
     params.write_text(params.read_text().replace("    base: base/tiny\n", ""))
     ended = run(workspace, sys.executable, "-m", "flows.graph", "sft")
     assert ended.returncode == 0, ended.stdout
-    assert ended.stdout.count("note: evaluated nowhere: base/tiny. ") == 1
+    assert ended.stdout.count("note: not evaluated: base/tiny. ") == 1

@@ -11,7 +11,7 @@ import pytest
 
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.code import Library, differences, run_code
+from posttrain.code import Library, differences, read_params
 from posttrain.errors import PipelineError
 from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.outlines import TABLES, normalised, outlined
@@ -150,5 +150,5 @@ def test_a_users_module_counts_with_what_it_imports(tmp_path: Path, monkeypatch:
     (tmp_path / "custom/other.py").write_text("")
     (tmp_path / "params.yaml").write_text("online: {runs: {run: {algorithm: grpo, reward: {'mine:score': 1.0}}}}\n")
     monkeypatch.chdir(tmp_path)
-    files = run_code("online@run")
+    files = Library().code("online@run", read_params())["files"]
     assert {file for file in files if file.startswith("custom/")} == {"custom/mine.py", "custom/shared.py"}

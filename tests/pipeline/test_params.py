@@ -72,7 +72,7 @@ def test_models_that_are_evaluated_nowhere_are_noted() -> None:
     change("sft: {runs: {other: {start: base/tiny, data: two_step/chat}}}")
     runs, note = check_params().splitlines()
     assert runs == f"params.yaml: {RUNS + 1} runs are right"
-    assert note == "note: evaluated nowhere: base/tiny, sft/other. evaluate.policies adds one with LABEL: MODEL"
+    assert note == "note: not evaluated: base/tiny, sft/other. Add LABEL: MODEL to evaluate.policies"
 
 
 def test_any_run_starts_from_any_model_and_reads_any_table() -> None:

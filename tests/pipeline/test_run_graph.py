@@ -169,7 +169,7 @@ def test_sft_and_dpo_alone(own_workspace: Path) -> None:
     write_params(own_workspace, params)
     first, unmeasured, left = check(own_workspace)
     assert first == "params.yaml: 5 runs are right"
-    assert unmeasured == "note: evaluated nowhere: base/tiny. evaluate.policies adds one with LABEL: MODEL"
+    assert unmeasured == "note: not evaluated: base/tiny. Add LABEL: MODEL to evaluate.policies"
     assert left.startswith("note: 4 removed runs left")
     assert repro(own_workspace) == {"report"}
     assert posttrain(own_workspace, "clean").returncode == 0
@@ -178,7 +178,7 @@ def test_sft_and_dpo_alone(own_workspace: Path) -> None:
     rendered_plots(own_workspace)
     del params["evaluate"]
     write_params(own_workspace, params)
-    assert check(own_workspace)[1].startswith("note: evaluated nowhere: base/tiny, sft/main, preference/dpo.")
+    assert check(own_workspace)[1].startswith("note: not evaluated: base/tiny, sft/main, preference/dpo.")
     assert dvc(own_workspace, "repro", "preference").returncode == 0
 
 
