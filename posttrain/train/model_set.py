@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from posttrain.formulas.distill import Divergence, tiled
+from posttrain.formulas.distill import Divergence, forward_kl, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
-from posttrain.models.logp import AnyHead, exact_kl, head_of, module_head_of, token_logp
+from posttrain.models.logp import AnyHead, head_of, module_head_of, token_logp
 from posttrain.models.store import load_policy, load_scorer
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 
@@ -132,10 +133,11 @@ class ModelSet:
             mine.copy_(theirs)
 
     def _kl_old(self, packed: PackedRows, now_MD: Tensor) -> Tensor:
-        """KL(old || policy) over the vocabulary at each token."""
+        """KL(old || policy) over the vocabulary at each token, without keeping all logits as `exact_kl` does."""
         with torch.no_grad():
             before = packed_states(self.old, packed)[packed.source_M]
-        return exact_kl(before, self.head(self.old), now_MD, self.head(self.policy), self.temperature)
+        kl = partial(forward_kl, temperature=self.temperature)
+        return tiled(kl, now_MD, self.head(self.policy).logits, before, self.head(self.old).logits)
 
     def _teacher_divergence(self, teacher: Teacher, packed: PackedRows, student_MD: Tensor, micro: Batch) -> Tensor:
         """The divergence from the teacher over the vocabulary at each token."""
