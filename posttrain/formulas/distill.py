@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 Divergence = Callable[[Tensor, Tensor], Tensor]
 Logits = Callable[[Tensor], Tensor]
 """Hidden states [M, D] -> logits [M, V]."""
+TILE_TOKENS = 1024
+"""Tokens whose logits are in memory at a time."""
 
 
 def forward_kl(student_NV: Tensor, teacher_NV: Tensor, temperature: float = 1.0) -> Tensor:
@@ -44,7 +46,7 @@ def tiled(
     student: Logits,
     teacher_ND: Tensor,
     teacher: Logits,
-    tile: int = 1024,
+    tile: int = TILE_TOKENS,
 ) -> Tensor:
     """The divergence at each hidden state; logits of `tile` tokens at a time, computed again in the backward pass."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.preference import PreferenceObjective
@@ -91,13 +92,9 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, pro
     """A stage that trains, and samples in between where it is online."""
     needs, runtime = _needs(group, params), Runtime(params.device)
     teacher = Teacher(shape(params.teacher), params.formula()) if isinstance(params, DistillRun) else None
-    models = ModelSet(
-        start(scores="score" in needs), runtime,
-        reference=start() if "ref_logp" in needs else None,
-        critic=start(scores=True) if "value" in needs else None,
-        old=start() if "kl_old" in needs else None,
-        teacher=teacher, micro_tokens=params.micro_tokens,
-    )  # fmt: skip
+    attach = params.attach(Path())
+    models = ModelSet.of(start, runtime, needs, attach, reference_moves=getattr(params, "parts", 1) > 1)
+    models = replace(models, teacher=teacher, micro_tokens=params.micro_tokens)
     parts = training_parts(models, _step_tokens(group, params, prompt), params.activations)
     judges = _reward_models(params, shape)
     states = {"weights": parts.pop("weights") + byte_count(part for one in judges for part in one.parameters())}

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from posttrain.errors import TrainingError
+from posttrain.formulas import distill
 from posttrain.models.activations import Activations
 from posttrain.models.device import free_bytes
 from posttrain.models.loading import is_scorer
@@ -21,6 +22,8 @@ from posttrain.train.model_set import ModelSet
 GB = 1e9
 TILES = 4
 """Tensors of a tile's size that the head needs at a time."""
+DIVERGENCE_TILES = 7
+"""Tensors of a tile's size that a divergence needs at a time; Jensen-Shannon needs a few more."""
 LOWER_MEMORY = (
     "Lower micro_tokens, set activations: recompute or offload, use a smaller model, or precision bf16 on a GPU"
 )
@@ -29,36 +32,36 @@ LOWER_MEMORY = (
 def training_parts(models: ModelSet, step_tokens: int, activations: Activations) -> dict[str, float]:
     """Bytes of device memory by what they hold, at the fullest moment of an optimizer step of AdamW."""
     trained, bf16 = models.trained.values(), models.runtime.bf16
-    own, tokens = byte_count(models.trained_parameters().values()), min(models.micro_tokens, step_tokens)
-    waiting = tokens * sum(waiting_bytes(model, activations, bf16=bf16) for model in trained)
-    layer = tokens * max(layer_bytes(model, bf16=bf16) for model in trained)
-    again = 0 if activations == "keep" else layer
-    gradients = own
-    if (
-        step_tokens <= models.micro_tokens
-    ):  # in the only pass gradients take the place of activations, but for the head's
-        gradients -= max(min(own - _head_bytes(models.policy), waiting + again - layer), 0)
+    own, tokens = float(byte_count(models.trained_parameters().values())), min(models.micro_tokens, step_tokens)
+    waiting = float(tokens * sum(waiting_bytes(model, activations, bf16=bf16) for model in trained))
+    layer = float(tokens * max(layer_bytes(model, bf16=bf16) for model in trained))
+    again = 0.0 if activations == "keep" else layer
+    head = 0.0 if is_scorer(models.policy) else _tile_bytes(models, tokens)
+    before = own if step_tokens > models.micro_tokens else _head_bytes(models.policy)  # gradients of earlier passes
+    start = {"gradients": before, "activations": waiting + again, "head": max(head - again, 0.0)}
+    end = {"gradients": own, "activations": layer, "head": 0.0}
     return {
         "weights": float(byte_count(part for model in _all_models(models) for part in model.parameters())),
-        "gradients": float(gradients),
-        "moments": 2.0 * own,
+        "moments": 2 * own,
         "bf16 copies": sum(copied_bytes(model, activations) for model in trained) if bf16 else 0.0,
-        "activations": float(waiting + again),
-        "head": 0.0 if is_scorer(models.policy) else TILES * _tile_bytes(models, tokens),
+        **(start if sum(start.values()) > sum(end.values()) else end),  # of a backward pass
     }
 
 
-def _head_bytes(model: Any) -> int:
+def _head_bytes(model: Any) -> float:
     """The gradient of a head that is a trained matrix of the vocabulary's size."""
     head = None if is_scorer(model) else model.get_output_embeddings()
-    return 0 if head is None or not head.weight.requires_grad else int(head.weight.nbytes)
+    return 0.0 if head is None or not head.weight.requires_grad else float(head.weight.nbytes)
 
 
 def _tile_bytes(models: ModelSet, tokens: int) -> float:
-    """The logits of the largest tile."""
+    """What the head needs for its largest tile, and a divergence between two models for its own."""
     token = 4 * vocabulary(models.policy)
     tile = TILE_BYTES if models.runtime.device.type == "cpu" else GPU_TILE_BYTES
-    return float(min(tokens * token, max(tile, TILE_TOKENS * token)))
+    own = TILES * min(tokens * token, max(tile, TILE_TOKENS * token))
+    if models.teacher is None and models.old is None:
+        return float(own)
+    return float(max(own, DIVERGENCE_TILES * token * min(tokens, distill.TILE_TOKENS)))
 
 
 def _all_models(models: ModelSet) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from posttrain.formulas.distill import Divergence, tiled
+from posttrain.formulas.distill import Divergence, forward_kl, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.models.adapters import Attach, store_in_bf16, twin
 from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
-from posttrain.models.logp import AnyHead, exact_kl, head_of, module_head_of, token_logp
+from posttrain.models.logp import AnyHead, head_of, module_head_of, token_logp
 from posttrain.models.store import load_policy, load_scorer, scorer_of
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 
@@ -36,6 +37,12 @@ class Teacher:
     divergence: Divergence
     prompts: Mapping[tuple[int, ...], Sequence[int]] | None = None
     """The prompt that the teacher gets for each prompt (context distillation); None: the same."""
+
+
+class StartModel(Protocol):
+    """Makes the start model of a run, with a scalar head where it `scores`; each call makes another one."""
+
+    def __call__(self, *, scores: bool = False) -> Any: ...
 
 
 class ModelSettings(Protocol):
@@ -78,39 +85,47 @@ class ModelSet:
         teacher: Teacher | None = None,
         reference_moves: bool = False,
     ) -> ModelSet:
-        """The models that the objective needs; all start from the folder's weights.
+        """The models that the objective needs; all start from the folder's weights."""
 
-        With an adapter they share the frozen weights, and the reference is the policy without its adapter.
+        def start(*, scores: bool = False) -> Any:
+            return (load_scorer if scores else load_policy)(folder).to(runtime.device)
+
+        attach = settings.attach(folder)
+        models = cls.of(start, runtime, needs, attach, reference_moves=reference_moves)
+        if attach is not None:
+            models.report_adapter()
+        return replace(models, temperature=temperature, teacher=teacher, micro_tokens=settings.micro_tokens)
+
+    @classmethod
+    def of(
+        cls, start: StartModel, runtime: Runtime, needs: frozenset[str], attach: Attach | None, *, reference_moves: bool
+    ) -> ModelSet:
+        """The models that the objective needs, from what makes a start model.
+
+        With an adapter they share its frozen weights, and the reference is the policy without the adapter.
         `reference_moves`: the reference is not the start model for the whole run.
         """
-        attach = settings.attach(folder)
-        policy = (load_scorer if "score" in needs else load_policy)(folder).to(runtime.device)
-
+        policy = start(scores="score" in needs)
         if attach is not None:
             attach.freeze(policy)
 
-        def copied(*, adapted: bool = True, scorer: bool = False) -> Any:
+        def copied(*, adapted: bool = True, scores: bool = False) -> Any:
             if attach is None:
-                return (load_scorer if scorer else load_policy)(folder).to(runtime.device)
+                return start(scores=scores)
             same = twin(policy)
-            same = scorer_of(same, str(folder)).to(runtime.device) if scorer else same
+            same = scorer_of(same, type(policy).__name__).to(policy.device) if scores else same
             return attach.add(same) if adapted else same
 
         others = {
             "reference": copied(adapted=reference_moves) if "ref_logp" in needs else None,
-            "critic": copied(scorer=True) if "value" in needs else None,
+            "critic": copied(scores=True) if "value" in needs else None,
             "old": copied() if "kl_old" in needs else None,
         }
         if attach is not None:
             policy = attach.add(policy)
             if runtime.bf16:
                 store_in_bf16(policy)  # the others share its matrices
-        models = cls(
-            policy, runtime, **others, teacher=teacher, temperature=temperature, micro_tokens=settings.micro_tokens
-        )
-        if attach is not None:
-            models.report_adapter()
-        return models
+        return cls(policy, runtime, **others)
 
     @property
     def trained(self) -> dict[str, Any]:
@@ -180,10 +195,11 @@ class ModelSet:
                 mine.copy_(theirs)
 
     def _kl_old(self, packed: PackedRows, now_MD: Tensor) -> Tensor:
-        """KL(old || policy) over the vocabulary at each token."""
+        """KL(old || policy) over the vocabulary at each token, without keeping all logits as `exact_kl` does."""
         with torch.no_grad():
             before = packed_states(self.old, packed)[packed.source_M]
-        return exact_kl(before, self.head(self.old), now_MD, self.head(self.policy), self.temperature)
+        kl = partial(forward_kl, temperature=self.temperature)
+        return tiled(kl, now_MD, self.head(self.policy).logits, before, self.head(self.old).logits)
 
     def _teacher_divergence(self, teacher: Teacher, packed: PackedRows, student_MD: Tensor, micro: Batch) -> Tensor:
         """The divergence from the teacher over the vocabulary at each token."""

@@ -13,8 +13,9 @@ from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import TrainingError
+from posttrain.formulas.distill import reverse_kl
 from posttrain.models.activations import Activations, set_activations
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.loading import with_scalar_head
@@ -24,7 +25,7 @@ from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.estimate import check_memory, most_tokens, training_parts
-from posttrain.train.model_set import ModelSet
+from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure, make_batch
 from tests.library.live import LiveBytes
 from tests.library.models import sample, tiny_model
@@ -74,6 +75,10 @@ def with_critic(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
     return settings_of("ppo").objective(), {"policy": model(), "critic": with_scalar_head(model(), "test")}
 
 
+def with_teacher(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
+    return DistillObjective(DistillKnobs()), {"policy": model(), "teacher": Teacher(model(), reverse_kl)}
+
+
 def with_scores(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
     return RewardObjective(RewardKnobs()), {"policy": with_scalar_head(model(), "test")}
 
@@ -93,7 +98,8 @@ def peak_of_a_step(objective: Objective, models: ModelSet) -> int:
     prepared = objective.prepare(batch.columns, objective.initial_state()).step
     step = StepClosure(objective, models, batch.with_prepared(prepared))
     update = AdamW([(model, 1e-3) for model in models.trained.values()], OptimizerParams(), 4)
-    every = [one for one in (models.policy, models.reference, models.critic) if one is not None]
+    teacher = None if models.teacher is None else models.teacher.model
+    every = [one for one in (models.policy, models.reference, models.critic, teacher) if one is not None]
     with LiveBytes(part for model in every for part in (*model.parameters(), *model.buffers())) as live:
         update.step(step, 0.0)
         live.most = live.now
@@ -104,7 +110,7 @@ def peak_of_a_step(objective: Objective, models: ModelSet) -> int:
 @pytest.mark.parametrize("activations", ["keep", "recompute"])
 @pytest.mark.parametrize("passes", [SLOW(1), 2])
 @pytest.mark.parametrize("precision", ["fp32", SLOW("bf16")])
-@pytest.mark.parametrize("kind", [by_tiles, by_autograd, with_critic, with_scores])
+@pytest.mark.parametrize("kind", [by_tiles, by_autograd, with_critic, with_teacher, with_scores])
 @pytest.mark.parametrize(("family", "shape"), [SHAPES[0], *(SLOW(*one) for one in SHAPES[1:])])
 def test_a_step_takes_what_is_said_within_a_tenth(
     family: str, shape: dict[str, Any], kind: Any, precision: str, passes: int, activations: Activations

@@ -57,15 +57,33 @@ def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_is_the_estimate_of_the_stage(params: Path) -> None:
     """A run two stages from a model on disk, against the models that its stage would load."""
     dpo = load_settings("preference.runs", "dpo")
-    models = ModelSet.load(
-        Runtime(dpo.device), params / "my/model", PreferenceObjective(dpo).needs, micro_tokens=16_384
-    )
+    models = ModelSet.load(Runtime(dpo.device), params / "my/model", PreferenceObjective(dpo).needs, dpo)
     expected = training_parts(models, 4 * 2 * 64, "keep")
     found = demand_of("preference.runs", "dpo", read(), 512, None)
     assert found.states | found.training == expected
     assert found.total == sum(expected.values()) and found.states["weights"] == 2 * byte_count(
         models.policy.parameters()
     )
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "qlora"])
+def test_a_run_with_an_adapter_is_planned_as_it_is_loaded(params: Path, kind: str) -> None:
+    """Frozen weights once, also with a reference and a critic; no gradients and moments of them."""
+    file = params / "params.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for group, name in (("preference", "dpo"), ("online", "ppo")):
+        settings[group]["runs"][name]["adapter"] = {"type": kind, "rank": 4}
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    dpo, ppo = load_settings("preference.runs", "dpo"), load_settings("online.runs", "ppo")
+    needs = {"dpo": PreferenceObjective(dpo).needs, "ppo": ppo.objective().needs}
+    for group, run in (("preference.runs", dpo), ("online.runs", ppo)):
+        name = group.partition(".")[0].replace("preference", "dpo").replace("online", "ppo")
+        models = ModelSet.load(Runtime(run.device), params / "my/model", needs[name], run)
+        found = demand_of(group, name, read(), 30, None)
+        trained = byte_count(models.trained_parameters().values())
+        every = [one for one in (models.policy, models.reference, models.critic) if one is not None]
+        assert found.states["weights"] == byte_count(part for one in every for part in one.parameters())
+        assert found.states["moments"] == 2 * trained < found.states["weights"]
 
 
 def test_a_run_that_samples_needs_its_keys_and_values_as_well(params: Path) -> None:
