@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from posttrain.models.activations import Activations
+from posttrain.models.adapters import ADAPTER, adapted_layers, adapter_of
 from posttrain.models.decode import PREFILL_TOKENS, supports_decoder_step
 from posttrain.models.kv_size import kv_bytes, kv_sizes
 
@@ -17,6 +18,8 @@ LAYER_BYTES = {False: (24, 16, 12, 8, 8), True: (26, 8, 6, 4, 6)}
 """Bytes that a layer saves per token for the backward pass, in float32 and under bf16 autocast: for each unit of the
 hidden size D, the feed-forward width F, all heads A and all key-value heads K, and of A + K where queries and keys are
 normed. Measured on gated feed-forward layers; others save less."""
+NORM_BYTES = 4
+"""Of these, bytes per token and unit of width of a norm's input, which the gradient of its weight needs."""
 INPUT_BYTES = 4
 """Bytes per token and unit of D of a layer's input, which is float32 under autocast too."""
 OUTPUT_BYTES = 8
@@ -64,8 +67,22 @@ def layer_bytes(model: Any, *, bf16: bool) -> int:
     """Bytes of activations per token that a layer saves for the backward pass."""
     width, (by_hidden, by_forward, by_heads, by_keys, by_norm) = _widths(model), LAYER_BYTES[bf16]
     normed = any(name.endswith(("q_norm", "q_layernorm")) for name, _ in model.named_modules())
+    if adapter_of(model) is not None:  # the gradient of a frozen norm would need its input
+        by_hidden, by_norm = by_hidden - 2 * NORM_BYTES, by_norm - NORM_BYTES
     layer = by_hidden * width.hidden + by_forward * width.forward + by_heads * width.heads + by_keys * width.keys
-    return layer + by_norm * (width.heads + width.keys) * normed
+    return layer + by_norm * (width.heads + width.keys) * normed + _adapter_bytes(model, bf16=bf16)
+
+
+def casting_bytes(model: Any, *, bf16: bool) -> int:
+    """Bytes per token that the adapters of a layer need while it is computed: float32 copies of what they read."""
+    width = _widths(model)
+    return 6 * width.forward + 2 * (width.heads + width.keys) if bf16 and adapter_of(model) is not None else 0
+
+
+def _adapter_bytes(model: Any, *, bf16: bool) -> int:
+    """Bytes per token that the adapters of a layer save: what their first matrix gives."""
+    ranks = sum(int(layer.lora_A[ADAPTER].out_features) for _, layer in adapted_layers(model))
+    return (2 if bf16 else 4) * ranks // int(model.config.get_text_config().num_hidden_layers)
 
 
 def waiting_bytes(model: Any, activations: Activations, *, bf16: bool) -> int:

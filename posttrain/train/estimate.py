@@ -16,7 +16,7 @@ from posttrain.models.activations import Activations
 from posttrain.models.device import free_bytes
 from posttrain.models.loading import is_scorer
 from posttrain.models.logp import GPU_TILE_BYTES, TILE_BYTES, TILE_TOKENS
-from posttrain.models.memory import byte_count, copied_bytes, layer_bytes, vocabulary, waiting_bytes
+from posttrain.models.memory import byte_count, casting_bytes, copied_bytes, layer_bytes, vocabulary, waiting_bytes
 from posttrain.train.model_set import ModelSet
 
 GB = 1e9
@@ -34,7 +34,7 @@ def training_parts(models: ModelSet, step_tokens: int, activations: Activations)
     trained, bf16 = models.trained.values(), models.runtime.bf16
     own, tokens = float(byte_count(models.trained_parameters().values())), min(models.micro_tokens, step_tokens)
     waiting = float(tokens * sum(waiting_bytes(model, activations, bf16=bf16) for model in trained))
-    layer = float(tokens * max(layer_bytes(model, bf16=bf16) for model in trained))
+    layer = float(tokens * max(layer_bytes(one, bf16=bf16) + casting_bytes(one, bf16=bf16) for one in trained))
     again = 0.0 if activations == "keep" else layer
     head = 0.0 if is_scorer(models.policy) else _tile_bytes(models, tokens)
     before = own if step_tokens > models.micro_tokens else _head_bytes(models.policy)  # gradients of earlier passes

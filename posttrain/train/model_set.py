@@ -116,16 +116,14 @@ class ModelSet:
             same = scorer_of(same, type(policy).__name__).to(policy.device) if scores else same
             return attach.add(same) if adapted else same
 
-        others = {
-            "reference": copied(adapted=reference_moves) if "ref_logp" in needs else None,
-            "critic": copied(scores=True) if "value" in needs else None,
-            "old": copied() if "kl_old" in needs else None,
-        }
+        reference = copied(adapted=reference_moves) if "ref_logp" in needs else None
+        critic = copied(scores=True) if "value" in needs else None
+        old = copied() if "kl_old" in needs else None
         if attach is not None:
             policy = attach.add(policy)
             if runtime.bf16:
                 store_in_bf16(policy)  # the others share its matrices
-        return cls(policy, runtime, **others)
+        return cls(policy, runtime, reference, critic, old)
 
     @property
     def trained(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, Like
 from posttrain.errors import TrainingError
 from posttrain.formulas.distill import reverse_kl
 from posttrain.models.activations import Activations, set_activations
+from posttrain.models.adapters import LoraOptions, twin
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.loading import with_scalar_head
+from posttrain.models.lora import add, freeze
 from posttrain.models.memory import decoding_bytes, waiting_bytes
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
@@ -83,6 +86,14 @@ def with_scores(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
     return RewardObjective(RewardKnobs()), {"policy": with_scalar_head(model(), "test")}
 
 
+def with_lora(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
+    frozen, options = model(), LoraOptions(rank=8)
+    freeze(frozen, options)
+    reference = twin(frozen)
+    policy = add(frozen, options, Path(), 0)
+    return PreferenceObjective(PREFERENCE_ROWS["dpo"].settings()), {"policy": policy, "reference": reference}
+
+
 def peak_of_a_step(objective: Objective, models: ModelSet) -> int:
     """The bytes of all tensors at the fullest moment of a second step, when AdamW has its moments."""
     rows = token_rows([[1]] * ROWS, [[2] * (LENGTH - 1)] * ROWS)
@@ -110,7 +121,7 @@ def peak_of_a_step(objective: Objective, models: ModelSet) -> int:
 @pytest.mark.parametrize("activations", ["keep", "recompute"])
 @pytest.mark.parametrize("passes", [SLOW(1), 2])
 @pytest.mark.parametrize("precision", ["fp32", SLOW("bf16")])
-@pytest.mark.parametrize("kind", [by_tiles, by_autograd, with_critic, with_teacher, with_scores])
+@pytest.mark.parametrize("kind", [by_tiles, by_autograd, with_critic, with_teacher, with_scores, with_lora])
 @pytest.mark.parametrize(("family", "shape"), [SHAPES[0], *(SLOW(*one) for one in SHAPES[1:])])
 def test_a_step_takes_what_is_said_within_a_tenth(
     family: str, shape: dict[str, Any], kind: Any, precision: str, passes: int, activations: Activations
