@@ -18,8 +18,8 @@ GROUPS = (
 """Those whose runs train or sample."""
 LOWER = {
     "weights": "a smaller model",
-    "moments": "a smaller model",
-    "gradients": "a smaller model",
+    "moments": "adapter",
+    "gradients": "adapter",
     "bf16 copies": "activations",
     "activations": "activations, micro_tokens",
     "head": "a smaller vocabulary",
