@@ -64,6 +64,9 @@ class _Nearest(Checkpoints):
     def save(self, saved: CheckpointData) -> None:  # noqa: ARG002
         return
 
+    def wait(self) -> None:
+        return
+
     def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:
         return None if self.saved is None else restore(self.saved)
 
