@@ -116,7 +116,8 @@ def test_what_the_judge_cannot_say_is_left_out(project: Path, endpoint: Endpoint
 
 
 def test_what_is_no_judge_and_no_table_of_labels(project: Path) -> None:
-    for judge, said in (("online.runs.b.reward.judge", "no section 'b'"), ("online.runs.a.reward.correct", "not a judge")):
+    wrong = {"online.runs.b.reward.judge": "no section 'b'", "online.runs.a.reward.correct": "not a judge"}
+    for judge, said in wrong.items():
         with pytest.raises(ParamsError, match=said):
             judge_agreement("mine/feedback", judge, "correct", 200, 0.5)
     with pytest.raises(DataError, match="only tables of feedback and of rollouts have labels"):
