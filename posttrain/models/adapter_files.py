@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from posttrain.errors import ModelError
 from posttrain.models.adapters import ADAPTER, TrainedAdapter, merged
-from posttrain.models.weights import digest
+from posttrain.models.weights import TensorFile, digest
 
 ADAPTER_CONFIG: Final = "adapter_config.json"
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
@@ -54,7 +54,9 @@ def trained_tensors(model: Any) -> dict[str, Tensor]:
 def write_adapter(model: Any, adapter: TrainedAdapter, folder: Path, dtype: torch.dtype) -> None:
     """Write the trained tensors and their config."""
     saved = {PREFIX + name: part.to(dtype).contiguous() for name, part in trained_tensors(model).items()}
-    save_file(saved, str(folder / ADAPTER_WEIGHTS), metadata={"format": "pt"})
+    with TensorFile(folder / ADAPTER_WEIGHTS, saved, {"format": "pt"}) as file:
+        for name, part in saved.items():
+            file.write(name, part)
     config = {**adapter.config, "base_model_name_or_path": adapter.base.as_posix()}
     (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 

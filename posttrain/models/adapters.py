@@ -27,6 +27,9 @@ ADAPTER = "default"
 """The name that peft's layers give to their adapter."""
 
 
+ALL_LINEAR = "all-linear"
+
+
 class NoAdapter(Options):
     """All weights are trained."""
 
@@ -39,8 +42,9 @@ class LoraOptions(Options):
     type: Literal["lora", "dora", "qlora"] = "lora"
     rank: int = Field(32, ge=1, le=4096, description="the rank of the update of each matrix")
     alpha: int = Field(32, ge=1, description="the update is multiplied by alpha / rank")
-    targets: Literal["all-linear"] | list[str] = Field(
-        "all-linear",
+    targets: str | list[str] = Field(
+        ALL_LINEAR,
+        min_length=1,
         description="the linear layers that get one: all but the head and the experts of a mixture, or names such as "
         "q_proj",
     )
@@ -144,6 +148,15 @@ def merged(weight: Tensor, a: Tensor, b: Tensor, scaling: float, magnitude: Tens
     return whole if magnitude is None else whole * (magnitude / whole.norm(dim=1))[:, None]
 
 
+def weight_counts(model: nn.Module) -> tuple[int, int]:
+    """(trained weights, frozen weights), those in 4 bits among them."""
+    trained = sum(part.numel() for part in model.parameters() if part.requires_grad)
+    packed = [layer for layer in model.modules() if isinstance(layer, Nf4Linear)]
+    own = {part for layer in packed for part in (layer.weight, layer.scales)}
+    frozen = sum(part.numel() for part in model.parameters() if not part.requires_grad and part not in own)
+    return trained, frozen + sum(layer.in_features * layer.out_features for layer in packed)
+
+
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """The layers with an adapter, by name."""
     return ((name, layer) for name, layer in model.named_modules() if hasattr(layer, "lora_A"))
@@ -164,23 +177,21 @@ def store_in_bf16(model: nn.Module) -> None:
                 part.data = part.data.to(torch.bfloat16)
 
 
-def linear_layers(model: Any, targets: str | list[str]) -> list[str]:
+def linear_layers(model: Any, targets: str | list[str], base: Path) -> list[str]:
     """The names of the linear layers under the head that are targets."""
     core = backbone(model)
     prefix = next(name for name, part in model.named_modules() if part is core)
     linear = [name for name, part in core.named_modules() if isinstance(part, nn.Linear)]
     if any(parameter.dim() > 2 for parameter in core.parameters()):
         linear = [name for name in linear if name.rpartition(".")[2] not in EXPERTS]
-    wanted = linear if isinstance(targets, str) else [one for one in linear if _is_target(one, targets)]
-    unknown = (
-        [] if isinstance(targets, str) else [t for t in targets if not any(_is_target(one, [t]) for one in linear)]
-    )
+    named = [] if targets == ALL_LINEAR else [targets] if isinstance(targets, str) else targets
+    wanted = [one for one in linear if not named or _is_target(one, named)]
+    unknown = [target for target in named if not any(_is_target(one, [target]) for one in linear)]
     if unknown or not wanted:
         known = sorted({one.rpartition(".")[2] for one in linear})
-        what = (
-            f"adapter.targets: no linear layer is named {', '.join(unknown)}" if unknown else "it has no linear layer"
-        )
-        raise ModelError(what=what, where=type(model).__name__, fix=f"Name some of: {', '.join(known)}")
+        what = f"no linear layer is named {', '.join(unknown)}" if unknown else "it has no linear layers"
+        fix = f"Name some of: {', '.join(known)}" if known else "Train all of its weights: adapter: none"
+        raise ModelError(what=f"adapter.targets of {base}: {what}", where=type(model).__name__, fix=fix)
     return [f"{prefix}.{one}" for one in wanted]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, inject_adapter_in_model
 
+from posttrain.errors import ModelError
 from posttrain.models.adapters import LoraOptions, TrainedAdapter, linear_layers
 from posttrain.models.loading import is_scorer, quiet
 from posttrain.models.nf4 import quantise_model
@@ -25,7 +26,7 @@ def freeze(model: Any, options: LoraOptions) -> None:
 
 def add(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
     """Add adapters to a frozen model, in place; a scorer's head is trained too."""
-    layers = linear_layers(model, options.targets)
+    layers = linear_layers(model, options.targets, base)
     config = LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,
@@ -34,8 +35,12 @@ def add(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
         use_dora=options.type == "dora",
     )
     torch.manual_seed(seed)
-    with quiet():
-        inject_adapter_in_model(config, model)
+    try:
+        with quiet():
+            inject_adapter_in_model(config, model)
+    except ValueError as error:  # peft's own refusal, e.g. of layers of a state space model
+        fix = "Name other layers in adapter.targets, or train all weights: adapter: none"
+        raise ModelError(what=f"{base} takes no adapter ({error})", where=type(model).__name__, fix=fix) from error
     if is_scorer(model):
         model.score.requires_grad_(requires_grad=True)
     model.posttrain_adapter = TrainedAdapter(base, options, _plain(config, scorer=is_scorer(model)))

@@ -54,7 +54,7 @@ class _Widths:
 def _widths(model: Any) -> _Widths:
     """The feed-forward width per token: of a mixture of experts, that of a token's experts together."""
     config = model.config.get_text_config()
-    hidden, count = int(config.hidden_size), config.num_attention_heads
+    hidden, count = int(config.hidden_size), getattr(config, "num_attention_heads", None) or 1  # state space: no heads
     head = getattr(config, "head_dim", None) or hidden // count
     width = getattr(config, "intermediate_size", None) or 4 * hidden
     experts = getattr(config, "num_experts_per_tok", None) or 0

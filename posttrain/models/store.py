@@ -108,9 +108,9 @@ def load_model(path: str | Path) -> Any:
     An adapter is merged into its base.
     """
     folder = _folder(path)
-    config = load_config(folder)
     if is_adapter(folder):
-        return _merged_model(folder, config)
+        return _merged_model(folder)
+    config = load_config(folder)
     with open_weights(folder) as weights:
         _check_digests(weights)
         return load_weights(model_class(config), config, weights)
@@ -140,11 +140,11 @@ def scorer_of(model: Any, where: str) -> Any:
     return scorer.eval()
 
 
-def _merged_model(folder: Path, config: Any) -> Any:
+def _merged_model(folder: Path) -> Any:
     """The base of an adapter with the adapter merged into it; both must be what their manifests say."""
     base = _base(_manifest(folder), folder)
     check_base(base, folder, MANIFEST)
-    return _merged(base, config, *read_adapter(folder), str(folder))
+    return _merged(base, load_config(folder), *read_adapter(folder), str(folder))
 
 
 def _merged(base: Base, config: Any, adapter: dict[str, Any], tensors: dict[str, Tensor], where: str) -> Any:
@@ -170,7 +170,9 @@ def _base(manifest: dict[str, Any], folder: Path) -> Base:
     if not isinstance(found, dict) or {*map(type, found.values())} != {str} or found.keys() != {*Base._fields}:
         fix = "Merge it into its model with peft (merge_and_unload), and give the folder of the whole model"
         raise ModelError(what="this adapter was not trained by posttrain", where=str(folder), fix=fix)
-    return Base(Path(found["folder"]), found["manifest"], found["format"])
+    # the workspace is the current folder, or that of the adapter
+    places = [Path(found["folder"]), *(parent / found["folder"] for parent in folder.resolve().parents)]
+    return Base(next((one for one in places if one.is_dir()), places[0]), found["manifest"], found["format"])
 
 
 def load_config(folder: Path) -> Any:

@@ -38,11 +38,11 @@ class SamplingParams(Params):
         default_factory=list,
         description="a completion also ends when its text contains one of these strings, which stays in it",
     )
-    rows: int = Field(1024, ge=1, description="completions decoded at a time (memory, not results)")
+    rows: int = Field(1024, ge=1, description="completions decoded at a time (memory, and rounding)")
     kv_gb: float | None = Field(
         None,
         gt=0,
-        description="gigabytes for keys and values, which bound the rows too (memory, not results); "
+        description="gigabytes for keys and values, which bound the rows too (memory, and rounding); "
         "null: half of the free memory",
     )
 

@@ -16,7 +16,7 @@ from posttrain.formulas.distill import Divergence, forward_kl, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
-from posttrain.models.adapters import Attach, store_in_bf16, twin
+from posttrain.models.adapters import Attach, store_in_bf16, twin, weight_counts
 from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.logp import AnyHead, head_of, module_head_of, token_logp
@@ -141,11 +141,9 @@ class ModelSet:
 
     def report_adapter(self) -> None:
         """Print how many of the policy's weights are trained, and put it into the run's record."""
-        counts = {True: 0, False: 0}
-        for parameter in self.policy.parameters():
-            counts[parameter.requires_grad] += parameter.numel()
-        print(f"adapter: {counts[True]:,} weights are trained, {counts[False]:,} are frozen", flush=True)
-        note(trained_weights=counts[True], frozen_weights=counts[False])
+        trained, frozen = weight_counts(self.policy)
+        print(f"adapter: {trained:,} weights are trained, {frozen:,} are frozen", flush=True)
+        note(trained_weights=trained, frozen_weights=frozen)
 
     def own_parameters(self, model: Any, prefix: str = "") -> dict[str, Parameter]:
         """The weights of a frozen model, without those that it shares with the policy."""

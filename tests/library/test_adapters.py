@@ -310,6 +310,10 @@ def test_a_damaged_or_foreign_adapter_is_refused(folder: Path, tmp_path: Path, f
 def test_targets_that_no_layer_has_are_refused(folder: Path) -> None:
     with pytest.raises(ModelError, match="q_porj"):
         ModelSet.load(CPU, folder, frozenset(), settings(targets=["q_porj", "v_proj"]))
+    with pytest.raises(ModelError, match="q_porj"):
+        ModelSet.load(CPU, folder, frozenset(), settings(targets="q_porj"))
+    one = ModelSet.load(CPU, folder, frozenset(), settings(targets="q_proj")).trained_parameters()
+    assert all("q_proj" in name for name in one)
 
 
 def test_an_adapter_learns_at_ten_times_the_rate_unless_one_is_given() -> None:
@@ -408,3 +412,15 @@ def test_a_model_in_four_bits_takes_an_eighth_of_the_memory(folder: Path) -> Non
     with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.numel()) or part, lambda part: part):
         linear[0](torch.randn(2, linear[0].in_features, requires_grad=True))
     assert sum(kept) < linear[0].in_features * linear[0].out_features
+
+
+def test_an_adapter_is_found_with_its_base_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user loads it from a notebook; and another user may read it."""
+    monkeypatch.chdir(tmp_path)
+    base = tiny_folder(tmp_path / "models").relative_to(tmp_path)
+    models = adapted(base)
+    save_model(models.policy, Path("models/sft"), base)
+    monkeypatch.chdir("/")
+    torch.testing.assert_close(logps(load_policy(tmp_path / "models/sft")), logps(models.policy), rtol=1e-5, atol=1e-5)
+    modes = {file.stat().st_mode for file in (tmp_path / "models/sft").iterdir()}
+    assert len(modes) == 1, "the adapter's file has other rights than the rest"

@@ -181,3 +181,12 @@ def test_the_most_tokens_are_those_of_the_longest_items() -> None:
     assert most_tokens(sizes, 1) == 12
     assert most_tokens(sizes, 2) == 12 + 8
     assert most_tokens(sizes, 50) == 12 + 8 + 4
+
+
+def test_a_model_without_attention_heads_is_estimated() -> None:
+    """State space models have none in their config; their runs must start all the same."""
+    from transformers.models.mamba.configuration_mamba import MambaConfig
+
+    model = new_model(MambaConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, state_size=4), 0)
+    parts = training_parts(ModelSet(model, runtime("fp32")), 64, "keep")
+    assert parts["activations"] > 0 and parts["weights"] == sum(part.nbytes for part in model.parameters())
