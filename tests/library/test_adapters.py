@@ -356,7 +356,16 @@ def test_a_family_without_linear_layers_is_refused(tmp_path: Path) -> None:
         adapted(hub_folder("gpt2", tmp_path / "start", torch.float32))
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"gpt2"}))
+QUICK = ("qwen3", "gemma2", "mixtral", "deepseek_v3")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        *QUICK,
+        *(pytest.param(one, marks=pytest.mark.slow) for one in sorted(FAMILIES.keys() - {"gpt2", *QUICK})),
+    ],
+)
 def test_families_train_and_decode_with_an_adapter(family: str, tmp_path: Path) -> None:
     """The saved adapter is the trained policy, in every family that runs packed."""
     start = hub_folder(family, tmp_path / "start", torch.float32)

@@ -77,16 +77,14 @@ def settings(adapter: str) -> TrainingParams:
 
 
 ADAPTED = [
-    "sft+lora",
-    "sft+lora_dropout",
-    "sft+dora",
-    "dpo+lora",
-    "sdpo+lora",
-    "ppo+lora",
-    "trpo+lora",
-    "ppo_penalty+lora",
-    "nash_md+lora",
-    "gkd+lora",
+    *("sft+lora_dropout", "dpo+lora", "ppo+lora"),
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in (
+            *("sft+lora", "sft+dora", "sft+qlora", "sdpo+lora", "trpo+lora"),
+            *("ppo_penalty+lora", "nash_md+lora", "gkd+lora"),
+        )
+    ),
 ]
 """Runs of an adapter: with a reference that is it turned off, one that moves, a critic, copies of the policy."""
 ROLLOUT = {"rounds": 3, "prompts": 4, "group_size": 3, "minibatches": 2, "sampling": {"max_tokens": 8}}
