@@ -52,6 +52,7 @@ def test_cancelled_in_the_pages(project: Project) -> None:
     assert runs[0]["state_type"] == "CANCELLED"
 
 
+@pytest.mark.slow
 def test_a_killed_flow_leaves_no_orphan(project: Project) -> None:
     project.trouble(**BUSY)
     process = project.start()

@@ -81,6 +81,7 @@ def test_references_of_experiments_are_freed_too(bare: Project) -> None:
     assert ".dvc/tmp/exps/rwlock was damaged" in repair_lock(bare.root)
 
 
+@pytest.mark.slow
 def test_a_living_dvc_keeps_its_locks_and_a_flow_waits_for_it(bare: Project) -> None:
     bare.trouble(prepare={"seconds": 6})
     repro = subprocess.Popen(

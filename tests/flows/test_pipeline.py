@@ -164,6 +164,7 @@ def test_a_held_lock_loses_no_work(project: Project) -> None:
     assert project.dvc("status", "prepare", "--json").strip() == "{}"
 
 
+@pytest.mark.slow
 def test_nothing_configured(bare: Project) -> None:
     first = bare.run("prepare")
     assert first.code == 0, first.err

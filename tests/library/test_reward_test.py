@@ -236,6 +236,7 @@ def test_a_row_that_cannot_be_read_is_named(capsys: pytest.CaptureFixture[str], 
         shown(capsys, "correct", written(RIGHT, row))
 
 
+@pytest.mark.slow
 def test_the_command_exits_with_1_where_a_row_failed() -> None:
     table = written({**RIGHT, "info": {"keys": []}}, {**RIGHT, "info": {}})
     for count, status in ((1, 0), (2, 1)):

@@ -58,6 +58,7 @@ class Reader:
         (self.folder / name).write_text(text.replace(old, new))
 
 
+@pytest.mark.slow
 def test_the_reward_of_the_guide_is_tested_on_rows_fails_and_is_fixed(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     before, after = GUIDE.split("Row 3 divides by 0")

@@ -159,6 +159,7 @@ def test_status_says_which_file_and_which_parameter_changed(own_workspace: Path)
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_an_accepted_refactoring_is_recorded_and_nothing_runs(own_workspace: Path) -> None:
     insert("posttrain/report/page.py", "def ", "NEW = 1\n")(own_workspace)
     insert("posttrain/algorithms/surrogates/base.py", "\n\n\n", "\nNEW = 1\n")(own_workspace)
