@@ -165,7 +165,7 @@ def _merged(base: Base, config: Any, adapter: dict[str, Any], tensors: dict[str,
 
 
 def _base(manifest: dict[str, Any], folder: Path) -> Base:
-    """The frozen model of an adapter, by the manifest beside it."""
+    """The frozen model of an adapter, from the adapter's manifest."""
     found = manifest.get(BASE)
     if not isinstance(found, dict) or {*map(type, found.values())} != {str} or found.keys() != {*Base._fields}:
         fix = "Merge it into its model with peft (merge_and_unload), and give the folder of the whole model"

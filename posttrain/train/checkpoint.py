@@ -149,7 +149,7 @@ class Checkpoints:
         """Write one checkpoint, if the inputs are unchanged; it appears under its name only when it is complete.
 
         The tensors are written when this returns and may change. Checksums, fsync and the name follow in a thread while
-        training goes on; a failure of it is raised by the next call of `save` or `wait`.
+        training continues; their failure is raised by the next call of `save` or `wait`.
         """
         self.wait()
         confirm()

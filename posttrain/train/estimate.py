@@ -92,8 +92,8 @@ def check_memory(models: ModelSet, step_tokens: int, activations: Activations, s
         what = f"training needs at least {least / GB:.3g} GB more memory, and {free / GB:.3g} GB are free"
         fix = "Use a smaller model; limits.memory: null (params.yaml) tries it regardless"
         raise TrainingError(what=what, where=name, fix=fix)
-    told = f"may run out of memory: a step takes up to {most / GB:.3g} GB more, and {free / GB:.3g} GB are free"
-    print(f"{name}: {told}. {LOWER_MEMORY}", file=sys.stderr)
+    warning = f"may run out of memory: a step takes up to {most / GB:.3g} GB more, and {free / GB:.3g} GB are free"
+    print(f"{name}: {warning}. {LOWER_MEMORY}", file=sys.stderr)
 
 
 def _more_bytes(models: ModelSet, step_tokens: int, activations: Activations) -> float:

@@ -1,4 +1,4 @@
-"""The memory of keys and values: their dtype, what is said of it before, and the budget that bounds the rows."""
+"""The memory of keys and values: their dtype, its estimate, and the budget that limits the rows."""
 
 from __future__ import annotations
 

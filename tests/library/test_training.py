@@ -187,7 +187,7 @@ def sampled_run(
 
 
 def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
-    """One small run of each kind, everything made anew as a fresh process would; NAME+lora trains an adapter."""
+    """One small run of each kind, all objects built again, as a new process does; NAME+lora trains an adapter."""
     label, (name, _, adapter) = name, name.partition("+")
     trained = settings(adapter) if adapter else ALL_WEIGHTS
     objective: Any
@@ -475,7 +475,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
 
 
 def test_weights_may_change_as_soon_as_save_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checksums and the name follow in a thread while training goes on."""
+    """Checksums and the name follow in a thread while training continues."""
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     checkpoints, weight = Checkpoints("sft", {}, []), torch.zeros(1_000_000)
     for step in range(1, 6):
@@ -488,7 +488,7 @@ def test_weights_may_change_as_soon_as_save_returns(tmp_path: Path, monkeypatch:
 
 
 def test_a_checkpoint_that_cannot_be_completed_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk may fail after `save` has returned; without an error the run would go on without checkpoints."""
+    """The disk may fail after `save` has returned; without an error the run would silently continue without checkpoints."""
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     checkpoints = Checkpoints("sft", {}, [])
     checkpoints.save(CheckpointData(1, {"weight": torch.ones(3)}, {}))
