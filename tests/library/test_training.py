@@ -488,7 +488,7 @@ def test_weights_may_change_as_soon_as_save_returns(tmp_path: Path, monkeypatch:
 
 
 def test_a_checkpoint_that_cannot_be_completed_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk may fail after `save` has returned; without an error the run would silently continue without checkpoints."""
+    """The disk may fail after `save` has returned; else the run would silently continue without checkpoints."""
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     checkpoints = Checkpoints("sft", {}, [])
     checkpoints.save(CheckpointData(1, {"weight": torch.ones(3)}, {}))
