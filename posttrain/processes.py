@@ -1,0 +1,128 @@
+"""The processes of a run: which one this is, and what they tell each other. Nothing is pickled.
+
+Every process runs the same code on the same data, so that all decide alike. The first one alone writes files, judges
+completions and talks to people; the others get from it what only it can know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+RANK, SIZE, LOCAL, MEETING = (
+    f"POSTTRAIN_{name}" for name in ("RANK", "PROCESSES", "LOCAL_RANK", "RENDEZVOUS")
+)
+"""Environment of the processes that the first one starts: its number, how many there are, its number on this host, and
+where they meet: file:///... on one host, tcp://host:port between hosts."""
+PATIENCE = timedelta(hours=2)
+"""How long a process waits for the others, e.g. while the first one judges completions."""
+
+T = TypeVar("T")
+
+
+def rank() -> int:
+    """The number of this process; 0 where there is one."""
+    return dist.get_rank() if _connected() else 0
+
+
+def count() -> int:
+    """How many processes the run has."""
+    return dist.get_world_size() if _connected() else 1
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes."""
+    return rank() == 0
+
+
+def is_worker() -> bool:
+    """Whether this process was started by the first one of a run."""
+    return int(os.environ.get(RANK, "0")) > 0
+
+
+def connect(number: int, size: int, meeting: str, device: torch.device | str = "cpu") -> None:
+    """Meet the other processes of the run."""
+    backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=meeting, rank=number, world_size=size, timeout=PATIENCE)
+
+
+def disconnect() -> None:
+    """Leave the others; from now on this process is alone."""
+    if _connected():
+        dist.destroy_process_group()
+
+
+def gathered(value: Any) -> list[Any]:
+    """Every process's value, which JSON can hold, in the order of their numbers."""
+    if not _connected():
+        return [value]
+    mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    return [json.loads(bytes(part.tolist() if part.numel() < 64 else part.numpy())) for part in gathered_tensors(mine)]
+
+
+def gathered_tensors(mine: Tensor) -> list[Tensor]:
+    """Every process's tensor of one dimension; their lengths may differ."""
+    if not _connected():
+        return [mine]
+    sizes = [torch.zeros(1, dtype=torch.long) for _ in range(count())]
+    dist.all_gather(sizes, torch.tensor([mine.numel()]))
+    longest = max(int(size) for size in sizes)
+    padded = mine.new_zeros(longest)
+    padded[: mine.numel()] = mine
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return [part[: int(size)] for part, size in zip(parts, sizes, strict=True)]
+
+
+def from_first(make: Callable[[], T]) -> T:
+    """What the first process makes, which JSON can hold; the others do not call `make`."""
+    if not _connected():
+        return make()
+    value: T = gathered(make() if is_first() else None)[0]
+    return value
+
+
+def first_before_others(work: Callable[[], T]) -> T:
+    """The first process does it, e.g. fills a cache, then the others do."""
+    if _connected() and not is_first():
+        dist.barrier()
+    result = work()
+    if _connected() and is_first():
+        dist.barrier()
+    return result
+
+
+def dealt(parts: Sequence[T]) -> Iterator[tuple[T, bool]]:
+    """This process's parts, dealt in turn, and whether each counts.
+
+    All processes get the same number, so that none waits for another in vain: one without a part repeats the last one,
+    which then does not count.
+    """
+    mine = parts[rank() :: count()]
+    for part, _ in zip_longest(mine, parts[:: count()]):
+        yield (parts[-1], False) if part is None else (part, True)
+
+
+def add_up(parts: Sequence[Tensor]) -> None:
+    """Sum each tensor over the processes, in place."""
+    if _connected():
+        for part in parts:
+            dist.all_reduce(part)
+
+
+def wait_for_all() -> None:
+    """Wait until every process is here."""
+    if _connected():
+        dist.barrier()
+
+
+def _connected() -> bool:
+    return dist.is_available() and dist.is_initialized()
