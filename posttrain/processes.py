@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import zip_longest
@@ -54,10 +55,15 @@ def connect(number: int, size: int, meeting: str, device: torch.device | str = "
     dist.init_process_group(backend, init_method=meeting, rank=number, world_size=size, timeout=PATIENCE)
 
 
-def disconnect() -> None:
-    """Leave the others; from now on this process is alone."""
-    if _connected():
-        dist.destroy_process_group()
+def leave() -> None:
+    """From now on the first process is alone; the others end here."""
+    if not _connected():
+        return
+    if not is_first():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    dist.destroy_process_group()
 
 
 def gathered(value: Any) -> list[Any]:
@@ -109,6 +115,13 @@ def dealt(parts: Sequence[T]) -> Iterator[tuple[T, bool]]:
     mine = parts[rank() :: count()]
     for part, _ in zip_longest(mine, parts[:: count()]):
         yield (parts[-1], False) if part is None else (part, True)
+
+
+def added(part: Tensor) -> Tensor:
+    """The sum of the tensor over the processes, added in their order: all get the same bits."""
+    if not _connected():
+        return part
+    return torch.stack(gathered_tensors(part.flatten())).sum(0).view_as(part)
 
 
 def add_up(parts: Sequence[Tensor]) -> None:

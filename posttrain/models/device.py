@@ -1,13 +1,12 @@
-"""What a run computes with, in one place: device, number format, and which of how many processes this one is."""
+"""What a run computes with, in one place: device and number format."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal
 
 import psutil
 import torch
@@ -34,18 +33,15 @@ class DeviceParams(Params):
     threads: int = Field(1, ge=1, le=256, description="CPU threads; results are repeatable per number of threads")
 
 
-T = TypeVar("T")
-
-
 class Runtime:
-    """The chosen device, its place among the processes of a run, and whether fused gradients may be used."""
+    """The chosen device and number format, and whether fused gradients may be used."""
 
-    def __init__(self, params: DeviceParams, *, rank: int = 0, world: int = 1, fused: bool = True) -> None:
+    def __init__(self, params: DeviceParams, *, fused: bool = True) -> None:
         """`fused`: losses may write `.grad` and read the head's weight outside a forward pass, which is faster.
 
         Plain autograd gives the same gradient, also where weights are sharded or wrapped.
         """
-        self.rank, self.world, self.fused = rank, world, fused
+        self.fused = fused
         torch.set_num_threads(params.threads)
         name = params.device if params.device != "auto" else _best()
         if not {"cuda": torch.cuda, "mps": torch.backends.mps, "cpu": torch.cpu}[name].is_available():
@@ -62,10 +58,6 @@ class Runtime:
     def autocast(self) -> AbstractContextManager[object]:
         """bf16 matrix products with float32 weights, or nothing."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
-
-    def shard(self, parts: Iterable[T]) -> Iterator[T]:
-        """This process's parts of a step: they are cut as for one process and dealt in turn."""
-        return islice(parts, self.rank, None, self.world)
 
 
 def use_deterministic_kernels() -> None:

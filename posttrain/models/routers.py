@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posttrain import processes
 from posttrain.models.forward import runs_in_rows
 from posttrain.text.packing import PackedRows, sent
 
@@ -46,6 +47,14 @@ class RoutingSums:
     def detach(self) -> RoutingSums:
         """The same without gradient."""
         return RoutingSums(*(part.detach() for part in vars(self).values()))
+
+    def times(self, factor: float) -> RoutingSums:
+        """The same, multiplied."""
+        return RoutingSums(*(part * factor for part in vars(self).values()))
+
+    def of_all(self) -> RoutingSums:
+        """The sums over all processes."""
+        return RoutingSums(*(processes.added(part) for part in vars(self).values()))
 
 
 class Recording:

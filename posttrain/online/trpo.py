@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from posttrain import processes
 from posttrain.algorithms.policy_knobs import TrpoOptions
 from posttrain.models.forward import packed_states
 from posttrain.models.logp import exact_kl
@@ -33,11 +34,12 @@ class TrustRegion:
                 packed = pack(micro.rows).to(models.runtime.device)
                 self._old.append((packed, packed_states(models.policy, packed)[packed.source_M].clone()))
             self._old_head = models.head(models.policy).copied()
+            self._tokens = sum(processes.gathered(sum(packed.target_M.numel() for packed, _ in self._old)))
 
     @torch.no_grad()
     def kl(self) -> float:
         """Mean KL(old || new) per token."""
-        return float(sum(float(part) for part in self._kls()))
+        return float(sum(processes.gathered(sum(float(part) for part in self._kls()))))
 
     def kl_gradient_product(self, vector: list[Tensor]) -> list[Tensor]:
         """F v: the gradient of (gradient of mean KL) . v; KL's own gradient is 0 at the old policy."""
@@ -49,12 +51,13 @@ class TrustRegion:
                 directional = torch.stack([(a * b).sum() for a, b in zip(gradient, vector, strict=True)]).sum()
                 for total, part in zip(product, torch.autograd.grad(directional, parameters), strict=True):
                     total += part
+        processes.add_up(product)
         return product
 
     def _kls(self) -> Any:
         """Each micro-batch's contribution to the mean KL(old || new) per token."""
         models = self._models
-        tokens = sum(packed.target_M.numel() for packed, _ in self._old)
+        tokens = self._tokens
         for packed, old in self._old:
             new = packed_states(models.policy, packed)[packed.source_M]
             head = models.head(models.policy)

@@ -59,6 +59,12 @@ class TrainingParams(Params):
     checkpoint_every: int = Field(50, ge=1, description="optimizer steps between checkpoints")
     limits: LimitParams = Field(default_factory=LimitParams)
     router: RouterParams = Field(default_factory=RouterParams)
+    processes: int = Field(
+        1, ge=1, le=4096, description="processes that share the run (docs/processes.md; time and memory, not results)"
+    )
+    shards: int | None = Field(
+        None, ge=1, description="processes among which a model is divided; null: all. Groups of so many hold a copy each"
+    )
     save_dtype: SaveDtype | None = Field(
         None,
         description="dtype of the saved weights; null: that of the start model's files, float32 from scratch",
@@ -73,6 +79,11 @@ class TrainingParams(Params):
         if adapter is None or adapter.type == "none" or "lr" in optimizer.model_fields_set:
             return optimizer
         return optimizer.model_copy(update={"lr": ADAPTER_RATE * optimizer.lr})
+
+    @property
+    def divides_models(self) -> bool:
+        """Whether the models are divided among the run's processes; if not, each holds whole ones."""
+        return True
 
     def attach(self, start: Path) -> Attach | None:
         """What adds the adapter to a model that was loaded from `start`."""
@@ -93,7 +104,9 @@ RUNS_ON = "runs_on"
 
 def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
     """The settings that change the training, as plain data: they name the folder of the run's checkpoints."""
-    without = dict.fromkeys(("limits", "checkpoint_every", "save_dtype", "activations"), True)
+    without = dict.fromkeys(
+        ("limits", "checkpoint_every", "save_dtype", "activations", "processes", "shards"), True
+    )
     return params.model_dump(mode="json", exclude={**without, "rollout": {"sampling": {"kv_gb"}}})
 
 
@@ -184,9 +197,10 @@ def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int 
 def train_likelihood(run: TrainingRun, examples: Examples, heldout: Examples, tokenizer: Path) -> None:
     """Train on the likelihood of examples; writes the model, with the tokenizer of a folder, and its metrics."""
     log = run_training(run)
+    models = run.models.alone()
 
-    save_model(run.models.policy, model_path(run.name), tokenizer, run.params.save_dtype)
-    losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(run.models, heldout)}
+    save_model(models.policy, model_path(run.name), tokenizer, run.params.save_dtype)
+    losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}
     counts = {"steps": run.source.steps, "rows": len(examples), "tokens": examples.trained_tokens}
     write_json(metrics_path(run.name), {**counts, **rounded(losses)})
     print(f"{run.name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(run.name)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from posttrain import processes
 from posttrain.formulas.distill import Divergence, forward_kl, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
@@ -20,10 +21,14 @@ from posttrain.models.adapters import Attach, store_in_bf16, twin, weight_counts
 from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.logp import AnyHead, head_of, module_head_of, token_logp
+from posttrain.models.sharding import full, gathered, is_sharded, mesh_of, own_part, shard
 from posttrain.models.store import load_policy, load_scorer, scorer_of
+from posttrain.processes import dealt, leave
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from posttrain.train.step import Batch
 
 SCORED_COLUMNS = ("ref_logp", "step_start_logp", "old_value", "recomputed_logp")
@@ -51,6 +56,12 @@ class ModelSettings(Protocol):
     @property
     def micro_tokens(self) -> int: ...
 
+    @property
+    def shards(self) -> int | None: ...
+
+    @property
+    def divides_models(self) -> bool: ...
+
     def attach(self, start: Path) -> Attach | None: ...
 
 
@@ -66,6 +77,8 @@ class ModelSet:
     teacher: Teacher | None = None
     temperature: float = 1.0
     micro_tokens: int = 16_384
+    remake: Callable[[], Any] | None = None
+    """Makes the policy as it was before it was divided among processes; None where it is whole."""
 
     def __post_init__(self) -> None:
         teacher = None if self.teacher is None else self.teacher.model
@@ -91,20 +104,32 @@ class ModelSet:
             return (load_scorer if scores else load_policy)(folder).to(runtime.device)
 
         attach = settings.attach(folder)
-        models = cls.of(start, runtime, needs, attach, reference_moves=reference_moves)
+        divided = processes.count() > 1 and settings.divides_models
+        mesh = mesh_of(runtime.device, settings.shards) if divided else None
+        models = cls.of(start, runtime, needs, attach, reference_moves=reference_moves, mesh=mesh)
         if attach is not None:
             models.report_adapter()
         return replace(models, temperature=temperature, teacher=teacher, micro_tokens=settings.micro_tokens)
 
     @classmethod
     def of(
-        cls, start: StartModel, runtime: Runtime, needs: frozenset[str], attach: Attach | None, *, reference_moves: bool
+        cls,
+        start: StartModel,
+        runtime: Runtime,
+        needs: frozenset[str],
+        attach: Attach | None,
+        *,
+        reference_moves: bool,
+        mesh: DeviceMesh | None = None,
     ) -> ModelSet:
         """The models that the objective needs, from what makes a start model.
 
         With an adapter they share its frozen weights, and the reference is the policy without the adapter.
-        `reference_moves`: the reference is not the start model for the whole run.
+        `reference_moves`: the reference is not the start model for the whole run. `mesh`: the processes among which
+        they are divided; the old policy, which is computed inside the policy's scope, stays whole.
         """
+        if mesh is not None:
+            return cls._divided(start, runtime, needs, attach, mesh, reference_moves=reference_moves)
         policy = start(scores="score" in needs)
         if attach is not None:
             attach.freeze(policy)
@@ -124,6 +149,56 @@ class ModelSet:
             if runtime.bf16:
                 store_in_bf16(policy)  # the others share its matrices
         return cls(policy, runtime, reference, critic, old)
+
+    @classmethod
+    def _divided(
+        cls,
+        start: StartModel,
+        runtime: Runtime,
+        needs: frozenset[str],
+        attach: Attach | None,
+        mesh: DeviceMesh,
+        *,
+        reference_moves: bool,
+    ) -> ModelSet:
+        """The models divided among processes: with an adapter each has frozen weights of its own."""
+
+        def made(*, adapted: bool = True, scores: bool = False, trained: bool = True) -> Any:
+            model = start(scores=scores)
+            if attach is not None:
+                attach.freeze(model)
+                model = attach.add(model) if adapted else model
+            return model if trained else model.requires_grad_(requires_grad=False)
+
+        def policy() -> Any:
+            return made(scores="score" in needs)
+
+        reference = made(adapted=reference_moves, trained=False) if "ref_logp" in needs else None
+        critic = made(scores=True) if "value" in needs else None
+        old = made(trained=False) if "kl_old" in needs else None
+        divided = [None if one is None else shard(one, mesh, bf16=runtime.bf16) for one in (policy(), reference, critic)]
+        return cls(divided[0], runtime, *divided[1:], old, remake=policy)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the trained models are divided among processes."""
+        return is_sharded(self.policy)
+
+    def alone(self) -> ModelSet:
+        """The first process's models after the training, the policy whole; the other processes end here."""
+        if processes.count() == 1:
+            return self
+        policy = self.policy
+        if self.sharded and self.remake is not None:
+            policy = self.remake() if processes.is_first() else None
+            own = {} if policy is None else dict(policy.named_parameters())
+            for name, part in self.policy.named_parameters():
+                whole = full(part)
+                if name in own:
+                    with torch.no_grad():
+                        own[name].copy_(whole)
+        leave()
+        return replace(self, policy=policy, reference=None, critic=None, remake=None)
 
     @property
     def trained(self) -> dict[str, Any]:
@@ -148,7 +223,9 @@ class ModelSet:
     def own_parameters(self, model: Any, prefix: str = "") -> dict[str, Parameter]:
         """The weights of a frozen model, without those that it shares with the policy."""
         shared = set(self.policy.parameters())
-        return {name: part for name, part in model.named_parameters(prefix=prefix) if part not in shared}
+        frozen = {name for name, part in self.policy.named_parameters(prefix=prefix) if not part.requires_grad}
+        named = model.named_parameters(prefix=prefix)
+        return {name: part for name, part in named if part not in shared and name not in frozen}
 
     def micro_batches(self, batch: Batch) -> Iterator[Batch]:
         """The batch in parts that fit in memory, items kept whole."""
@@ -170,25 +247,32 @@ class ModelSet:
         columns = on_device(micro.columns, self.runtime.device)
         with self.runtime.autocast():
             if "score" in needs:
-                return columns.with_rows(score=score_rows(self.policy, packed))
-            hidden_MD = packed_states(self.policy, packed).index_select(0, packed.source_M)
-            logp, entropy = token_logp(hidden_MD, self.head(self.policy), packed.target_M, self.temperature)
-            columns = columns.with_tokens(logp=logp, entropy=entropy)
+                return columns.with_rows(score=gathered(self.policy, lambda: score_rows(self.policy, packed)))
+            found = gathered(self.policy, lambda: self._policy_columns(micro, needs, packed))
             if "value" in needs:
-                columns = columns.with_tokens(value=value_tokens(self.critic, packed))
-            if "kl_old" in needs:
-                columns = columns.with_tokens(kl_old=self._kl_old(packed, hidden_MD))
-            if self.teacher is not None:
-                divergence = self._teacher_divergence(self.teacher, packed, hidden_MD, micro)
-                columns = columns.with_tokens(teacher_kl=divergence)
-        return columns
+                found["value"] = gathered(self.critic, lambda: value_tokens(self.critic, packed))
+        return columns.with_tokens(**found)
+
+    def _policy_columns(self, micro: Batch, needs: frozenset[str], packed: PackedRows) -> dict[str, Tensor]:
+        """The columns that are computed with the policy's hidden states and head."""
+        hidden_MD = packed_states(self.policy, packed).index_select(0, packed.source_M)
+        logp, entropy = token_logp(hidden_MD, self.head(self.policy), packed.target_M, self.temperature)
+        found = {"logp": logp, "entropy": entropy}
+        if "kl_old" in needs:
+            found["kl_old"] = self._kl_old(packed, hidden_MD)
+        if self.teacher is not None:
+            found["teacher_kl"] = self._teacher_divergence(self.teacher, packed, hidden_MD, micro)
+        return found
 
     @torch.no_grad()
     def copy_policy(self, model: Any) -> None:
         """Make a frozen model (the reference, the old policy) equal to the policy as it is now."""
         for mine, theirs in zip(model.parameters(), self.policy.parameters(), strict=True):
-            if mine is not theirs:
-                mine.copy_(theirs)
+            if mine is not theirs and theirs.requires_grad:
+                if is_sharded(model):
+                    own_part(mine).copy_(own_part(theirs))
+                else:
+                    mine.copy_(full(theirs))
 
     def _kl_old(self, packed: PackedRows, now_MD: Tensor) -> Tensor:
         """KL(old || policy) over the vocabulary at each token, without keeping all logits as `exact_kl` does."""
@@ -217,17 +301,25 @@ class ModelSet:
         needed = [name for name in SCORED_COLUMNS if name in needs or (name == "old_value" and "value" in needs)]
         for name in needed:
             if name not in batch.columns.tokens:
-                column = torch.cat([self._score(name, micro) for micro in self.micro_batches(batch)]).cpu()
+                column = self._scored_by_all(name, [*self.micro_batches(batch)])
                 batch = batch.with_columns(batch.columns.with_tokens(**{name: column}))
         return batch
+
+    def _scored_by_all(self, name: str, micros: Sequence[Batch]) -> Tensor:
+        """A column of micro-batches that are dealt to the processes."""
+        sizes = [int(micro.columns.lengths_B.sum()) for micro in micros]
+        mine = [self._score(name, micro)[: None if counts else 0] for micro, counts in dealt(micros)]
+        every = processes.gathered_tensors(torch.cat(mine).cpu())
+        parts = [list(torch.split(part, sizes[nth :: len(every)])) for nth, part in enumerate(every)]
+        return torch.cat([parts[nth % len(every)][nth // len(every)] for nth in range(len(micros))])
 
     def _score(self, name: str, micro: Batch) -> Tensor:
         packed = self.packed(micro)
         with self.runtime.autocast():
             if name == "old_value":
-                return value_tokens(self.critic, packed)
+                return gathered(self.critic, lambda: value_tokens(self.critic, packed))
             model = self.reference if name == "ref_logp" else self.policy
-            return score_tokens(model, packed, self.temperature, self.head(model))[0]
+            return gathered(model, lambda: score_tokens(model, packed, self.temperature, self.head(model))[0])
 
 
 def on_device(columns: Ragged, device: torch.device) -> Ragged:

@@ -10,9 +10,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from posttrain import processes
 from posttrain.errors import ParamsError
 from posttrain.models.forward import packed_states
 from posttrain.models.routers import Recording, RoutingSums, balance_loss, find_routers
+from posttrain.models.sharding import gathered
 from posttrain.params import Params
 from posttrain.text.packing import PackedRows
 
@@ -72,18 +74,19 @@ class StepRouting:
         if not self._routers.balance or len(parts) < 2:
             return
         chosen = []
-        for packed in parts:
+        for packed, counts in processes.dealt(parts):
             with self._routers.record(packed) as recording:
-                packed_states(self._routers.model, packed)
-            chosen.append(recording.sums().chosen_LE)
-        self._load_LE = torch.stack(chosen).sum(0) / self._tokens
+                gathered(self._routers.model, lambda packed=packed: packed_states(self._routers.model, packed))
+            chosen.append(recording.sums().chosen_LE * counts)
+        self._load_LE = processes.added(torch.stack(chosen).sum(0)) / self._tokens
 
-    def add(self, recording: Recording) -> Tensor | None:
-        """Count a micro-batch; its part of the loss with gradient, None where nothing is balanced."""
+    def add(self, recording: Recording, *, counts: bool = True) -> Tensor | None:
+        """Add a micro-batch, if it counts; its part of the loss with gradient, None where nothing is balanced."""
         if not self._routers.modules:
             return None
         sums = recording.sums()
-        self._sums = sums.detach() if self._sums is None else self._sums + sums.detach()
+        mine = sums.detach() if counts else sums.detach().times(0.0)
+        self._sums = mine if self._sums is None else self._sums + mine
         if not self._routers.balance or not sums.probability_LE.requires_grad:
             return None
         load_LE = sums.chosen_LE / self._tokens if self._load_LE is None else self._load_LE
@@ -91,7 +94,7 @@ class StepRouting:
 
     def loss(self) -> float:
         """The weighted loss of all micro-batches."""
-        if self._sums is None or not self._routers.balance:
+        if not self._routers.modules or not self._routers.balance:
             return 0.0
         return self._routers.balance * float(self.metrics()["balance_loss"])
 
@@ -99,9 +102,10 @@ class StepRouting:
         """The loss, the mean entropy of the routers, and the largest load of an expert: 1 where all have the same."""
         if self._sums is None:
             return {}
-        load_LE = self._sums.chosen_LE / self._tokens
+        sums = self._sums.of_all()
+        load_LE = sums.chosen_LE / self._tokens
         return {
-            "balance_loss": balance_loss(load_LE, self._sums.probability_LE / self._tokens),
-            "router_entropy": self._sums.entropy_L.mean() / self._tokens,
+            "balance_loss": balance_loss(load_LE, sums.probability_LE / self._tokens),
+            "router_entropy": sums.entropy_L.mean() / self._tokens,
             "expert_load_max": (load_LE / load_LE.mean(1, keepdim=True)).max(),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -11,13 +11,16 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
+from posttrain import processes
 from posttrain.algorithms.objective import Loss, Objective, add_metrics, step_metrics
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.counts import count
 from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
 from posttrain.models.logp import head_of, loss_tiles
 from posttrain.models.routers import Recording
+from posttrain.models.sharding import as_divided, full
 from posttrain.params import Params
+from posttrain.processes import dealt
 from posttrain.rollout import TokenRow
 from posttrain.text.packing import PackedRows
 from posttrain.train.model_set import ModelSet, on_device
@@ -123,10 +126,20 @@ class StepClosure:
         if self.routers.balance:
             with self.models.runtime.autocast():
                 routing.look_ahead([self.models.packed(micro) for micro in self.models.micro_batches(self.batch)])
-        for micro in self.micro_batches():
-            add_metrics(totals, self._backward(micro, routing))
+        for micro, counts in dealt([*self.models.micro_batches(self.batch)]):
+            found = self._backward(micro, routing, counts=counts)
+            if counts:
+                add_metrics(totals, found)
+        if not self.models.sharded:
+            self._add_gradients()
         count({"train_tokens": self.tokens})
-        return step_metrics(totals | routing.metrics())
+        return step_metrics(_of_all(totals) | routing.metrics())
+
+    def _add_gradients(self) -> None:
+        """Sum the gradients over the processes, each of which has whole models."""
+        if processes.count() > 1:
+            trained = self.models.trained_parameters().values()
+            processes.add_up([torch.zeros_like(part) if part.grad is None else part.grad for part in trained])
 
     @property
     def tokens(self) -> int:
@@ -137,29 +150,31 @@ class StepClosure:
     def loss(self) -> float:
         """The loss at the current weights."""
         total, routing = 0.0, StepRouting(self.routers, self.tokens)
-        for micro in self.micro_batches():
+        for micro, counts in dealt([*self.models.micro_batches(self.batch)]):
             columns, recording = self._forward(micro, self.models.packed(micro))
-            total += float(self.objective.loss(columns).total)
-            routing.add(recording)
-        return total + routing.loss()
+            total += float(self.objective.loss(columns).total) * counts
+            routing.add(recording, counts=counts)
+        return sum(processes.gathered(total)) + routing.loss()
 
-    def micro_batches(self) -> Iterator[Batch]:
+    def micro_batches(self) -> list[Batch]:
         """This process's micro-batches."""
-        return self.models.runtime.shard(self.models.micro_batches(self.batch))
+        return [micro for micro, counts in dealt([*self.models.micro_batches(self.batch)]) if counts]
 
     def _forward(self, micro: Batch, packed: PackedRows) -> tuple[Ragged, Recording]:
         """One micro-batch's forward pass, and what its routers decided."""
         with self.routers.record(packed) as recording:
             return self.models.forward(micro, self.objective.needs, packed), recording
 
-    def _backward(self, micro: Batch, routing: StepRouting) -> dict[str, Tensor]:
-        """Add one micro-batch's gradient; returns its loss and metrics."""
+    def _backward(self, micro: Batch, routing: StepRouting, *, counts: bool) -> dict[str, Tensor]:
+        """Add one micro-batch's gradient, of zeros if it does not count; returns its loss and metrics."""
         packed = self.models.packed(micro)
-        if self.objective.by_token and self.models.runtime.fused and len(micro):
+        fused = self.models.runtime.fused and counts and not self.models.sharded
+        if self.objective.by_token and fused and len(micro):
             return self._fused_backward(micro, packed, routing)
         columns, recording = self._forward(micro, packed)
-        loss, balance = self.objective.loss(columns), routing.add(recording)
-        (loss.total if balance is None else loss.total + balance).backward()  # type: ignore[no-untyped-call]
+        loss, balance = self.objective.loss(columns), routing.add(recording, counts=counts)
+        total = loss.total if balance is None else loss.total + balance
+        (total if counts else 0.0 * total).backward()  # type: ignore[no-untyped-call]
         return _detached(loss)
 
     def _fused_backward(self, micro: Batch, packed: PackedRows, routing: StepRouting) -> dict[str, Tensor]:
@@ -188,6 +203,16 @@ class StepClosure:
         if embedded_ND is not None:
             add_embedding_gradient(models.policy, packed, embedded_ND)
         return totals
+
+
+def _of_all(totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The metrics of all processes as those of one."""
+    if processes.count() == 1:
+        return dict(totals)
+    found: dict[str, Tensor] = {}
+    for part in processes.gathered({name: float(value) for name, value in totals.items()}):
+        add_metrics(found, {name: torch.tensor(value, dtype=torch.float64) for name, value in part.items()})
+    return found
 
 
 def _detached(loss: Loss) -> dict[str, Tensor]:
@@ -266,7 +291,7 @@ class AdamW:
             group["lr"] = group["peak"] * factor
         metrics = closure()
         norm = nn.utils.clip_grad_norm_(self._parameters, self._params.clip)
-        metrics["grad_norm"] = float(norm)
+        metrics["grad_norm"] = float(full(norm))
         if math.isfinite(metrics["grad_norm"]):
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,153 @@
+"""Models divided among the processes of a run by torch's FSDP2.
+
+Each process keeps some rows of every weight and gathers a layer's weights while that layer is computed. Gradients are
+sums over the processes: losses are divided by what counts of the whole step before, so nothing is averaged.
+
+FSDP is imported where it is used: that takes most of a second, which a run of one process does not need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from posttrain import processes
+from posttrain.errors import ParamsError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+SCOPE = "posttrain_scope"
+"""The method of a sharded model that runs a function with its weights gathered."""
+
+T = TypeVar("T")
+
+
+def mesh_of(device: torch.device, shards: int | None) -> DeviceMesh:
+    """All processes, or groups of `shards` processes of which each group holds the whole model (HSDP)."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    size = processes.count()
+    if shards is None or shards == size:
+        return init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
+    if size % shards:
+        what = f"{size} processes cannot be divided into groups of shards = {shards}"
+        raise ParamsError(what=what, where="params.yaml", fix="Use a divisor of processes, or null")
+    return init_device_mesh(device.type, (size // shards, shards), mesh_dim_names=("copy", "shard"))
+
+
+def shard(model: Any, mesh: DeviceMesh, *, bf16: bool) -> Any:
+    """Divide the model's weights among the processes of the mesh, layer by layer, in place."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    precision = MixedPrecisionPolicy(cast_forward_inputs=False)
+    if bf16:
+        precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    trained = any(part.requires_grad for part in model.parameters())
+    setattr(model, SCOPE, lambda function: function())
+    for layer in [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]:
+        fully_shard(layer, mesh=mesh, mp_policy=precision)
+    # what lies outside the layers stays gathered until the backward pass, where there is one
+    fully_shard(model, mesh=mesh, mp_policy=precision, reshard_after_forward=None if trained else True)
+    for part in _sharded_modules(model):  # neither call reaches the modules within
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
+    register_fsdp_forward_method(model, SCOPE)
+    return model
+
+
+def is_sharded(model: Any) -> bool:
+    """Whether the model is divided among processes."""
+    return hasattr(model, SCOPE)
+
+
+def gathered(model: Any, function: Callable[[], T]) -> T:
+    """The function's result, computed with the weights outside the layers gathered; the layers gather their own.
+
+    Results with a gradient must be tensors, or tuples, lists and dicts of them: FSDP looks for them.
+    """
+    if not is_sharded(model):
+        return function()
+    result: T = getattr(model, SCOPE)(function)
+    return result
+
+
+@contextlib.contextmanager
+def whole(*models: Any) -> Iterator[None]:
+    """Hold all weights of the models in this process, e.g. to decode with them."""
+    modules = [part for model in models if is_sharded(model) for part in _sharded_modules(model)]
+    for model in models:
+        gathered(model, lambda: None)  # FSDP finds out at first use which module is the root
+    for part in modules:
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in modules:
+            part.reshard()
+
+
+def _sharded_modules(model: nn.Module) -> list[FSDPModule]:
+    from torch.distributed.fsdp import FSDPModule
+
+    return [part for part in model.modules() if isinstance(part, FSDPModule)]
+
+
+def is_divided(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether each process holds some of the tensor's rows."""
+    return hasattr(tensor, "full_tensor")
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor: some rows of one that is divided."""
+    return tensor.to_local() if is_divided(tensor) else tensor
+
+
+def full(tensor: Tensor) -> Tensor:
+    """The whole tensor; every process must ask for it."""
+    return tensor.full_tensor() if is_divided(tensor) else tensor
+
+
+def place_of(tensor: DTensor) -> tuple[int, int]:
+    """(which part of the rows this process holds, among how many parts)."""
+    mesh = tensor.device_mesh
+    return mesh.get_local_rank(mesh.ndim - 1), mesh.size(mesh.ndim - 1)
+
+
+def writes(tensor: DTensor) -> bool:
+    """Whether this process is the one that writes its rows: of copies, the first."""
+    return tensor.device_mesh.ndim == 1 or tensor.device_mesh.get_local_rank(0) == 0
+
+
+def own_rows(tensor: Tensor, like: Tensor) -> Tensor:
+    """Of a whole tensor, the rows that this process holds of `like`."""
+    if not is_divided(like):
+        return tensor
+    part, parts = place_of(like)
+    size = -(-tensor.shape[0] // parts)
+    return tensor[part * size : (part + 1) * size]
+
+
+def as_divided(tensor: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor divided as `like` is."""
+    from torch.distributed.tensor import DTensor
+
+    if not is_divided(like):
+        return tensor
+    local = own_rows(tensor, like).to(own_part(like).device, copy=True)
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+@torch.no_grad()
+def fill(target: Tensor, tensor: Tensor) -> None:
+    """Copy a whole tensor into one that may be divided."""
+    own_part(target).copy_(own_rows(tensor, target))
