@@ -92,6 +92,10 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
                 raise CheckpointError(what=f"{name} does not match its checksum", where=str(folder), fix=DELETE)
         plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
         check_format(int(plain["format"]), CHECKPOINTS, str(folder), PipelineError)
+        if plain["format"] < CHECKPOINTS:
+            what = f"made by an older posttrain (format {plain['format']}; this one resumes format {CHECKPOINTS})"
+            fix = f"Go on with the version that made it, or delete {folder.parent} to start from step 0"
+            raise PipelineError(what=what, where=str(folder), fix=fix)
         edits = plain["edits"]
         if not is_maker(plain["maker"]) or type(edits) is not list or {*map(type, edits)} - {str}:
             raise CheckpointError(what="it does not say what made it", where=str(folder), fix=DELETE)

@@ -100,7 +100,7 @@ def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
 def adamw(trained: Mapping[str, nn.Module], params: TrainingParams, steps: int) -> AdamW:
     """AdamW over the trained models, each with its own learning rate."""
     rates = {"policy": params.optimizer.lr, "critic": params.optimizer.critic_lr or params.optimizer.lr}
-    return AdamW([(model, rates[name]) for name, model in trained.items()], params.optimizer, steps)
+    return AdamW({name: (model, rates[name]) for name, model in trained.items()}, params.optimizer, steps)
 
 
 @dataclass(frozen=True)
