@@ -144,7 +144,7 @@ def train_model(
         reference = copy.deepcopy(model)
     models = ModelSet(model, _runtime(model), reference=reference, micro_tokens=micro_tokens)
     source = _source(objective, examples, models, batch_size, epochs, seed)
-    update = AdamW([(model, params.lr)], params, source.steps)
+    update = AdamW({"policy": (model, params.lr)}, params, source.steps)
     routers = routers_of(model, RouterParams(), "train_model")
     state, history, was_training = objective.initial_state(), list[dict[str, float]](), model.training
     with _our_attention(model), _our_attention(reference or model):

@@ -8,7 +8,7 @@ from posttrain.errors import ParamsError, PosttrainError
 
 TABLES: Final = 2
 MODELS: Final = 2
-CHECKPOINTS: Final = 2
+CHECKPOINTS: Final = 3
 PARAMS: Final = 2
 UPGRADE: Final = "Run `python -m posttrain upgrade`, which shows what to change (docs/versions.md)"
 

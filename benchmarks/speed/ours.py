@@ -116,7 +116,7 @@ def models_of(case: Case, runtime: Runtime, *, reference: bool, lora: bool) -> M
 def fit(objective: Objective, source: BatchSource, models: ModelSet, meter: Meter) -> MetricsLog:
     """Train as a stage does, with AdamW at a constant rate."""
     params = OptimizerParams(lr=LEARNING_RATE, schedule="constant", warmup=0.0, betas=list(BETAS), clip=CLIP)
-    update = AdamW([(models.policy, LEARNING_RATE)], params, source.steps)
+    update = AdamW({"policy": (models.policy, LEARNING_RATE)}, params, source.steps)
     with tempfile.TemporaryDirectory() as folder:
         run = TrainingRun("benchmark", TRAINING, [], objective, Metered(source, meter), models, update, 0)
         log = train(run, NoCheckpoints(), Path(folder) / "log.csv")

@@ -12,8 +12,9 @@ from posttrain.online.watch import HeldoutWatch
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.readable import judged_prompts
 from posttrain.rewards.reward import Context
-from posttrain.rewards.score import RewardSum
+from posttrain.rewards.score import RewardSum, scored_by_first
 from posttrain.rollout import Prompt, Rollout
+from posttrain.sampling.dealt import DealtSampler
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import (
     Sampler,
@@ -49,7 +50,7 @@ def heldout_watch(
     reward_model = model_of(params.reward_model, f"{section}.reward_model")
     true = RewardSum(watch.reward, Context(models.runtime, where, reward_model, text, sampling.max_tokens))
     measure = HeldoutRewards(
-        LocalSampler(models.policy, text.stops, models.runtime),
+        DealtSampler(LocalSampler(models.policy, text.stops, models.runtime)),
         text,
         prompts,
         sampling,
@@ -96,7 +97,7 @@ class HeldoutRewards:
 
     def _per_prompt(self, reward: RewardSum, rollouts: Sequence[Rollout]) -> Floats:
         """The mean reward of each prompt's samples that could be scored; nan where there is none."""
-        scored = reward.score(rollouts)
+        scored = scored_by_first(reward, rollouts)
         kept = set(FailureLimit(reward, self._max_failed, self._where).check(scored))
         values = [reward.total(one) if place in kept else np.nan for place, one in enumerate(scored)]
         by_prompt = np.array(values).reshape(len(self._prompts), self._samples)

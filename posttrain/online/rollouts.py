@@ -12,6 +12,7 @@ from torch import Tensor
 
 from posttrain.errors import RewardError
 from posttrain.formulas.ragged import Ragged, row_keys
+from posttrain.models.sharding import fill
 from posttrain.online.reward_monitor import RewardMonitor, has_zero_variance
 from posttrain.online.rollout_log import RolloutLog
 from posttrain.online.round_metrics import groups_with_signal, reward_metrics, sampler_gap
@@ -171,7 +172,7 @@ class RolloutSource(BatchSource):
         if self._models.old is not None:
             with torch.no_grad():
                 for name, parameter in self._models.own_parameters(self._models.old, "old").items():
-                    parameter.copy_(tensors[name])
+                    fill(parameter, tensors[name])
         if self._log is not None:
             self._log.load_state_dict({name[4:]: part for name, part in tensors.items() if name.startswith("log.")})
 
@@ -250,7 +251,7 @@ class RolloutSource(BatchSource):
         """The scored rollouts of each prompt; `first`: the number of draws before them."""
         if self._stored is not None:
             return self._stored.drawn(first, prompts)
-        return self._reward.score(self._group_rollouts(prompts, name))
+        return scored_by_first(self._reward, self._group_rollouts(prompts, name))
 
     def _sample_groups(self, prompts: list[Prompt], attempt: tuple[int, int], scored: list[Rollout]) -> list[Batch]:
         """A group of each prompt as a batch, without the rollouts that could not be scored; adds all to `scored`.

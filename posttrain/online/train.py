@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from posttrain import processes
 from posttrain.algorithms.objective import Objective
 from posttrain.measure.record import note
 from posttrain.models.store import save_model
@@ -21,6 +22,7 @@ from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
+from posttrain.sampling.dealt import DealtSampler
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import check_capacity
 from posttrain.slots import model_of
@@ -64,7 +66,7 @@ class LoadedRun(NamedTuple):
         name, params, objective, models, text, prompts, inputs = self
         samples = RolloutSource(
             prompts,
-            LocalSampler(models.policy, text.stops, models.runtime),
+            DealtSampler(LocalSampler(models.policy, text.stops, models.runtime)),
             reward,
             models,
             objective.needs,
@@ -74,7 +76,7 @@ class LoadedRun(NamedTuple):
             plan=params.sampling_plan(),
             monitor=monitor,
             failures=FailureLimit(reward, params.max_failed, self.section),
-            log=log,
+            log=log if processes.is_first() else None,
             stored=stored,
             name=name,
         )
@@ -93,19 +95,20 @@ def train_on_samples(run: LoadedRun) -> None:
     count = rollout.prompts * rollout.group_size
     check_capacity(run.text.context, prompts, count, rollout.sampling, f"{run.section}.rollout")
     reward, monitor = run.reward(), params.monitor(run.section)
-    check_canaries(reward, run.prompts[: params.canaries], run.section)
+    processes.from_first(lambda: check_canaries(reward, run.prompts[: params.canaries], run.section))
     stored = params.rollout_log(run.name, run.text, max(map(len, prompts)))
     training = run.training(reward, monitor, stored)
     watch = heldout_watch(params, run.models, run.text, reward, training.source.steps, run.section)
     log = run_training(training if watch is None else replace(training, watch=watch))
+    policy = run.models.alone().policy
     monitor.close()
 
     if watch is not None:
         log.rows.pop()  # the evaluation after the last step
     stored.finish(rollouts_path(run.name), log.rows)
-    steps, watched = len(log.rows), {} if watch is None else watch.finish()
+    steps, watched = len(log.rows), {} if watch is None else watch.finish(policy)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if log.last([key])}
     note(weights_version=f"{run.name} step {watched.get('kept_step', steps)}")
-    save_model(run.models.policy, model_path(run.name), run.inputs[0], params.save_dtype)
+    save_model(policy, model_path(run.name), run.inputs[0], params.save_dtype)
     figures = {"algorithm": params.algorithm, "steps": steps, **rounded(shown), **watched}
     write_json(metrics_path(run.name), figures)

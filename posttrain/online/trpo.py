@@ -8,6 +8,7 @@ vocabulary, is at most delta.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -91,7 +92,7 @@ class Trpo:
         state: dict[str, Tensor] = self._critic.state_dict() if self._critic else {}
         return state
 
-    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
         if self._critic:
             self._critic.load_state_dict(tensors)

@@ -74,14 +74,14 @@ class HeldoutWatch:
             self._judge(step, verdict)
         return metrics
 
-    def finish(self) -> dict[str, float]:
-        """Make the policy the one that is kept; which step that is, and what was measured of it, for the metrics."""
+    def finish(self, policy: Any) -> dict[str, float]:
+        """Make the whole policy the one that is kept; its step and what was measured of it, for the metrics."""
         best, last = self.history.best, self.history.evaluations[-1]
         kept = best if self._best else last
         with torch.no_grad():
-            for name, parameter in self._policy.named_parameters():
-                if name in self._best:
-                    parameter.copy_(self._best[name])
+            for name, parameter in policy.named_parameters():
+                if name in best_weights:
+                    parameter.copy_(best_weights[name])
         at = self.history.over_optimised_at
         line = f"best held-out reward at step {best.step} of {last.step}; the model is that of step {kept.step}"
         print(f"{self._where}: {line}" + ("" if at is None else f". Over-optimised at step {at}"), file=sys.stderr)
@@ -96,7 +96,7 @@ class HeldoutWatch:
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
         self.history.load_state_dict(tensors)
-        self._best = {name: tensors[f"best.{name}"] for name in self._best}
+        self._best = {name: as_divided(tensors[f"best.{name}"], part) for name, part in self._best.items()}
 
     def _weights(self) -> dict[str, Tensor]:
         """A copy of the trained weights."""

@@ -7,7 +7,9 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from posttrain import processes
 from posttrain.errors import RewardError
 from posttrain.measure.phases import phase
 from posttrain.params import Params
@@ -94,6 +96,24 @@ class RewardSum:
         if key not in self._judges:
             self._judges[key] = make_judge(name, term, options, self._context)
         return self._judges[key]
+
+
+def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """The scored rollouts, judged by the first process of the run alone."""
+    if processes.count() == 1:
+        return reward.score(rollouts)
+
+    def scores() -> list[dict[str, list[Any]]]:
+        return [
+            {name: [score.value, score.status, score.reason] for name, score in one.scores.items()}
+            for one in reward.score(rollouts)
+        ]
+
+    found = processes.from_first(scores)
+    return [
+        replace(one, scores={name: Score(*score) for name, score in scores.items()})
+        for one, scores in zip(rollouts, found, strict=True)
+    ]
 
 
 def make_judge(name: str, term: Term, options: Params, context: Context) -> Judge:

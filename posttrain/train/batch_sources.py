@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from posttrain.formulas.ragged import Ragged
+from posttrain.models.sharding import fill
 from posttrain.rollout import TokenRow
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch, make_batch
@@ -177,7 +178,7 @@ class ChunkedSource(BatchSource):
         """Restore the reference of the current part."""
         with torch.no_grad():
             for name, parameter in self._models.own_parameters(self._models.reference).items():
-                parameter.copy_(tensors[name])
+                fill(parameter, tensors[name])
 
 
 @dataclass(frozen=True)

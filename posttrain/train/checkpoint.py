@@ -9,25 +9,29 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from posttrain import processes
 from posttrain.digests import Digests
 from posttrain.errors import CheckpointError, PipelineError
 from posttrain.formats import CHECKPOINTS, check_format
 from posttrain.inputs import confirm
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
+from posttrain.models.sharding import is_divided, own_part, place_of, writes
 from posttrain.models.weights import TensorFile
 from posttrain.train.maker import differences, is_maker, maker, read_maker
 from posttrain.workspace import (
@@ -46,6 +50,8 @@ from posttrain.workspace import (
 
 KEPT = 2
 TENSORS, STATE, SUMS = "tensors.safetensors", "state.json", "sums.json"
+PART = re.compile(r"tensors-\d{5}-of-\d{5}\.safetensors")
+"""The rows that one process of several wrote."""
 RUN = "run.json"
 """The parameters and inputs of the run that a folder of checkpoints belongs to."""
 ASKED, ACCEPTED = "asked.json", "accepted.json"
@@ -61,12 +67,55 @@ class CheckpointData:
     """The contents of a checkpoint: named tensors and plain data."""
 
     step: int
-    tensors: dict[str, Tensor]
+    tensors: Mapping[str, Tensor]
     plain: dict[str, Any]
 
     def under(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names have the prefix, without it."""
-        return {name[len(prefix) :]: part for name, part in self.tensors.items() if name.startswith(prefix)}
+        return dict(self.later(prefix))
+
+    def later(self, prefix: str) -> Mapping[str, Tensor]:
+        """The same, each tensor read from its file when it is needed."""
+        return _Renamed(self.tensors, {name[len(prefix) :]: name for name in self.tensors if name.startswith(prefix)})
+
+
+class _Renamed(Mapping[str, Tensor]):
+    """Some tensors of a mapping under other names."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
+        self._tensors, self._names = tensors, names
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[self._names[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class _Parts(Mapping[str, Tensor]):
+    """The tensors of a checkpoint that several processes wrote: of some, each wrote some rows."""
+
+    def __init__(self, whole: dict[str, Tensor], files: Sequence[Path]) -> None:
+        self._whole = whole
+        self._files = [safe_open(str(file), framework="pt") for file in files]  # type: ignore[no-untyped-call]
+        self._names = [*whole, *self._files[0].keys()]
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._whole:
+            return self._whole[name]
+        try:
+            return torch.cat([file.get_tensor(name) for file in self._files])
+        except SafetensorError as error:
+            raise KeyError(name) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @phase("load")
@@ -87,18 +136,28 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
     """A checkpoint of the run with this fingerprint; raises a CheckpointError if it is damaged or of another run."""
     try:
         sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
-        for name in (TENSORS, STATE):
-            if _digest(folder / name) != sums[name]:
-                raise CheckpointError(what=f"{name} does not match its checksum", where=str(folder), fix=DELETE)
+        parts = sorted(name for name in sums if PART.fullmatch(name))
+        complete = not parts or len(parts) == int(parts[-1].partition("-of-")[2][:5])
+        files = [TENSORS, STATE, *parts]
+        wrong = processes.from_first(lambda: [name for name in files if _digest(folder / name) != sums[name]])
+        if wrong or not complete:
+            what = f"{wrong[0]} does not match its checksum" if wrong else "parts of it are missing"
+            raise CheckpointError(what=what, where=str(folder), fix=DELETE)
         plain = json.loads((folder / STATE).read_text(encoding="utf-8"))
         check_format(int(plain["format"]), CHECKPOINTS, str(folder), PipelineError)
+        if plain["format"] < CHECKPOINTS:
+            what = f"made by an older posttrain (format {plain['format']}; this one resumes format {CHECKPOINTS})"
+            fix = f"Go on with the version that made it, or delete {folder.parent} to start from step 0"
+            raise PipelineError(what=what, where=str(folder), fix=fix)
         edits = plain["edits"]
         if not is_maker(plain["maker"]) or type(edits) is not list or {*map(type, edits)} - {str}:
             raise CheckpointError(what="it does not say what made it", where=str(folder), fix=DELETE)
         if (plain["mark"], _name(plain["step"])) != (mark, folder.name):
             what = f"it is step {plain['step']} of another run ({plain['mark']})"
             raise CheckpointError(what=what, where=str(folder), fix=DELETE)
-        tensors = load_file(str(folder / TENSORS))
+        tensors: Mapping[str, Tensor] = load_file(str(folder / TENSORS))
+        if parts:
+            tensors = _Parts(dict(tensors), [folder / name for name in parts])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise CheckpointError(what=f"cannot be read ({error})", where=str(folder), fix=DELETE) from error
     return CheckpointData(int(plain.pop("step")), tensors, plain)
@@ -124,12 +183,14 @@ class Checkpoints:
     """
 
     def __init__(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[Path]) -> None:
-        key = run_key(stage, settings, inputs)
+        key = processes.from_first(lambda: run_key(stage, settings, inputs))
         self._name, self._stage, self._mark = stage, checkpoint_path(stage), fingerprint(key)
         self._folder = self._stage / self._mark
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         self._maker, self._edits = maker(stage), list[str]()
+        if not processes.is_first():
+            return
         hold(self._folder / HELD, f"a run of {stage} with the same inputs")
         for left in self._folder.glob(".step-*"):  # of a process that was killed while it saved
             shutil.rmtree(left, ignore_errors=True)
@@ -152,20 +213,23 @@ class Checkpoints:
         training continues; their failure is raised by the next call of `save` or `wait`.
         """
         self.wait()
-        confirm()
-        self._remove_finished()
+        if processes.is_first():
+            confirm()
+            self._remove_finished()
         target = self._folder / _name(saved.step)
         fresh = self._folder / f".{target.name}"
         try:
             fresh.mkdir(parents=True, exist_ok=True)
-            with TensorFile(fresh / TENSORS, saved.tensors) as file:
-                for name, part in saved.tensors.items():
-                    file.write(name, part)
+            _write_tensors(fresh, saved.tensors)
+            if not processes.is_first():
+                processes.wait_for_all()
+                return
             own = {"format": CHECKPOINTS, "step": saved.step, "mark": self._mark}
             made = {"maker": self._maker, "edits": self._edits}
             (fresh / STATE).write_text(json.dumps({**saved.plain, **own, **made}), encoding="utf-8")
         except (OSError, SafetensorError) as error:
             raise self._not_written(fresh, target, error) from error
+        processes.wait_for_all()
         self._writing = self._writer.submit(self._complete, fresh, target)
 
     @phase("write")
@@ -178,7 +242,7 @@ class Checkpoints:
     def _complete(self, fresh: Path, target: Path) -> None:
         """Checksums, fsync and the name; then the oldest checkpoints go."""
         try:
-            sums = {name: _digest(fresh / name) for name in (TENSORS, STATE)}
+            sums = {file.name: _digest(file) for file in sorted(fresh.iterdir()) if file.name != SUMS}
             (fresh / SUMS).write_text(json.dumps(sums), encoding="utf-8")
             for file in fresh.iterdir():
                 fsync(file)
@@ -212,7 +276,8 @@ class Checkpoints:
             except CheckpointError as error:
                 print(f"checkpoint skipped: {error}", file=sys.stderr)
                 continue
-            (self._folder / ASKED).unlink(missing_ok=True)
+            if processes.is_first():
+                (self._folder / ASKED).unlink(missing_ok=True)
             self._edits = edits
             if edits:
                 note(resumed_after_edits="; ".join(edits))
@@ -222,7 +287,7 @@ class Checkpoints:
     def finish(self, plot: Path) -> None:
         """Note that the run is finished and which plot it wrote, by which it is known when DVC has recorded it."""
         self.wait()
-        if self._folder.is_dir():
+        if self._folder.is_dir() and processes.is_first():
             (self._folder / DONE).write_text(recorded_digest(plot), encoding="utf-8")
 
     def check_space(self, size: int) -> None:
@@ -267,7 +332,8 @@ class Checkpoints:
             return edits
         accepted = read_maker(self._folder / ACCEPTED)
         if accepted is None or differences(accepted, self._maker):
-            write_json(self._folder / ASKED, self._maker)
+            if processes.is_first():
+                write_json(self._folder / ASKED, self._maker)
             stage = os.environ.get("DVC_STAGE", self._name).rpartition(":")[2]
             age = format_age(time.time() - folder.stat().st_mtime)
             named = ", ".join([*changed[:10], *(["and more"] if len(changed) > 10 else [])])
@@ -276,6 +342,22 @@ class Checkpoints:
             fix = f"Resume it anyway with `{command} resume {stage}`, or start from step 0 with `{command} restart"
             raise PipelineError(what=what, where=str(self._folder), fix=f"{fix} {stage}`")
         return [*edits, f"step {saved.step}: {', '.join(changed)}"]
+
+
+def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write whole tensors in the first process, and this process's rows of those that are divided."""
+    divided = {name: part for name, part in tensors.items() if is_divided(part) and writes(part)}
+    named = {TENSORS: {name: part for name, part in tensors.items() if not is_divided(part)}}
+    if not processes.is_first():
+        named = {}
+    if divided:
+        part, parts = place_of(next(iter(divided.values())))
+        file = f"tensors-{part + 1:05d}-of-{parts:05d}.safetensors"
+        named[file] = {name: own_part(one) for name, one in divided.items()}
+    for name, own in named.items():
+        with TensorFile(folder / name, own) as file:
+            for key, one in own.items():
+                file.write(key, one)
 
 
 def _name(step: int) -> str:

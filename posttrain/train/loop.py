@@ -21,6 +21,7 @@ from posttrain.models.adapters import ADAPTER_CHOICE, AdapterChoice, Attach, att
 from posttrain.models.device import DeviceParams
 from posttrain.models.memory import byte_count
 from posttrain.models.rounding import SaveDtype
+from posttrain.models.sharding import fill
 from posttrain.models.store import save_model
 from posttrain.params import Params
 from posttrain.progress import Progress
@@ -113,7 +114,7 @@ def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
 def adamw(trained: Mapping[str, nn.Module], params: TrainingParams, steps: int) -> AdamW:
     """AdamW over the trained models, each with its own learning rate."""
     rates = {"policy": params.optimizer.lr, "critic": params.optimizer.critic_lr or params.optimizer.lr}
-    return AdamW([(model, rates[name]) for name, model in trained.items()], params.optimizer, steps)
+    return AdamW({name: (model, rates[name]) for name, model in trained.items()}, params.optimizer, steps)
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[
     _check_fit(trained, run.objective.initial_state(), saved)
     try:
         state, rows = dict(saved.plain["objective"]), list(saved.plain["rows"])
-        run.update.load_state_dict(saved.under("update."))
+        run.update.load_state_dict(saved.later("update."))
         run.source.load_state_dict(saved.under("source."))
         run.watch.load_state_dict(saved.under("watch."))
         randomness.restore(saved.under("random."), run.models.runtime.device)
@@ -231,7 +232,7 @@ def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[
         raise TrainingError(what=what, where=f"the checkpoints of {run.name}", fix="Delete them") from error
     with torch.no_grad():
         for name, parameter in trained.items():
-            parameter.copy_(saved.tensors[name])
+            fill(parameter, saved.tensors[name])
     restore_timings(saved.plain.get("time"))
     print(f"{run.name}: resumes from the checkpoint at step {saved.step} of {run.source.steps}")
     return saved.step, state, rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from posttrain import processes
 from posttrain.measure.phases import phase
 
 StepMetrics = Mapping[str, float]
@@ -18,8 +19,10 @@ class MetricsLog:
         self._path = path
         self.rows: list[dict[str, float]] = []
         self._columns: list[str] = []
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
+        self._writes = processes.is_first()
+        if self._writes:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
         for row in rows:
             self.add(row)
 
@@ -47,6 +50,8 @@ class MetricsLog:
 
     @phase("write")
     def _write(self, lines: list[str], mode: str) -> None:
+        if not self._writes:
+            return
         with self._path.open(mode, encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in lines))
 

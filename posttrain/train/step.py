@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+<<<<<<< HEAD
 from collections.abc import Callable, Iterable, Mapping, Sequence
+=======
+from collections.abc import Callable, Iterator, Mapping, Sequence
+>>>>>>> bf16
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -18,7 +22,7 @@ from posttrain.measure.counts import count
 from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
 from posttrain.models.logp import head_of, loss_tiles
 from posttrain.models.routers import Recording
-from posttrain.models.sharding import as_divided, full
+from posttrain.models.sharding import as_divided, full, own_part
 from posttrain.params import Params
 from posttrain.processes import dealt
 from posttrain.rollout import TokenRow
@@ -248,7 +252,7 @@ class Update(Protocol):
 
     def state_dict(self) -> dict[str, Tensor]: ...
 
-    def load_state_dict(self, tensors: dict[str, Tensor]) -> None: ...
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None: ...
 
 
 def lr_factor(params: OptimizerParams, progress: float, steps: int) -> float:
@@ -271,18 +275,22 @@ def lr_factor(params: OptimizerParams, progress: float, steps: int) -> float:
 class AdamW:
     """Clip the gradient's norm, then AdamW (Loshchilov 2019) on each module's parameters."""
 
-    def __init__(self, modules: Iterable[tuple[nn.Module, float]], params: OptimizerParams, steps: int) -> None:
+    def __init__(self, modules: Mapping[str, tuple[nn.Module, float]], params: OptimizerParams, steps: int) -> None:
+        """`modules`: each trained module with its peak learning rate, by the name that its state has in checkpoints."""
         self._params, self._steps = params, steps
         groups: list[dict[str, Any]] = []
-        for module, peak in modules:
-            matrices = [p for p in module.parameters() if p.requires_grad and p.dim() > 1]
-            others = [p for p in module.parameters() if p.requires_grad and p.dim() <= 1]
-            groups.append({"params": matrices, "peak": peak, "weight_decay": params.weight_decay})
-            groups.append({"params": others, "peak": peak, "weight_decay": 0.0})
-        groups = [group for group in groups if group["params"]]
+        names: list[str] = []
+        for kind, (module, peak) in modules.items():
+            trained = {f"{kind}.{name}": p for name, p in module.named_parameters() if p.requires_grad}
+            matrices = {name: p for name, p in trained.items() if p.dim() > 1}
+            others = {name: p for name, p in trained.items() if p.dim() <= 1}
+            for some, decay in ((matrices, params.weight_decay), (others, 0.0)):
+                if some:
+                    groups.append({"params": [*some.values()], "peak": peak, "weight_decay": decay})
+                    names += some
         beta1, beta2 = params.betas
         self._optimizer = torch.optim.AdamW(groups, lr=params.lr, betas=(beta1, beta2), fused=True)
-        self._parameters = [p for group in groups for p in group["params"]]
+        self._parameters = dict(zip(names, (p for group in groups for p in group["params"]), strict=True))
 
     def step(self, closure: Callable[[], dict[str, float]], progress: float) -> dict[str, float]:
         """One step at the scheduled learning rate."""
@@ -290,7 +298,7 @@ class AdamW:
         for group in self._optimizer.param_groups:
             group["lr"] = group["peak"] * factor
         metrics = closure()
-        norm = nn.utils.clip_grad_norm_(self._parameters, self._params.clip)
+        norm = nn.utils.clip_grad_norm_(self._parameters.values(), self._params.clip)
         metrics["grad_norm"] = float(full(norm))
         if math.isfinite(metrics["grad_norm"]):
             self._optimizer.step()
@@ -299,20 +307,22 @@ class AdamW:
         return metrics
 
     def state_dict(self) -> dict[str, Tensor]:
-        """AdamW's moments and step counts of every parameter."""
-        state = self._optimizer.state_dict()["state"]
-        return {f"{i}.{name}": part for i, parts in state.items() for name, part in parts.items()}
+        """AdamW's moments and step counts of every parameter, by its name."""
+        state, names = self._optimizer.state_dict()["state"], [*self._parameters]
+        return {f"{names[i]}.{kind}": part for i, parts in state.items() for kind, part in parts.items()}
 
-    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
-        state = self._optimizer.state_dict()
-        for name, part in tensors.items():
-            index, kind = name.split(".", 1)
-            state["state"].setdefault(int(index), {})[kind] = part
-        for index, parts in state["state"].items():
-            shape = self._parameters[index].shape
+        state, names = self._optimizer.state_dict(), [*self._parameters]
+        places = {name: place for place, name in enumerate(names)}
+        for key, part in tensors.items():
+            name, _, kind = key.rpartition(".")
+            whole = as_divided(part, self._parameters[name]) if part.dim() or kind != "step" else part
+            state["state"].setdefault(places[name], {})[kind] = whole
+        for place, parts in state["state"].items():
+            shape = self._parameters[names[place]].shape
             shapes = {"step": torch.Size(), "exp_avg": shape, "exp_avg_sq": shape}
-            finite = all(part.is_floating_point() and bool(part.isfinite().all()) for part in parts.values())
+            finite = all(part.is_floating_point() and bool(own_part(part).isfinite().all()) for part in parts.values())
             if {kind: part.shape for kind, part in parts.items()} != shapes or not finite:
-                raise ValueError(f"the moments of parameter {index} are incomplete")
+                raise ValueError(f"the moments of {names[place]} are incomplete")
         self._optimizer.load_state_dict(state)

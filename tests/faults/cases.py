@@ -304,7 +304,7 @@ def _checkpoints() -> Iterator[Case]:
     for how in ("lost", "narrow", "nan", "infinite", "foreign"):
         for key in ("policy.model.embed_tokens.weight", "policy.model.norm.weight"):
             yield Case("checkpoints", f"{key} {how}", stage, "checkpoint", {"how": how, "key": key})
-    for key in ("random.torch", "random.python", "random.numpy", "update.0.exp_avg"):
+    for key in ("random.torch", "random.python", "random.numpy", "update.policy.model.embed_tokens.weight.exp_avg"):
         yield Case("checkpoints", f"{key} lost", stage, "checkpoint", {"how": "lost", "key": key})
     for key in ("mark", "step", "objective", "rows"):
         for value in ("null", "7", '"zonk"', "[7]", "-1"):

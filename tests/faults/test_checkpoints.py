@@ -128,6 +128,16 @@ def test_a_checkpoint_of_a_newer_version_is_refused(folder: Path) -> None:
     assert "made by a newer posttrain (format 99" in line
 
 
+@pytest.mark.slow
+def test_a_checkpoint_of_an_older_version_stops_the_run_and_stays(folder: Path) -> None:
+    files = [*(folder / "checkpoints").rglob("state.json")]
+    for file in files:
+        rewritten(file, {**json.loads(file.read_text()), "format": 2})
+    (line,) = errors(repro(folder, RUN).output)
+    assert "made by an older posttrain (format 2; this one resumes format 3)" in line and "delete checkpoints/" in line
+    assert all(file.is_file() for file in files)
+
+
 def rewritten(file: Path, state: object) -> None:
     """Another state under a checksum that is right."""
     from hashlib import sha256

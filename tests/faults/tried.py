@@ -191,8 +191,12 @@ FORGED = (
     *(("row", key, value) for key, value in (("loss", '"x"'), ("loss", "null"), ("loss", "[1]"), ("step", '"x"'))),
     *(("state", "objective", value) for value in ('{"zonk": 1.0}', '{"beta": "x"}')),
     *(("state", "step", value) for value in ("true", "1.0", "1e400")),
-    *((how, f"update.0.{name}", "null") for name in ("exp_avg", "step") for how in ("nan", "integers", "foreign")),
-    *((how, "update.0.exp_avg", "null") for how in ("narrow", "scalar")),
+    *(
+        (how, f"update.policy.model.embed_tokens.weight.{name}", "null")
+        for name in ("exp_avg", "step")
+        for how in ("nan", "integers", "foreign")
+    ),
+    *((how, "update.policy.model.embed_tokens.weight.exp_avg", "null") for how in ("narrow", "scalar")),
     *((how, f"random.{name}", "null") for name in ("torch", "python", "numpy") for how in ("narrow", "scalar")),
 )
 

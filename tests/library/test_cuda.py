@@ -71,7 +71,7 @@ def trained(name: str, objective: Any, precision: str) -> str:
     batch = make_batch(token_rows(PROMPTS, COMPLETIONS), rows, {"old_logp": torch.full((count,), -4.0)})
     models = ModelSet(policy, runtime(precision), micro_tokens=200)
     routers = routers_of(policy, RouterParams(), "test")
-    update = AdamW([(policy, 1e-3)], OptimizerParams(), STEPS)
+    update = AdamW({"policy": (policy, 1e-3)}, OptimizerParams(), STEPS)
     for step in range(STEPS):
         prepared = objective.prepare(batch.columns, objective.initial_state()).step
         update.step(StepClosure(objective, models, batch.with_prepared(prepared), routers), step / STEPS)

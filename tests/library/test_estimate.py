@@ -108,7 +108,7 @@ def peak_of_a_step(objective: Objective, models: ModelSet) -> int:
     batch = make_batch(rows, columns, known, pairs)
     prepared = objective.prepare(batch.columns, objective.initial_state()).step
     step = StepClosure(objective, models, batch.with_prepared(prepared))
-    update = AdamW([(model, 1e-3) for model in models.trained.values()], OptimizerParams(), 4)
+    update = AdamW({name: (model, 1e-3) for name, model in models.trained.items()}, OptimizerParams(), 4)
     teacher = None if models.teacher is None else models.teacher.model
     every = [one for one in (models.policy, models.reference, models.critic, teacher) if one is not None]
     with LiveBytes(part for model in every for part in (*model.parameters(), *model.buffers())) as live:

@@ -88,7 +88,7 @@ def run_of(
         failures=FailureLimit(reward, 1.0, "online.runs.a"), log=log, name="online@a",
     )  # fmt: skip
     optimizer = OptimizerParams(lr=3e-3)
-    update: Any = Cut(AdamW([(models.policy, optimizer.lr)], optimizer, source.steps), cut)
+    update: Any = Cut(AdamW({"policy": (models.policy, optimizer.lr)}, optimizer, source.steps), cut)
     return TrainingRun("online@a", TrainingParams(checkpoint_every=2), [], objective, source, models, update, 0), log
 
 

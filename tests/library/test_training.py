@@ -205,7 +205,7 @@ def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
         source = preference_source(objective, items(folder, kind), 4, 2, 0, models)
     else:
         objective, models, source = sampled_run(folder, name, place, trained)
-    modules = [(module, OPTIMIZER.lr) for module in models.trained.values()]
+    modules = {part: (module, OPTIMIZER.lr) for part, module in models.trained.items()}
     update = AdamW(modules, OPTIMIZER, source.steps)
     if name == "trpo":
         update = Trpo(models.policy, TrpoOptions(delta=0.02, iterations=4))
@@ -550,7 +550,7 @@ def test_judged_answers_of_a_prompt_are_ranked_together(folder: Path) -> None:
     assert list(item.columns["rank"]) == [0.0, 1.0, 1.0], "a prompt whose answers all agree teaches nothing"
     models = ModelSet(load_scorer(folder), DEVICE)
     objective = RewardObjective(RewardKnobs(compare="ranks"))
-    run_update = AdamW([(models.policy, 1e-2)], OPTIMIZER, 40)
+    run_update = AdamW({"policy": (models.policy, 1e-2)}, OPTIMIZER, 40)
     source = EpochSource([item], 1, 40, 0)
     for step in range(source.steps):
         batch = source.batch(step)

@@ -133,7 +133,7 @@ def test_an_update_waits_twice_whatever_its_size(name: str, folder: Path) -> Non
     seen, micros = {}, []
     for rows, micro_tokens in ((8, 10**6), (8, 64), (32, 64)):
         step = problem(folder, name, rows, micro_tokens)
-        trained = [(module, 1e-3) for module in step.models.trained.values()]
+        trained = {name: (module, 1e-3) for name, module in step.models.trained.items()}
         update = AdamW(trained, OptimizerParams(lr=1e-3), 10)
         with reads() as found:
             update.step(step, 0.0)

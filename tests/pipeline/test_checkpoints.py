@@ -81,5 +81,5 @@ def test_the_newest_two_are_kept_and_say_what_made_them(workspace: Path) -> None
     steps = sorted(Path("checkpoints/sft").rglob("step-*"))
     assert [step.name for step in steps] == ["step-00000002", "step-00000003"]
     state = json.loads((steps[-1] / "state.json").read_text())
-    assert state["format"] == 2 and state["maker"]["packages"].keys() >= {"python", "torch", "transformers"}
+    assert state["format"] == 3 and state["maker"]["packages"].keys() >= {"python", "torch", "transformers"}
     assert {"posttrain/train/checkpoint.py", "stages/__init__.py"} <= state["maker"]["files"].keys()
