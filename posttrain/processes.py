@@ -18,9 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-RANK, SIZE, LOCAL, MEETING = (
-    f"POSTTRAIN_{name}" for name in ("RANK", "PROCESSES", "LOCAL_RANK", "RENDEZVOUS")
-)
+RANK, SIZE, LOCAL, MEETING = (f"POSTTRAIN_{name}" for name in ("RANK", "PROCESSES", "LOCAL_RANK", "RENDEZVOUS"))
 """Environment of the processes that the first one starts: its number, how many there are, its number on this host, and
 where they meet: file:///... on one host, tcp://host:port between hosts."""
 PATIENCE = timedelta(hours=2)
