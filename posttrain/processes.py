@@ -18,11 +18,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-RANK, SIZE, LOCAL, MEETING = (
-    f"POSTTRAIN_{name}" for name in ("RANK", "PROCESSES", "LOCAL_RANK", "RENDEZVOUS")
-)
-"""Environment of the processes that the first one starts: its number, how many there are, its number on this host, and
-where they meet: file:///... on one host, tcp://host:port between hosts."""
 PATIENCE = timedelta(hours=2)
 """How long a process waits for the others, e.g. while the first one judges completions."""
 
@@ -42,11 +37,6 @@ def count() -> int:
 def is_first() -> bool:
     """Whether this process is the one that writes."""
     return rank() == 0
-
-
-def is_worker() -> bool:
-    """Whether this process was started by the first one of a run."""
-    return int(os.environ.get(RANK, "0")) > 0
 
 
 def connect(number: int, size: int, meeting: str, device: torch.device | str = "cpu") -> None:
