@@ -29,11 +29,13 @@ FOLDER: Final = Path("code")
 UNCOUNTED: Final = (
     "posttrain.arguments",
     "posttrain.installed",
+    "posttrain.launch",
     "posttrain.measure",
     "posttrain.progress",
     "posttrain.train.hint",
 )
-"""Modules that no result depends on: they measure, show progress, declare commands, or word a final error."""
+"""Modules that no result depends on: they measure, show progress, start processes, declare commands, or word a final
+error."""
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),

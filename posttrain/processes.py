@@ -18,9 +18,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-RANK, SIZE, LOCAL, MEETING = (f"POSTTRAIN_{name}" for name in ("RANK", "PROCESSES", "LOCAL_RANK", "RENDEZVOUS"))
-"""Environment of the processes that the first one starts: its number, how many there are, its number on this host, and
-where they meet: file:///... on one host, tcp://host:port between hosts."""
 PATIENCE = timedelta(hours=2)
 """How long a process waits for the others, e.g. while the first one judges completions."""
 
@@ -40,11 +37,6 @@ def count() -> int:
 def is_first() -> bool:
     """Whether this process is the one that writes."""
     return rank() == 0
-
-
-def is_worker() -> bool:
-    """Whether this process was started by the first one of a run."""
-    return int(os.environ.get(RANK, "0")) > 0
 
 
 def connect(number: int, size: int, meeting: str, device: torch.device | str = "cpu") -> None:
@@ -69,7 +61,7 @@ def gathered(value: Any) -> list[Any]:
     if not _connected():
         return [value]
     mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    return [json.loads(bytes(part.tolist() if part.numel() < 64 else part.numpy())) for part in gathered_tensors(mine)]
+    return [json.loads(part.numpy().tobytes()) for part in gathered_tensors(mine)]
 
 
 def gathered_tensors(mine: Tensor) -> list[Tensor]:
@@ -92,16 +84,6 @@ def from_first(make: Callable[[], T]) -> T:
         return make()
     value: T = gathered(make() if is_first() else None)[0]
     return value
-
-
-def first_before_others(work: Callable[[], T]) -> T:
-    """The first process does it, e.g. fills a cache, then the others do."""
-    if _connected() and not is_first():
-        dist.barrier()
-    result = work()
-    if _connected() and is_first():
-        dist.barrier()
-    return result
 
 
 def dealt(parts: Sequence[T]) -> Iterator[tuple[T, bool]]:

@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 from posttrain.inputs import watch_code  # starts the clock of posttrain.measure.phases too
+from posttrain.launch import follow
 
 watch_code()  # before the rest of the library is imported
+follow()
 
 # Imports create a million objects that are never freed; checking them at every collection costs a second.
 gc.set_threshold(200_000, 20, 100)

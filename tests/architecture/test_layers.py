@@ -31,6 +31,8 @@ LAYERS = (
     {"posttrain.rewards"},
     {"posttrain.tasks"},
     {"posttrain.algorithms", "posttrain.models"},  # neither knows the other
+    {"posttrain.launch"},
+    {"posttrain.processes"},
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
     {"posttrain.inputs", "posttrain.leftovers", "posttrain.input_names", "posttrain.user_text"},
     {"posttrain.lock_entries"},

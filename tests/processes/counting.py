@@ -1,0 +1,54 @@
+"""A small run of several processes: python -m tests.processes.counting PROCESSES ROUNDS [FAULT RANK ROUND]
+
+It adds numbers over the processes for so many rounds. FAULT is what happens in the process RANK at ROUND:
+`error` an error that a person can fix, `same` the same in all processes, `bug` any other exception, `exit` exit code 3.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from posttrain import launch, processes
+from posttrain.errors import DataError
+
+launch.follow()
+
+
+def work(size: int, rounds: int, fault: str = "", rank: str = "0", at: str = "0") -> None:
+    """Every process adds its number in every round; the first says how far it is."""
+    launch.start("sft@main", size, "cpu")
+    for number in range(rounds):
+        if number == int(at) and (fault == "same" or processes.rank() == int(rank)):
+            _fail(fault)
+        assert processes.gathered(number) == [number] * size
+        if processes.is_first():
+            Path("round").write_text(str(number))
+        time.sleep(0.02)
+    processes.leave()
+
+
+def _fail(fault: str) -> None:
+    if fault in ("error", "same"):
+        raise DataError(what="the row is wrong", where="my/data line 3", fix="Fix it")
+    if fault == "bug":
+        raise ValueError("a defect of the code")
+    if fault == "exit":
+        os._exit(3)
+
+
+def main() -> None:
+    size, rounds, *fault = sys.argv[1:]
+    with launch.explained_deaths():
+        work(int(size), int(rounds), *fault)
+    launch.end()
+    print("done")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (DataError, launch.PipelineError) as error:
+        sys.exit(f"error: {error}")
