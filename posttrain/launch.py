@@ -104,7 +104,7 @@ class Children:
             place = {RANK: number, SIZE: size, LOCAL: number - numbers.start, MEETING: meeting, PARENT: os.getpid()}
             env = library_environment() | {name: str(value) for name, value in place.items()}
             env |= {"POSTTRAIN_PROFILE": "0", **network(meeting)}
-            output = tempfile.TemporaryFile()  # noqa: SIM115: open as long as the child; without a name
+            output = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the child; without a name
             child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
             self._started[number] = (child, output)
 
