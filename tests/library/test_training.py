@@ -31,6 +31,7 @@ from posttrain.online.sources import MixedSource, PtxSource, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params import check, merge
 from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.sampling.dealt import DealtSampler
 from posttrain.sampling.local import LocalSampler
 from posttrain.tables.columns import with_ids
 from posttrain.tables.store import write_table
@@ -133,7 +134,8 @@ def groups(
 ) -> RolloutSource:
     text = ChatText(load_tokenizer(folder))
     prompts = [Prompt(f"p{i}", asked(i), text.prompt(asked(i)), "1") for i in range(5)]
-    sampler, reward = LocalSampler(models.policy, text.stops, models.runtime), function_reward(few_numbers)
+    sampler = DealtSampler(LocalSampler(models.policy, text.stops, models.runtime))
+    reward = function_reward(few_numbers)
     params = params or RolloutParams.model_validate(ROLLOUT)
     return RolloutSource(
         prompts, sampler, reward, models, needs, params, text=text, seed=0, plan=plan or SamplingPlan()
