@@ -65,14 +65,28 @@ def follow() -> None:
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name=PARENT, daemon=True).start()
+    atexit.register(_remove_after_parent)
 
 
 def _end_with_parent() -> None:
-    parent = os.environ.get(PARENT, "")
-    while str(os.getppid()) == parent:
+    while _has_parent():
         time.sleep(POLL_S)
-    _remove(Path(os.environ.get(MEETING, "").removeprefix("file://")).parent)
+    _remove_after_parent()
     os._exit(1)
+
+
+def _has_parent() -> bool:
+    return str(os.getppid()) == os.environ.get(PARENT, "")
+
+
+def _remove_after_parent() -> None:
+    """Remove the run's folder if its first process was killed, which this one may have noticed by a lost connection."""
+    until = time.monotonic() + POLL_S
+    while _has_parent():
+        if time.monotonic() > until:
+            return
+        time.sleep(0.02)
+    _remove(Path(os.environ.get(MEETING, "").removeprefix("file://")).parent)
 
 
 @dataclass(frozen=True)
@@ -104,7 +118,7 @@ class Children:
             place = {RANK: number, SIZE: size, LOCAL: number - numbers.start, MEETING: meeting, PARENT: os.getpid()}
             env = library_environment() | {name: str(value) for name, value in place.items()}
             env |= {"POSTTRAIN_PROFILE": "0", **network(meeting)}
-            output = tempfile.TemporaryFile()  # noqa: SIM115: open as long as the child; without a name
+            output = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the child, and without a name
             child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
             self._started[number] = (child, output)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -32,6 +33,8 @@ class ScratchRun(TrainingParams):
     data: str = table_slot("corpus", description="the texts it learns")
     tokenizer: BpeParams = Field(default_factory=BpeParams)
     shape: ScratchParams = Field(default_factory=ScratchParams)
+    processes: Literal[1] = Field(1, description="a new model is small: one process")
+    shards: None = None
     steps: int = Field(
         850, ge=1, description="optimizer steps, exactly; the corpus is repeated as often as they need it"
     )

@@ -19,6 +19,7 @@ from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Message, Tools
+from posttrain.train.loop import share_run
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.run_config import load_run
 from posttrain.train.tokenize_tables import conversation
@@ -27,6 +28,7 @@ from posttrain.workspace import table_path
 
 def main(run: str) -> None:
     """Writes models/distill/RUN, rollouts/distill/RUN, metrics/distill/RUN.json and plots/distill/RUN.csv."""
+    share_run(f"distill@{run}", load_run(f"distill.runs.{run}", DISTILL))
     train_on_samples(load(run))
 
 

@@ -9,7 +9,7 @@ from posttrain.online.offline import OFFLINE, LoggedSource, OfflineRun, logged_r
 from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.slots import needed_model
 from posttrain.stage import run_named_stage
-from posttrain.train.loop import TrainingRun, adamw, run_training
+from posttrain.train.loop import TrainingRun, adamw, run_training, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import load_run
 from posttrain.workspace import metrics_path, model_path, rollouts_path, rounded, write_json
@@ -21,6 +21,7 @@ def main(run: str) -> None:
     """Writes models/offline/RUN, metrics/offline/RUN.json and plots/offline/RUN.csv."""
     name, section = f"offline@{run}", f"offline.runs.{run}"
     params: OfflineRun = load_run(section, OFFLINE)
+    share_run(name, params)
     start, folder = needed_model(params.start, f"{section}.start"), rollouts_path(params.data)
 
     stored = StoredRollouts(folder, section)
@@ -40,7 +41,7 @@ def main(run: str) -> None:
     inputs, tokens = [start, folder], params.groups * logged.largest
     log = run_training(TrainingRun(name, params, inputs, objective, source, models, update, tokens, SHOWN))
 
-    save_model(models.policy, model_path(name), start, params.save_dtype)
+    save_model(models.alone().policy, model_path(name), start, params.save_dtype)
     results: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(results)})
 

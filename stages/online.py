@@ -11,6 +11,7 @@ from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.slots import needed_model
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import read_table
+from posttrain.train.loop import share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import load_run
 from posttrain.workspace import table_path
@@ -18,6 +19,7 @@ from posttrain.workspace import table_path
 
 def main(run: str) -> None:
     """Writes models/online/RUN, rollouts/online/RUN, metrics/online/RUN.json and plots/online/RUN.csv."""
+    share_run(f"online@{run}", load_run(f"online.runs.{run}", ONLINE))
     train_on_samples(load(run))
 
 

@@ -20,7 +20,7 @@ from posttrain.tables.store import read_table
 from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithm, load_run
 from posttrain.train.tokenize_tables import comparisons, feedback
@@ -44,6 +44,7 @@ def main(run: str) -> None:
     """Writes models/preference/RUN, metrics/preference/RUN.json and plots/preference/RUN.csv."""
     name, section = f"preference@{run}", f"preference.runs.{run}"
     params: PreferenceRun = load_run(section, PREFERENCE)
+    share_run(name, params)
     start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
     objective, kind = PreferenceObjective(params), needed_kind(params, section)
 
@@ -69,7 +70,7 @@ def main(run: str) -> None:
     shown = ("loss", "accuracy")
     log = run_training(TrainingRun(name, params, [start, table], objective, source, models, update, step_tokens, shown))
 
-    save_model(models.policy, model_path(name), start, params.save_dtype)
+    save_model(models.alone().policy, model_path(name), start, params.save_dtype)
     results: dict[str, float] = {key: log.tail(key, 10) for key in shown if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(results)})
 

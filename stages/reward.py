@@ -20,7 +20,7 @@ from posttrain.train.batch_sources import EpochSource, Example
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
 from posttrain.train.heldout import answer_scores
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
@@ -57,6 +57,7 @@ def main(run: str) -> None:
     """Writes models/reward/RUN, metrics/reward/RUN.json and plots/reward/RUN.csv."""
     name, section = f"reward@{run}", f"reward.runs.{run}"
     params = load(RewardRun, section)
+    share_run(name, params)
     start, pairs = needed_model(params.start, f"{section}.start"), table_path(params.data)
     judged, chat = table_of(params.feedback), table_of(params.demonstrations)
 
@@ -84,6 +85,7 @@ def main(run: str) -> None:
         TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, ("loss", "accuracy"))
     )
 
+    models = models.alone()
     vars(models.policy.config).pop(WHOLE_TEXT, None)  # from here on it reads answers up to their end
     round_weights(models.policy, start, params.save_dtype)  # measure the weights that are saved
     measured = _accuracy(models, heldout)

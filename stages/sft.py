@@ -15,7 +15,7 @@ from posttrain.text.chat import Trained
 from posttrain.train.batch_sources import EpochSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, train_likelihood
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run, train_likelihood
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import demonstrations
 from posttrain.workspace import table_path
@@ -36,6 +36,7 @@ def main(run: str) -> None:
     """Writes models/sft/RUN, metrics/sft/RUN.json and plots/sft/RUN.csv."""
     name, section = f"sft@{run}", f"sft.runs.{run}"
     params = load(SftRun, section)
+    share_run(name, params)
     start, chat = needed_model(params.start, f"{section}.start"), table_path(params.data)
 
     text = load_text(start, params.date)

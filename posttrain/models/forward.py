@@ -233,12 +233,15 @@ def score_tokens(
 def score_rows(model: Any, packed: PackedRows) -> Tensor:
     """The scalar head's score [B] of each row, at its last token."""
     states_ND = packed_states(model, packed)
-    scores: Tensor = model.score(states_ND.index_select(0, packed.last_B)).squeeze(-1).float()
-    return scores
+    return _scalars(model.score(states_ND.index_select(0, packed.last_B)))
 
 
 def value_tokens(model: Any, packed: PackedRows) -> Tensor:
     """The scalar head's value [M] of the state before each completion token."""
     states_ND = packed_states(model, packed)
-    values: Tensor = model.score(states_ND.index_select(0, packed.source_M)).squeeze(-1).float()
-    return values
+    return _scalars(model.score(states_ND.index_select(0, packed.source_M)))
+
+
+def _scalars(column: Tensor) -> Tensor:
+    """[M, 1] -> [M] in float32 at least, with memory of its own."""
+    return column.squeeze(-1).to(torch.promote_types(column.dtype, torch.float32), copy=True)

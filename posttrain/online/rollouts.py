@@ -20,7 +20,7 @@ from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.params import Params
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.length import completion_ids, soft_overlong
-from posttrain.rewards.score import RewardSum
+from posttrain.rewards.score import RewardSum, scored_by_first
 from posttrain.rewards.turns import placed_by_turn, rewards_by_token
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams, generate_rollouts

@@ -230,6 +230,11 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         critic = None if models.critic is None else adamw({"critic": models.critic}, self, steps)
         return Trpo(models.policy, self.update, critic)
 
+    @property
+    def divides_models(self) -> bool:
+        """TRPO differentiates twice, which FSDP does not do."""
+        return not isinstance(self.update, TrpoOptions)
+
     def step_tokens(self, longest_prompt: int) -> int:
         """The samples and the pretraining text."""
         text = self.text.rows * (self.text.window + 1) if self.ptx else 0

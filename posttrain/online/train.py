@@ -100,13 +100,13 @@ def train_on_samples(run: LoadedRun) -> None:
     training = run.training(reward, monitor, stored)
     watch = heldout_watch(params, run.models, run.text, reward, training.source.steps, run.section)
     log = run_training(training if watch is None else replace(training, watch=watch))
-    policy = run.models.alone().policy
     monitor.close()
 
     if watch is not None:
         log.rows.pop()  # the evaluation after the last step
+    steps, watched = len(log.rows), {} if watch is None else watch.finish()
+    policy = run.models.alone().policy
     stored.finish(rollouts_path(run.name), log.rows)
-    steps, watched = len(log.rows), {} if watch is None else watch.finish(policy)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if log.last([key])}
     note(weights_version=f"{run.name} step {watched.get('kept_step', steps)}")
     save_model(policy, model_path(run.name), run.inputs[0], params.save_dtype)

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from posttrain.evaluate.intervals import Floats
+from posttrain.models.sharding import as_divided, own_part
 from posttrain.online.watch_rules import Evaluation, History, Verdict
 from posttrain.params import Params
 from posttrain.rewards.catalog import Rewards, need_a_weight
@@ -74,14 +75,14 @@ class HeldoutWatch:
             self._judge(step, verdict)
         return metrics
 
-    def finish(self, policy: Any) -> dict[str, float]:
-        """Make the whole policy the one that is kept; its step and what was measured of it, for the metrics."""
+    def finish(self) -> dict[str, float]:
+        """Make the policy the one that is kept; which step that is, and what was measured of it, for the metrics."""
         best, last = self.history.best, self.history.evaluations[-1]
         kept = best if self._best else last
         with torch.no_grad():
-            for name, parameter in policy.named_parameters():
-                if name in best_weights:
-                    parameter.copy_(best_weights[name])
+            for name, parameter in self._policy.named_parameters():
+                if name in self._best:
+                    own_part(parameter).copy_(own_part(self._best[name]))
         at = self.history.over_optimised_at
         line = f"best held-out reward at step {best.step} of {last.step}; the model is that of step {kept.step}"
         print(f"{self._where}: {line}" + ("" if at is None else f". Over-optimised at step {at}"), file=sys.stderr)

@@ -7,10 +7,11 @@ run in worker processes with a time limit, so that one that hangs or crashes end
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from posttrain import processes
 from posttrain.rewards import worker
 from posttrain.rewards.workers import DiedError, Pool, TooSlowError
 from posttrain.rollout import Prompt, Rollout, TokenRow
@@ -38,7 +39,7 @@ class Episodes:
     def next_turn(self) -> list[int]:
         """Let the tasks answer the last completions; returns the places of the episodes that continue."""
         self._turn += 1
-        steps = self._steps([nth for nth in self._active if not self.rollouts[nth].truncated])
+        steps = self._steps_of_first([nth for nth in self._active if not self.rollouts[nth].truncated])
         for nth in self._active:
             step = steps.get(nth, Step())  # a completion that was cut off gets none
             self.rollouts[nth] = self._with_step(self.rollouts[nth], step)
@@ -49,6 +50,15 @@ class Episodes:
         """Append the completions of the episodes at these places."""
         for nth, completion in zip(places, completions, strict=True):
             self.rollouts[nth] = _with_completion(self.rollouts[nth], completion, self._text)
+
+    def _steps_of_first(self, places: Sequence[int]) -> dict[int, Step | StepFailure]:
+        """The tasks' steps, which the first process of the run takes alone."""
+        if processes.count() == 1:
+            return self._steps(places)
+        plain: list[tuple[int, dict[str, Any]]] = processes.from_first(
+            lambda: [(nth, asdict(step)) for nth, step in self._steps(places).items()]
+        )
+        return {nth: StepFailure(**step) if "finish" in step else Step(**step) for nth, step in plain}
 
     def _steps(self, places: Sequence[int]) -> dict[int, Step | StepFailure]:
         """The tasks' steps of the episodes at these places."""

@@ -35,6 +35,11 @@ class LocalSampler:
         return context_of(self._model.config)
 
     @property
+    def model(self) -> Any:
+        """The model that it samples from."""
+        return self._model
+
+    @property
     def computes_with(self) -> str:
         """The device and the number format."""
         device = self._runtime.device
@@ -57,6 +62,8 @@ class LocalSampler:
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
         """A completion of each request; requests of the same tokens share their prefill."""
+        if not requests:
+            return []
         keys = None if greedy else row_keys(seed, [one.name for one in requests])
         was_training = self._model.training
         self._model.eval()

@@ -100,7 +100,7 @@ class _Parts(Mapping[str, Tensor]):
 
     def __init__(self, whole: dict[str, Tensor], files: Sequence[Path]) -> None:
         self._whole = whole
-        self._files = [safe_open(str(file), framework="pt") for file in files]  # type: ignore[no-untyped-call]
+        self._files: list[Any] = [safe_open(str(file), framework="pt") for file in files]
         self._names = [*whole, *self._files[0].keys()]
 
     def __getitem__(self, name: str) -> Tensor:
@@ -355,9 +355,9 @@ def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
         file = f"tensors-{part + 1:05d}-of-{parts:05d}.safetensors"
         named[file] = {name: own_part(one) for name, one in divided.items()}
     for name, own in named.items():
-        with TensorFile(folder / name, own) as file:
+        with TensorFile(folder / name, own) as opened:
             for key, one in own.items():
-                file.write(key, one)
+                opened.write(key, one)
 
 
 def _name(step: int) -> str:

@@ -64,7 +64,9 @@ class TrainingParams(Params):
         1, ge=1, le=4096, description="processes that share the run (docs/processes.md; time and memory, not results)"
     )
     shards: int | None = Field(
-        None, ge=1, description="processes among which a model is divided; null: all. Groups of so many hold a copy each"
+        None,
+        ge=1,
+        description="processes that hold one copy of the models together; null: all of them",
     )
     save_dtype: SaveDtype | None = Field(
         None,
@@ -91,6 +93,14 @@ class TrainingParams(Params):
         return attach_of(self.adapter, start, self.seed)
 
 
+def share_run(name: str, params: TrainingParams) -> None:
+    """Start the other processes of the run, if it has any, and meet them."""
+    if params.processes > 1:
+        from posttrain import launch
+
+        launch.start(name, params.processes, params.device.device)
+
+
 def refuse_dropout(params: TrainingParams) -> None:
     """Refuse an adapter with dropout where log-probs of the sampling policy are compared with those in training."""
     if getattr(params.adapter, "dropout", 0.0) > 0:
@@ -105,9 +115,7 @@ RUNS_ON = "runs_on"
 
 def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
     """The settings that change the training, as plain data: they name the folder of the run's checkpoints."""
-    without = dict.fromkeys(
-        ("limits", "checkpoint_every", "save_dtype", "activations", "processes", "shards"), True
-    )
+    without = dict.fromkeys(("limits", "checkpoint_every", "save_dtype", "activations", "processes", "shards"), True)
     return params.model_dump(mode="json", exclude={**without, "rollout": {"sampling": {"kv_gb"}}})
 
 

@@ -176,8 +176,11 @@ class ModelSet:
         reference = made(adapted=reference_moves, trained=False) if "ref_logp" in needs else None
         critic = made(scores=True) if "value" in needs else None
         old = made(trained=False) if "kl_old" in needs else None
-        divided = [None if one is None else shard(one, mesh, bf16=runtime.bf16) for one in (policy(), reference, critic)]
-        return cls(divided[0], runtime, *divided[1:], old, remake=policy)
+        trained = policy()
+        for model in (trained, reference, critic):
+            if model is not None:
+                shard(model, mesh, bf16=runtime.bf16)
+        return cls(trained, runtime, reference, critic, old, remake=policy)
 
     @property
     def sharded(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ class StepRouting:
         chosen = []
         for packed, counts in processes.dealt(parts):
             with self._routers.record(packed) as recording:
-                gathered(self._routers.model, lambda packed=packed: packed_states(self._routers.model, packed))
+                gathered(self._routers.model, partial(packed_states, self._routers.model, packed))
             chosen.append(recording.sums().chosen_LE * counts)
         self._load_LE = processes.added(torch.stack(chosen).sum(0)) / self._tokens
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-<<<<<<< HEAD
-from collections.abc import Callable, Iterable, Mapping, Sequence
-=======
-from collections.abc import Callable, Iterator, Mapping, Sequence
->>>>>>> bf16
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -141,9 +137,12 @@ class StepClosure:
 
     def _add_gradients(self) -> None:
         """Sum the gradients over the processes, each of which has whole models."""
-        if processes.count() > 1:
-            trained = self.models.trained_parameters().values()
-            processes.add_up([torch.zeros_like(part) if part.grad is None else part.grad for part in trained])
+        if processes.count() == 1:
+            return
+        trained = self.models.trained_parameters().values()
+        for part in trained:
+            part.grad = torch.zeros_like(part) if part.grad is None else part.grad
+        processes.add_up([part.grad for part in trained if part.grad is not None])
 
     @property
     def tokens(self) -> int:
@@ -158,7 +157,7 @@ class StepClosure:
             columns, recording = self._forward(micro, self.models.packed(micro))
             total += float(self.objective.loss(columns).total) * counts
             routing.add(recording, counts=counts)
-        return sum(processes.gathered(total)) + routing.loss()
+        return float(sum(processes.gathered(total))) + routing.loss()
 
     def micro_batches(self) -> list[Batch]:
         """This process's micro-batches."""

@@ -1,0 +1,1 @@
+"""Runs that several processes share."""

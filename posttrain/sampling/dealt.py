@@ -1,0 +1,81 @@
+"""A sampler that deals its requests to the processes of a run; each gets all completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from posttrain import processes
+from posttrain.models.sharding import whole
+from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import Completion, Finish, Mixture, Request, SamplingParams
+
+FINISHES: tuple[Finish, ...] = ("stop", "length")
+
+
+class DealtSampler:
+    """Decodes with the policy of this process: the requests of each prompt go to one process, prompts in turn.
+
+    Models that are divided among processes are gathered whole while they decode.
+    """
+
+    def __init__(self, local: LocalSampler) -> None:
+        self._local, self.can, self.version = local, local.can, local.version
+
+    @property
+    def context(self) -> int | None:
+        """The model's context."""
+        return self._local.context
+
+    def sync(self, model: Any, version: str) -> None:
+        """Sample from this model from now on."""
+        self._local.sync(model, version)
+        self.version = version
+
+    def generate(
+        self,
+        requests: Sequence[Request],
+        params: SamplingParams,
+        seed: int,
+        *,
+        greedy: bool = False,
+        mixture: Mixture | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> list[Completion]:
+        """A completion of each request."""
+        if processes.count() == 1:
+            return self._local.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
+        places = dealt_places(requests)
+        mine = [requests[place] for place in places[processes.rank()]]
+        others = [] if mixture is None else [mixture.other]
+        with whole(self._local.model, *others):
+            done = self._local.generate(mine, params, seed, greedy=greedy, mixture=mixture, advance=advance)
+        completions: dict[int, Completion] = {}
+        for numbers, part in zip(places, _exchanged(done), strict=True):
+            completions |= zip(numbers, part, strict=True)
+        return [completions[place] for place in range(len(requests))]
+
+
+def dealt_places(requests: Sequence[Request]) -> list[list[int]]:
+    """The places of each process's requests: those of the same tokens, which share a prefill, stay together."""
+    prompts: dict[tuple[int, ...], int] = {}
+    numbers = [prompts.setdefault(tuple(one.ids), len(prompts)) for one in requests]
+    size = processes.count()
+    return [[place for place, number in enumerate(numbers) if number % size == rank] for rank in range(size)]
+
+
+def _exchanged(done: Sequence[Completion]) -> list[list[Completion]]:
+    """The completions of every process."""
+    shape = torch.tensor([x for one in done for x in (len(one.ids), FINISHES.index(one.finish))], dtype=torch.long)
+    ids = torch.tensor([token for one in done for token in one.ids], dtype=torch.long)
+    logps = torch.tensor([logp for one in done for logp in one.logps], dtype=torch.float64)
+    every = zip(*(processes.gathered_tensors(part) for part in (shape, ids, logps)), strict=True)
+    return [_completions(*parts) for parts in every]
+
+
+def _completions(shape: torch.Tensor, ids: torch.Tensor, logps: torch.Tensor) -> list[Completion]:
+    lengths, finishes = shape.view(-1, 2).T.tolist() if shape.numel() else ([], [])
+    rows = zip(torch.split(ids, lengths), torch.split(logps, lengths), finishes, strict=True) if lengths else ()
+    return [Completion(one.tolist(), logp.tolist(), FINISHES[finish]) for one, logp, finish in rows]
