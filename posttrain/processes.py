@@ -61,7 +61,7 @@ def gathered(value: Any) -> list[Any]:
     if not _connected():
         return [value]
     mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    return [json.loads(bytes(part.tolist() if part.numel() < 64 else part.numpy())) for part in gathered_tensors(mine)]
+    return [json.loads(part.numpy().tobytes()) for part in gathered_tensors(mine)]
 
 
 def gathered_tensors(mine: Tensor) -> list[Tensor]:
@@ -84,16 +84,6 @@ def from_first(make: Callable[[], T]) -> T:
         return make()
     value: T = gathered(make() if is_first() else None)[0]
     return value
-
-
-def first_before_others(work: Callable[[], T]) -> T:
-    """The first process does it, e.g. fills a cache, then the others do."""
-    if _connected() and not is_first():
-        dist.barrier()
-    result = work()
-    if _connected() and is_first():
-        dist.barrier()
-    return result
 
 
 def dealt(parts: Sequence[T]) -> Iterator[tuple[T, bool]]:

@@ -28,6 +28,11 @@ def note(**facts: str | int) -> None:
     _NOTED.update(facts)
 
 
+def noted(fact: str) -> str | int | None:
+    """A fact that was added."""
+    return _NOTED.get(fact)
+
+
 def record_path(stage: str) -> Path:
     """The file of a stage's record: `online@grpo` -> records/online/grpo.json."""
     return FOLDER / f"{stage.replace('@', '/')}.json"

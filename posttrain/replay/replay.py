@@ -41,6 +41,9 @@ def replay(run: str, step: int | None) -> str:
         what, fix = f"the run has the steps 0 to {len(expected) - 1}", "Name one of them"
         raise ParamsError(what=what, where=f"--step {step}", fix=fix)
     end = len(expected) if step is None else step + 1
+    if shared := read_record(record_path(f"{family}@{name}")).get("processes"):
+        what = f"it was trained by {shared} processes, which add up gradients in another order than one does"
+        raise PipelineError(what=what, where=f"{family}/{name}", fix="Only runs of one process can be replayed exactly")
     loaded = LOADERS[family](name)
     params = loaded.params
     training = loaded.training(loaded.reward(), params.monitor(loaded.section), stored=stored)

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from torch import Tensor, nn
 
+from posttrain import processes
 from posttrain.algorithms.objective import Objective, State
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.measure.phases import phase
-from posttrain.measure.record import note
+from posttrain.measure.record import note, noted
 from posttrain.measure.timings import restore_timings, timings_state
 from posttrain.models.activations import Activations, set_activations
 from posttrain.models.adapters import ADAPTER_CHOICE, AdapterChoice, Attach, attach_of
@@ -83,6 +84,18 @@ class TrainingParams(Params):
             return optimizer
         return optimizer.model_copy(update={"lr": ADAPTER_RATE * optimizer.lr})
 
+    @model_validator(mode="after")
+    def _can_be_shared(self) -> TrainingParams:
+        if self.processes == 1:
+            return self
+        if self.shards is not None and self.processes % self.shards:
+            raise ValueError(f"shards = {self.shards} does not divide processes = {self.processes}. Use a divisor")
+        if self.adapter.type == "qlora":
+            raise ValueError("processes: weights in 4 bits cannot be divided. Use adapter: lora, or processes: 1")
+        if getattr(self.adapter, "dropout", 0.0) > 0:
+            raise ValueError("processes: each would drop other inputs. Set adapter.dropout: 0, or processes: 1")
+        return self
+
     @property
     def divides_models(self) -> bool:
         """Whether the models are divided among the run's processes; if not, each holds whole ones."""
@@ -99,6 +112,8 @@ def share_run(name: str, params: TrainingParams) -> None:
         from posttrain import launch
 
         launch.start(name, params.processes, params.device.device)
+        _note_processes(str(params.processes))
+        print(f"{name}: {params.processes} processes share the run", flush=True)
 
 
 def refuse_dropout(params: TrainingParams) -> None:
@@ -221,7 +236,8 @@ def _checkpoint(run: TrainingRun, step: int, state: State, log: MetricsLog) -> C
     tensors |= {f"watch.{name}": part for name, part in run.watch.state_dict().items()}
     tensors |= run.models.trained_parameters()
     tensors |= {f"random.{name}": part for name, part in randomness.states(run.models.runtime.device).items()}
-    return CheckpointData(step, tensors, {"objective": state, "rows": log.rows, "time": timings_state()})
+    plain = {"objective": state, "rows": log.rows, "time": timings_state(), "processes": noted("processes")}
+    return CheckpointData(step, tensors, plain)
 
 
 def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[dict[str, float]]]:
@@ -242,8 +258,17 @@ def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[
         for name, parameter in trained.items():
             fill(parameter, saved.tensors[name])
     restore_timings(saved.plain.get("time"))
+    _note_processes(str(saved.plain.get("processes") or 1))
     print(f"{run.name}: resumes from the checkpoint at step {saved.step} of {run.source.steps}")
     return saved.step, state, rows
+
+
+def _note_processes(before: str) -> None:
+    """Note how many processes share the run, after those that did before, e.g. `2, then 1`."""
+    now = str(processes.count())
+    text = now if before == now else before if before.endswith(f", then {now}") else f"{before}, then {now}"
+    if text != "1":
+        note(processes=text)
 
 
 def _is_metrics(value: Any) -> TypeGuard[dict[str, float]]:
