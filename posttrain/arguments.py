@@ -155,6 +155,9 @@ def _add_project(commands: Any) -> None:
     does = "run one stage, as a project's dvc.yaml does; `dvc repro` runs all that are stale"
     stage = _add(commands, "run", does, "sft main")
     stage.add_argument("stage", metavar="STAGE", help="its name in dvc.yaml")
+    does = "give this host's processes to a run that another host starts (docs/processes.md)"
+    joined = _add(commands, "join", does, "sft/main")
+    joined.add_argument("run", metavar="STAGE/RUN", help="the stage and the run that the first host runs")
     stage.add_argument("words", nargs=argparse.REMAINDER, metavar="[RUN]", help="the run's name in params.yaml")
 
 

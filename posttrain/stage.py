@@ -18,9 +18,11 @@ from pathlib import Path
 
 import psutil
 
-from posttrain import inputs, launch
+from posttrain import inputs
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.input_names import check_input_names
+from posttrain.launch.children import is_worker
+from posttrain.launch.run import abandon, end, explained_deaths, of_stage
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
 from posttrain.measure.stage_log import start_log
@@ -57,14 +59,14 @@ def run_named_stage(work: Callable[[str], None]) -> None:
 
 def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -> None:
     """Run the work; its outputs count only if its inputs are still the same at the end."""
-    if launch.is_worker():  # the first process of the run does the rest
+    if is_worker():  # the first process of the run does the rest
         work()
         return
     check_input_names(stage)
     lock_stage(stage)
     start_log(stage)
     inputs.fix(stage)
-    with _watched(stage, arguments), launch.explained_deaths():
+    with _watched(stage, arguments), explained_deaths():
         work()
     inputs.check_imports()
     write_record(stage, inputs.used())
@@ -108,7 +110,7 @@ def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
     """Run the work; an error that a person can fix is one clear line and exit code 1, without a traceback."""
     CLOCK.begin()
     try:
-        if not launch.is_worker():
+        if not is_worker():
             _prepare(stage)
         work()
     except PosttrainError as error:
@@ -129,7 +131,7 @@ def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
     except Exception:
         _save_failure(stage, traceback.format_exc(limit=-1))
         raise
-    launch.end()
+    end()
     # Everything is written. A normal exit with torch loaded takes one to two seconds of CPU time more.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -139,7 +141,7 @@ def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
 def _prepare(stage: str) -> None:
     """What comes before each stage: watch DVC, and remove what earlier runs left."""
     failure_path(stage).unlink(missing_ok=True)
-    launch.on_death(partial(_save_failure, stage))
+    of_stage(stage, partial(_save_failure, stage))
     if "DVC_ROOT" in os.environ:
         threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
         check_and_sync(Path())  # before the checkpoints of recorded runs are removed
@@ -148,7 +150,7 @@ def _prepare(stage: str) -> None:
 
 def _save_failure(stage: str, text: str) -> None:
     """Save the error, which `python -m posttrain results` shows in place of the result."""
-    if launch.is_worker():
+    if is_worker():
         return
     with contextlib.suppress(OSError):  # a full disk must not hide the error itself
         write_text(failure_path(stage), text.strip() + "\n")
@@ -191,5 +193,5 @@ def _end_with(dvc: psutil.Process | None) -> None:
     print(
         "error: the dvc process that started this stage has ended, so the stage ends too", file=sys.stderr, flush=True
     )
-    launch.end()
+    abandon()
     os._exit(1)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from posttrain.inputs import watch_code  # starts the clock of posttrain.measure.phases too
-from posttrain.launch import follow
+from posttrain.launch.children import follow
 
 watch_code()  # before the rest of the library is imported
 follow()

@@ -11,15 +11,17 @@ import sys
 import time
 from pathlib import Path
 
-from posttrain import launch, processes
-from posttrain.errors import DataError
+from posttrain import processes
+from posttrain.errors import DataError, PosttrainError
+from posttrain.launch.children import follow
+from posttrain.launch.run import end, explained_deaths, start
 
-launch.follow()
+follow()
 
 
 def work(size: int, rounds: int, fault: str = "", rank: str = "0", at: str = "0") -> None:
     """Every process adds its number in every round; the first says how far it is."""
-    launch.start("sft@main", size, "cpu")
+    start("sft@main", size, "cpu")
     for number in range(rounds):
         if number == int(at) and (fault == "same" or processes.rank() == int(rank)):
             _fail(fault)
@@ -41,14 +43,14 @@ def _fail(fault: str) -> None:
 
 def main() -> None:
     size, rounds, *fault = sys.argv[1:]
-    with launch.explained_deaths():
+    with explained_deaths():
         work(int(size), int(rounds), *fault)
-    launch.end()
+    end()
     print("done")
 
 
 if __name__ == "__main__":
     try:
         main()
-    except (DataError, launch.PipelineError) as error:
+    except PosttrainError as error:
         sys.exit(f"error: {error}")

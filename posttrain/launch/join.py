@@ -1,0 +1,135 @@
+"""`python -m posttrain join STAGE/RUN`: this host's processes of a run that another host starts."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import time
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+from posttrain import inputs
+from posttrain.code import read_params
+from posttrain.errors import ParamsError, PipelineError
+from posttrain.launch.children import GRACE_S, LEAVING_S, POLL_S, RESUME, Children
+from posttrain.launch.hosts import ADDRESS, HOST, HOSTS, REMIND_S, WAIT, Line, Place, patience_s, place, share
+from posttrain.launch.others import identity
+from posttrain.params import did_you_mean
+from posttrain.stage_table import STAGES, group_of
+from posttrain.workspace import PARAMS_FILE, library_command
+
+
+def join(name: str) -> str:
+    """Start this host's processes of a run that another host starts, and end with it."""
+    stage, run = _run_of(name)
+    at = place()
+    if at is None or at.host == 0:
+        what = f"{HOSTS} is not set" if at is None else "this is host 0, which starts the run"
+        fix = f"Set {HOSTS}, {HOST} and {ADDRESS} (docs/processes.md)" if at is None else "Run `dvc repro` here"
+        raise PipelineError(what=what, where=f"join {name}", fix=fix)
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, _stopped)
+    inputs.fix(f"{stage}@{run}")
+    joining = _Joining(f"{stage}@{run}", at)
+    return joining.run(library_command(f"stages.{stage}", run))
+
+
+def _stopped(number: int, _: Any) -> NoReturn:
+    print(f"error: this host was told to end ({signal.Signals(number).name}), which ends the run", file=sys.stderr)
+    raise SystemExit(128 + number)
+
+
+def _run_of(name: str) -> tuple[str, str]:
+    stage, _, run = name.replace("@", "/").partition("/")
+    group = next((one.group for one in STAGES if one.name == stage and one.makes == "model"), None)
+    if group is None:
+        fix = did_you_mean(stage, [one.name for one in STAGES if one.makes == "model"])
+        raise PipelineError(what=f"no stage '{stage}' that trains", where=f"join {name}", fix=fix)
+    runs = group_of(read_params(), group)
+    if run not in runs:
+        raise ParamsError(what=f"no run {group}.{run}", where=PARAMS_FILE, fix=did_you_mean(run, list(runs)))
+    if runs[run].get("processes", 1) == 1:
+        what = f"{group}.{run} has processes: 1, so there is nothing to join"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix="Set processes")
+    return stage, run
+
+
+class _Joining:
+    """This host's side of the connection."""
+
+    def __init__(self, run: str, at: Place) -> None:
+        self._run, self._at, self._busy = run, at, ""
+
+    def run(self, command: list[str]) -> str:
+        """Start the processes once the first host says so, and end with the run."""
+        line, size, meeting = self._welcomed()
+        numbers = share(size, self._at)
+        shown = f"processes {numbers[0] + 1} to {numbers[-1] + 1} of {size}"
+        print(f"{self._run}: joined as host {self._at.host} with {shown}", flush=True)
+        children = Children(command, size, numbers, meeting, line.interface())
+        try:
+            return self._watch(line, children)
+        finally:
+            line.close()
+            children.kill()
+
+    def _welcomed(self) -> tuple[Line, int, str]:
+        """The connection to the first host, the size of the run and where its processes meet."""
+        until, remind = time.monotonic() + patience_s(), time.monotonic() + 1
+        line: Line | None = None
+        while True:
+            line = line or self._connected()
+            for message in line.messages(POLL_S) if line else ():
+                self._busy = str(message.get("busy", ""))
+                if "refused" in message:
+                    fix = "Use the same folder or commit, settings and inputs on all hosts, and a number for each"
+                    raise PipelineError(what=f"host 0: {message['refused']}", where=self._run, fix=fix)
+                size, meeting = message.get("size"), message.get("meeting")
+                if line and isinstance(size, int) and isinstance(meeting, str):
+                    return line, size, meeting
+            if line is None or line.closed:
+                line = None
+                time.sleep(1)
+            if time.monotonic() > until:
+                fix = f"Start the run there, correct {ADDRESS}, or set {WAIT} to more seconds"
+                what = f"host 0 did not start the run at {self._at.address} in time{self._why()}"
+                raise PipelineError(what=what, where=self._run, fix=fix)
+            if time.monotonic() > remind:
+                remind += REMIND_S
+                print(f"{self._run}: waits for host 0 at {self._at.address}{self._why()}", flush=True)
+
+    def _why(self) -> str:
+        return f" ({self._busy})" if self._busy else ""
+
+    def _connected(self) -> Line | None:
+        try:
+            line = Line(socket.create_connection((self._at.name, self._at.port), timeout=REMIND_S))
+        except OSError as error:
+            self._busy = str(error.strerror or error)
+            return None
+        line.send(host=self._at.host, hosts=self._at.hosts, identity=identity(self._run))
+        return line
+
+    def _watch(self, line: Line, children: Children) -> str:
+        dead: float | None = None
+        while True:
+            for message in line.messages(POLL_S):
+                if "over" in message:
+                    return self._ended(message["over"], children)
+            if line.closed:
+                return self._ended("it has ended or cannot be reached", children)
+            if dead is None and children.deaths():
+                dead = time.monotonic()
+            if dead and time.monotonic() > dead + GRACE_S:
+                death = min(children.deaths(), key=lambda one: one.order)
+                line.send(**asdict(death))
+                if death.output:
+                    print(death.output, file=sys.stderr)
+                raise death.error(self._run)
+
+    def _ended(self, error: str | None, children: Children) -> str:
+        if error is None and children.ended(LEAVING_S) and not children.deaths():
+            return f"{self._run}: the run is done"
+        what = error or "the run is over, and processes of this host were not"
+        raise PipelineError(what=f"host 0 ended the run: {what}", where="join", fix=RESUME)
