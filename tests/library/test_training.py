@@ -70,6 +70,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 ALL_WEIGHTS = TrainingParams()
 
 
+class WholeModels(TrainingParams):
+    """Those of a run whose update differentiates twice, which FSDP does not do."""
+
+    @property
+    def divides_models(self) -> bool:
+        return False
+
+
 def settings(adapter: str) -> TrainingParams:
     """The settings of a run with an adapter of rank 4: `lora`, `dora`, or one with dropout."""
     options = {"type": adapter.removesuffix("_dropout"), "rank": 4, "alpha": 8}
@@ -191,7 +199,7 @@ def sampled_run(
 def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
     """One small run of each kind, all objects built again, as a new process does; NAME+lora trains an adapter."""
     label, (name, _, adapter) = name, name.partition("+")
-    trained = settings(adapter) if adapter else ALL_WEIGHTS
+    trained = settings(adapter) if adapter else WholeModels() if name == "trpo" else ALL_WEIGHTS
     objective: Any
     update: Update
     source: Any
