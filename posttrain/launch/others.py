@@ -55,7 +55,7 @@ class Others:
         """Wait until all have joined."""
         self._run, self._at, self._size = run, at, size
         self._lines: dict[int, Line] = {}
-        self._deaths: dict[int, Death] = {}
+        self._deaths: dict[int, list[Death]] = {}
         if at.host != 0:
             fix = f"Run `python -m posttrain join {stage.replace('@', '/')}` here, and the stage on host 0"
             raise PipelineError(what=f"this is host {at.host}, which joins a run", where=run, fix=fix)
@@ -129,12 +129,13 @@ class Others:
         """What has ended on the other hosts before the run."""
         self._accept()
         for host, line in self._lines.items():
+            found = self._deaths.setdefault(host, [])
             for message in line.messages(0):
                 with contextlib.suppress(TypeError):
-                    self._deaths[host] = Death(**message)
-            if line.closed and host not in self._deaths:
-                self._deaths[host] = Death(0, f"host {host} has ended or cannot be reached", "")
-        return list(self._deaths.values())
+                    found.append(Death(**message))
+            if line.closed and not found:
+                found.append(Death(0, f"host {host} has ended or cannot be reached", ""))
+        return [one for found in self._deaths.values() for one in found]
 
     def end(self, error: str | None) -> None:
         """Tell the others that the run is over, and why if it failed."""
