@@ -50,12 +50,11 @@ def shard(model: Any, mesh: DeviceMesh, *, bf16: bool) -> Any:
     precision = MixedPrecisionPolicy(cast_forward_inputs=False)
     if bf16:
         precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    trained = any(part.requires_grad for part in model.parameters())
     setattr(model, SCOPE, lambda function: function())
     for layer in [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]:
         fully_shard(layer, mesh=mesh, mp_policy=precision)
-    # what lies outside the layers stays gathered until the backward pass, where there is one
-    fully_shard(model, mesh=mesh, mp_policy=precision, reshard_after_forward=None if trained else True)
+    fully_shard(model, mesh=mesh, mp_policy=precision)
+    _free_after_use(model)
     for part in _sharded_modules(model):  # neither call reaches the modules within
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
@@ -82,16 +81,26 @@ def gathered(model: Any, function: Callable[[], T]) -> T:
 @contextlib.contextmanager
 def whole(*models: Any) -> Iterator[None]:
     """Hold all weights of the models in this process, e.g. to decode with them."""
-    modules = [part for model in models if is_sharded(model) for part in _sharded_modules(model)]
-    for model in models:
+    divided = [model for model in models if is_sharded(model)]
+    for model in divided:
         gathered(model, lambda: None)  # FSDP finds out at first use which module is the root
-    for part in modules:
-        part.unshard()
+        for part in _sharded_modules(model):
+            part.unshard()
+            part.set_reshard_after_forward(False, recurse=False)  # a prefill runs the layers
     try:
         yield
     finally:
-        for part in modules:
-            part.reshard()
+        for model in divided:
+            for part in _sharded_modules(model):
+                part.reshard()
+            _free_after_use(model)
+
+
+def _free_after_use(model: Any) -> None:
+    """Free each layer's weights after its forward pass; what lies outside the layers waits for a backward pass."""
+    trained = any(part.requires_grad for part in model.parameters())
+    for part in _sharded_modules(model):
+        part.set_reshard_after_forward(part is not model or not trained, recurse=False)
 
 
 def _sharded_modules(model: nn.Module) -> list[FSDPModule]:

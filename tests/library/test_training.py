@@ -31,6 +31,7 @@ from posttrain.online.sources import MixedSource, PtxSource, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params import check, merge
 from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.sampling.dealt import DealtSampler
 from posttrain.sampling.local import LocalSampler
 from posttrain.tables.columns import with_ids
 from posttrain.tables.store import write_table
@@ -67,6 +68,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """Policy rows with some settings: what they need besides is supplied by the same run."""
 
 ALL_WEIGHTS = TrainingParams()
+
+
+class WholeModels(TrainingParams):
+    """Those of a run whose update differentiates twice, which FSDP does not do."""
+
+    @property
+    def divides_models(self) -> bool:
+        return False
 
 
 def settings(adapter: str) -> TrainingParams:
@@ -133,7 +142,8 @@ def groups(
 ) -> RolloutSource:
     text = ChatText(load_tokenizer(folder))
     prompts = [Prompt(f"p{i}", asked(i), text.prompt(asked(i)), "1") for i in range(5)]
-    sampler, reward = LocalSampler(models.policy, text.stops, models.runtime), function_reward(few_numbers)
+    sampler = DealtSampler(LocalSampler(models.policy, text.stops, models.runtime))
+    reward = function_reward(few_numbers)
     params = params or RolloutParams.model_validate(ROLLOUT)
     return RolloutSource(
         prompts, sampler, reward, models, needs, params, text=text, seed=0, plan=plan or SamplingPlan()
@@ -189,7 +199,7 @@ def sampled_run(
 def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
     """One small run of each kind, all objects built again, as a new process does; NAME+lora trains an adapter."""
     label, (name, _, adapter) = name, name.partition("+")
-    trained = settings(adapter) if adapter else ALL_WEIGHTS
+    trained = settings(adapter) if adapter else WholeModels() if name == "trpo" else ALL_WEIGHTS
     objective: Any
     update: Update
     source: Any
