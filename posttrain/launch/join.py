@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import signal
 import socket
 import sys
@@ -15,10 +16,10 @@ from posttrain.code import read_params
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.launch.children import LEAVING_S, POLL_S, RESUME, Children, Death
 from posttrain.launch.hosts import ADDRESS, HOST, HOSTS, REMIND_S, WAIT, Line, Place, patience_s, place, share
-from posttrain.launch.others import identity
+from posttrain.launch.others import identity, mark_path
 from posttrain.params import did_you_mean
 from posttrain.stage_table import STAGES, group_of
-from posttrain.workspace import PARAMS_FILE, library_command
+from posttrain.workspace import PARAMS_FILE, library_command, write_text
 
 ANSWER_S: Final = 10.0
 """How long the first host may take to end the run after it was told of a death."""
@@ -69,10 +70,16 @@ class _Joining:
 
     def __init__(self, run: str, at: Place) -> None:
         self._run, self._at, self._busy = run, at, ""
+        self._mark = secrets.token_hex(8)
 
     def run(self, command: list[str]) -> str:
         """Start the processes once the first host says so, and end with the run."""
-        line, size, meeting = self._welcomed()
+        mark = mark_path(self._run, self._at.host)
+        write_text(mark, self._mark)
+        try:
+            line, size, meeting = self._welcomed()
+        finally:
+            mark.unlink(missing_ok=True)
         numbers = share(size, self._at)
         shown = f"processes {numbers[0] + 1} to {numbers[-1] + 1} of {size}"
         print(f"{self._run}: joined as host {self._at.host} with {shown}", flush=True)
@@ -95,7 +102,7 @@ class _Joining:
             for message in line.messages(POLL_S) if line else ():
                 self._busy = str(message.get("busy", ""))
                 if "refused" in message:
-                    fix = "Use the same folder or commit, settings and inputs on all hosts, and a number for each"
+                    fix = "The run is not joined"
                     raise PipelineError(what=f"host 0: {message['refused']}", where=self._run, fix=fix)
                 size, meeting = message.get("size"), message.get("meeting")
                 if line and isinstance(size, int) and isinstance(meeting, str):
@@ -120,7 +127,8 @@ class _Joining:
         except OSError as error:
             self._busy = str(error.strerror or error)
             return None
-        line.send(host=self._at.host, hosts=self._at.hosts, identity=identity(self._run))
+        hello = {"host": self._at.host, "hosts": self._at.hosts, "mark": self._mark}
+        line.send(**hello, identity=identity(self._run))
         return line
 
     def _watch(self, line: Line, children: Children) -> str:

@@ -8,17 +8,20 @@ import select
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 from posttrain import inputs
 from posttrain.code import read_params
 from posttrain.errors import PipelineError
 from posttrain.launch.children import POLL_S, Death
 from posttrain.launch.hosts import ADDRESS, HOSTS, REMIND_S, WAIT, Line, Place, patience_s
-from posttrain.workspace import PARAMS_FILE
+from posttrain.workspace import PARAMS_FILE, checkpoint_path
 
 MOST: Final = 4
 """Differences between two hosts that an error names."""
+LOOKS: Final = 15
+"""How often a file that another host wrote is looked for, as it may take seconds to be seen."""
 
 
 def identity(run: str) -> dict[str, Any]:
@@ -46,6 +49,20 @@ def _flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
             yield from _flat(inner, (*path, str(key)))
     else:
         yield path, value
+
+
+def mark_path(stage: str, host: int) -> Path:
+    """Where a host that joins leaves a mark, by which the first one knows that they share the folder."""
+    return checkpoint_path(".held") / f"{stage}.host-{host}"
+
+
+def _shares(stage: str, host: int, mark: Any) -> bool:
+    for _ in range(LOOKS):
+        with contextlib.suppress(OSError):
+            if mark_path(stage, host).read_text(encoding="utf-8") == mark:
+                return True
+        time.sleep(POLL_S)
+    return False
 
 
 class Others:
@@ -112,12 +129,17 @@ class Others:
             line.dismiss(refused=f"the run has a host {host} already")
         elif wrong := differences(self._own, theirs, host):
             what = f"host {host} has something else than host 0: {', '.join(wrong[:MOST])}"
-            line.dismiss(refused=what)
-            fix = "Use the same folder, or the same commit and `dvc pull`, on all hosts"
-            raise PipelineError(what=what, where=self._run, fix=fix)
+            self._refuse(line, what, "Use the same folder, or the same commit and `dvc pull`, on all hosts")
+        elif not _shares(self._own["stage"], host, hello.get("mark")):
+            what = f"host {host} has another folder {checkpoint_path('')}, and checkpoints have parts of all processes"
+            self._refuse(line, what, "Put the project, or that folder, on a file system that all hosts share")
         else:
             self._lines[host] = line
             print(f"{self._run}: host {host} has joined", flush=True)
+
+    def _refuse(self, line: Line, what: str, fix: str) -> NoReturn:
+        line.dismiss(refused=f"{what}. {fix}")
+        raise PipelineError(what=what, where=self._run, fix=fix)
 
     def start(self) -> dict[str, str]:
         """Let the hosts start their processes; returns the environment for this host's."""

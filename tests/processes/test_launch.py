@@ -260,6 +260,20 @@ def test_hosts_that_differ_are_refused(start: Start) -> None:
 
 
 @pytest.mark.slow
+def test_hosts_must_share_the_folder_of_checkpoints(start: Start) -> None:
+    env = {HOSTS: 2, ADDRESS: f"127.0.0.1:{free_port()}", WAIT: 30}
+    for run in (
+        start("counting", 4, 5, **env, **{HOST: 0}),
+        start("joining", 4, 5, folder="other", **env, **{HOST: 1}),
+    ):
+        status, _, errors = run.ended()
+        assert status == 1
+        assert "host 1 has another folder checkpoints" in errors.splitlines()[-1], errors
+        assert "on a file system that all hosts share" in errors
+    assert not [file for file in run.folder.rglob("*") if "host-1" in file.name]
+
+
+@pytest.mark.slow
 def test_a_host_that_comes_twice_and_one_that_counts_otherwise_are_refused(start: Start) -> None:
     env = {HOSTS: 2, ADDRESS: f"127.0.0.1:{free_port()}", WAIT: 60}
     first = start("counting", 4, LONG, **env, **{HOST: 0})
