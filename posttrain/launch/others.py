@@ -20,6 +20,8 @@ from posttrain.workspace import PARAMS_FILE, checkpoint_path
 
 MOST: Final = 4
 """Differences between two hosts that an error names."""
+NAMED_S: Final = 60.0
+"""How long the name of a host that has just started, e.g. a pod's, may be unknown to itself."""
 LOOKS: Final = 15
 """How often a file that another host wrote is looked for, as it may take seconds to be seen."""
 
@@ -169,10 +171,16 @@ class Others:
 
 def _listen(at: Place) -> tuple[socket.socket, str]:
     """A socket at the first host's address, or at all if its own name leads to itself alone, as Debian's does."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(at.name, at.port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise PipelineError(what=f"the name {at.name} is unknown ({error})", where=ADDRESS, fix="Correct it") from error
+    until = time.monotonic() + min(patience_s(), NAMED_S)
+    while True:
+        try:
+            family, _, _, _, address = socket.getaddrinfo(at.name, at.port, type=socket.SOCK_STREAM)[0]
+            break
+        except OSError as error:
+            if time.monotonic() > until:
+                what = f"the name {at.name} is unknown ({error.strerror})"
+                raise PipelineError(what=what, where=ADDRESS, fix="Use a name of the first host") from error
+        time.sleep(POLL_S)
     bound = str(address[0])
     if bound.startswith("127.") and at.name != "localhost" and not at.name.startswith("127."):
         bound = "0.0.0.0"

@@ -310,7 +310,7 @@ def test_who_waits_in_vain_says_for_what(start: Start) -> None:
 def test_a_port_in_use_and_an_address_elsewhere_are_errors(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         for address in (f"127.0.0.1:{server.getsockname()[1]}", "192.0.2.77:29500", "no.such.name.invalid:29500"):
-            status, _, errors = start("counting", 4, 5, **{HOSTS: 2, HOST: 0, ADDRESS: address}).ended()
+            status, _, errors = start("counting", 4, 5, **{HOSTS: 2, HOST: 0, ADDRESS: address, WAIT: 1}).ended()
             assert status == 1
             assert errors.startswith(f"error: {ADDRESS}: "), errors
             assert errors.count("\n") == 1, errors
