@@ -43,6 +43,7 @@ class Declared:
     deps: tuple[str, ...]
     params: dict[str, tuple[str, ...]]
     outs: tuple[str, ...]
+    meta: Mapping[str, Any]
     folder: Path
     stages: frozenset[str]
 
@@ -186,14 +187,14 @@ def fix(stage: str) -> None:
     check_installed()
     address = os.environ.get("DVC_STAGE", "")
     try:
-        declared = _declared(*_address(address or stage))
+        found = declared(address or stage)
     except PipelineError:
         if address:
             raise
         return  # started by hand: nothing is recorded, and the stage itself reports wrong parameters
-    if declared is None:
+    if found is None:
         return
-    inputs = Inputs(address or stage, declared)
+    inputs = Inputs(address or stage, found)
     if address:
         inputs.check_recorded()
         if inputs.code:
@@ -237,6 +238,11 @@ def _address(address: str) -> tuple[Path, str]:
     return (Path(file) if file and Path(file).is_file() else Path(GRAPH)), name
 
 
+def declared(stage: str) -> Declared | None:
+    """A stage of the dvc.yaml of this folder; None without one."""
+    return _declared(*_address(stage))
+
+
 def _declared(file: Path, name: str) -> Declared | None:
     """The stage's stanza; None without a dvc.yaml."""
     from dvc.exceptions import DvcException
@@ -264,6 +270,7 @@ def _declared(file: Path, name: str) -> Declared | None:
         deps=tuple(dict.fromkeys(stanza.get("deps", []))),
         params=params,
         outs=tuple(out if isinstance(out, str) else next(iter(out)) for out in outs),
+        meta=stanza.get("meta") or {},
         folder=file.parent,
         stages=names,
     )

@@ -16,6 +16,7 @@ from posttrain.choices import OneOf, choices_of
 from posttrain.code import Library
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
+from posttrain.launch.notes import process_notes
 from posttrain.leftovers import Leftovers, leftovers
 from posttrain.lock_entries import in_conflict
 from posttrain.models.adapter_files import is_adapter
@@ -114,7 +115,13 @@ def check_params(root: Path = Path()) -> str:
     if errors:
         raise _mistakes(list(dict.fromkeys(errors)))
     return "\n".join(
-        [f"{PARAMS_FILE}: {len(typed)} runs are right", *notes(settings, left), *push_notes(settings), *damage]
+        [
+            f"{PARAMS_FILE}: {len(typed)} runs are right",
+            *notes(settings, left),
+            *process_notes(typed),
+            *push_notes(settings),
+            *damage,
+        ]
     )
 
 

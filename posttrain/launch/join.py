@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+import math
+import secrets
 import signal
 import socket
 import sys
 import time
 from dataclasses import asdict
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from posttrain import inputs
 from posttrain.code import read_params
 from posttrain.errors import ParamsError, PipelineError
-from posttrain.launch.children import GRACE_S, LEAVING_S, POLL_S, RESUME, Children
+from posttrain.launch.children import LEAVING_S, POLL_S, RESUME, Children, Death
 from posttrain.launch.hosts import ADDRESS, HOST, HOSTS, REMIND_S, WAIT, Line, Place, patience_s, place, share
-from posttrain.launch.others import identity
+from posttrain.launch.others import identity, mark_path
 from posttrain.params import did_you_mean
 from posttrain.stage_table import STAGES, group_of
-from posttrain.workspace import PARAMS_FILE, library_command
+from posttrain.workspace import PARAMS_FILE, library_command, write_text
+
+ANSWER_S: Final = 10.0
+"""How long the first host may take to end the run after it was told of a death."""
 
 
 def join(name: str) -> str:
     """Start this host's processes of a run that another host starts, and end with it."""
     stage, run = _run_of(name)
+    return join_run(f"{stage}@{run}", library_command(f"stages.{stage}", run))
+
+
+def join_run(run: str, command: list[str]) -> str:
+    """Join the run with processes of this command."""
     at = place()
-    if at is None or at.host == 0:
-        what = f"{HOSTS} is not set" if at is None else "this is host 0, which starts the run"
-        fix = f"Set {HOSTS}, {HOST} and {ADDRESS} (docs/processes.md)" if at is None else "Run `dvc repro` here"
-        raise PipelineError(what=what, where=f"join {name}", fix=fix)
+    if at is None:
+        fix = f"Set {HOSTS}, {HOST} and {ADDRESS} (docs/processes.md)"
+        raise PipelineError(what="there is one host, so nothing to join", where=HOSTS, fix=fix)
+    if at.host == 0:
+        raise PipelineError(what="host 0 starts the run", where=f"join {run}", fix="Run `dvc repro` here")
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, _stopped)
-    inputs.fix(f"{stage}@{run}")
-    joining = _Joining(f"{stage}@{run}", at)
-    return joining.run(library_command(f"stages.{stage}", run))
+    inputs.fix(run)
+    return _Joining(run, at).run(command)
 
 
 def _stopped(number: int, _: Any) -> NoReturn:
@@ -60,16 +70,25 @@ class _Joining:
 
     def __init__(self, run: str, at: Place) -> None:
         self._run, self._at, self._busy = run, at, ""
+        self._mark = secrets.token_hex(8)
 
     def run(self, command: list[str]) -> str:
         """Start the processes once the first host says so, and end with the run."""
-        line, size, meeting = self._welcomed()
+        mark = mark_path(self._run, self._at.host)
+        write_text(mark, self._mark)
+        try:
+            line, size, meeting = self._welcomed()
+        finally:
+            mark.unlink(missing_ok=True)
         numbers = share(size, self._at)
         shown = f"processes {numbers[0] + 1} to {numbers[-1] + 1} of {size}"
         print(f"{self._run}: joined as host {self._at.host} with {shown}", flush=True)
         children = Children(command, size, numbers, meeting, line.interface())
         try:
             return self._watch(line, children)
+        except SystemExit:
+            line.send(**asdict(Death(0, f"host {self._at.host} was told to end", "")))
+            raise
         finally:
             line.close()
             children.kill()
@@ -83,7 +102,7 @@ class _Joining:
             for message in line.messages(POLL_S) if line else ():
                 self._busy = str(message.get("busy", ""))
                 if "refused" in message:
-                    fix = "Use the same folder or commit, settings and inputs on all hosts, and a number for each"
+                    fix = "The run is not joined"
                     raise PipelineError(what=f"host 0: {message['refused']}", where=self._run, fix=fix)
                 size, meeting = message.get("size"), message.get("meeting")
                 if line and isinstance(size, int) and isinstance(meeting, str):
@@ -108,25 +127,27 @@ class _Joining:
         except OSError as error:
             self._busy = str(error.strerror or error)
             return None
-        line.send(host=self._at.host, hosts=self._at.hosts, identity=identity(self._run))
+        hello = {"host": self._at.host, "hosts": self._at.hosts, "mark": self._mark}
+        line.send(**hello, identity=identity(self._run))
         return line
 
     def _watch(self, line: Line, children: Children) -> str:
-        dead: float | None = None
+        """Wait for the end of the run; the first host hears of deaths here at once and decides what they come from."""
+        told: list[Death] = []
+        until = math.inf
         while True:
             for message in line.messages(POLL_S):
                 if "over" in message:
                     return self._ended(message["over"], children)
             if line.closed:
                 return self._ended("it has ended or cannot be reached", children)
-            if dead is None and children.deaths():
-                dead = time.monotonic()
-            if dead and time.monotonic() > dead + GRACE_S:
-                death = min(children.deaths(), key=lambda one: one.order)
-                line.send(**asdict(death))
-                if death.output:
-                    print(death.output, file=sys.stderr)
-                raise death.error(self._run)
+            if new := [one for one in children.deaths() if one not in told]:
+                told += new
+                for death in new:
+                    line.send(**asdict(death))
+                until = min(until, time.monotonic() + ANSWER_S)
+            if time.monotonic() > until:
+                raise min(told, key=lambda one: one.order).error(self._run)
 
     def _ended(self, error: str | None, children: Children) -> str:
         if error is None and children.ended(LEAVING_S) and not children.deaths():

@@ -8,17 +8,22 @@ import select
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 from posttrain import inputs
 from posttrain.code import read_params
 from posttrain.errors import PipelineError
 from posttrain.launch.children import POLL_S, Death
 from posttrain.launch.hosts import ADDRESS, HOSTS, REMIND_S, WAIT, Line, Place, patience_s
-from posttrain.workspace import PARAMS_FILE
+from posttrain.workspace import PARAMS_FILE, checkpoint_path
 
 MOST: Final = 4
 """Differences between two hosts that an error names."""
+NAMED_S: Final = 60.0
+"""How long the name of a host that has just started, e.g. a pod's, may be unknown to itself."""
+LOOKS: Final = 15
+"""How often a file that another host wrote is looked for, as it may take seconds to be seen."""
 
 
 def identity(run: str) -> dict[str, Any]:
@@ -48,6 +53,20 @@ def _flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
         yield path, value
 
 
+def mark_path(stage: str, host: int) -> Path:
+    """Where a host that joins leaves a mark, by which the first one knows that they share the folder."""
+    return checkpoint_path(".held") / f"{stage}.host-{host}"
+
+
+def _shares(stage: str, host: int, mark: Any) -> bool:
+    for _ in range(LOOKS):
+        with contextlib.suppress(OSError):
+            if mark_path(stage, host).read_text(encoding="utf-8") == mark:
+                return True
+        time.sleep(POLL_S)
+    return False
+
+
 class Others:
     """The other hosts, as the first process of the run sees them."""
 
@@ -55,7 +74,7 @@ class Others:
         """Wait until all have joined."""
         self._run, self._at, self._size = run, at, size
         self._lines: dict[int, Line] = {}
-        self._deaths: dict[int, Death] = {}
+        self._deaths: dict[int, list[Death]] = {}
         if at.host != 0:
             fix = f"Run `python -m posttrain join {stage.replace('@', '/')}` here, and the stage on host 0"
             raise PipelineError(what=f"this is host {at.host}, which joins a run", where=run, fix=fix)
@@ -112,12 +131,17 @@ class Others:
             line.dismiss(refused=f"the run has a host {host} already")
         elif wrong := differences(self._own, theirs, host):
             what = f"host {host} has something else than host 0: {', '.join(wrong[:MOST])}"
-            line.dismiss(refused=what)
-            fix = "Use the same folder, or the same commit and `dvc pull`, on all hosts"
-            raise PipelineError(what=what, where=self._run, fix=fix)
+            self._refuse(line, what, "Use the same folder, or the same commit and `dvc pull`, on all hosts")
+        elif not _shares(self._own["stage"], host, hello.get("mark")):
+            what = f"host {host} has another folder {checkpoint_path('')}, and checkpoints have parts of all processes"
+            self._refuse(line, what, "Put the project, or that folder, on a file system that all hosts share")
         else:
             self._lines[host] = line
             print(f"{self._run}: host {host} has joined", flush=True)
+
+    def _refuse(self, line: Line, what: str, fix: str) -> NoReturn:
+        line.dismiss(refused=f"{what}. {fix}")
+        raise PipelineError(what=what, where=self._run, fix=fix)
 
     def start(self) -> dict[str, str]:
         """Let the hosts start their processes; returns the environment for this host's."""
@@ -129,12 +153,13 @@ class Others:
         """What has ended on the other hosts before the run."""
         self._accept()
         for host, line in self._lines.items():
+            found = self._deaths.setdefault(host, [])
             for message in line.messages(0):
                 with contextlib.suppress(TypeError):
-                    self._deaths[host] = Death(**message)
-            if line.closed and host not in self._deaths:
-                self._deaths[host] = Death(0, f"host {host} has ended or cannot be reached", "")
-        return list(self._deaths.values())
+                    found.append(Death(**message))
+            if line.closed and not found:
+                found.append(Death(0, f"host {host} has ended or cannot be reached", ""))
+        return [one for found in self._deaths.values() for one in found]
 
     def end(self, error: str | None) -> None:
         """Tell the others that the run is over, and why if it failed."""
@@ -146,10 +171,16 @@ class Others:
 
 def _listen(at: Place) -> tuple[socket.socket, str]:
     """A socket at the first host's address, or at all if its own name leads to itself alone, as Debian's does."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(at.name, at.port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise PipelineError(what=f"the name {at.name} is unknown ({error})", where=ADDRESS, fix="Correct it") from error
+    until = time.monotonic() + min(patience_s(), NAMED_S)
+    while True:
+        try:
+            family, _, _, _, address = socket.getaddrinfo(at.name, at.port, type=socket.SOCK_STREAM)[0]
+            break
+        except OSError as error:
+            if time.monotonic() > until:
+                what = f"the name {at.name} is unknown ({error.strerror})"
+                raise PipelineError(what=what, where=ADDRESS, fix="Use a name of the first host") from error
+        time.sleep(POLL_S)
     bound = str(address[0])
     if bound.startswith("127.") and at.name != "localhost" and not at.name.startswith("127."):
         bound = "0.0.0.0"
