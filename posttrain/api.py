@@ -233,7 +233,10 @@ def _runtime(model: Any) -> Runtime:
 def _our_attention(model: Any) -> Iterator[None]:
     """The model runs packed rows with our attention; afterwards it has its own again."""
     if model.dtype != torch.float32:
-        what, fix = f"its weights are {model.dtype}", "Call model.float(); on a GPU products are computed in bfloat16"
+        what, fix = (
+            f"its weights are {model.dtype}",
+            "Call model.float(); on a GPU it is computed in bfloat16 and updated in float32",
+        )
         raise ModelError(what=what, where=type(model).__name__, fix=fix)
     own = model.config._attn_implementation
     try:

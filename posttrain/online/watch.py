@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from posttrain.evaluate.intervals import Floats
+from posttrain.models.masters import master_of, round_masters
 from posttrain.online.watch_rules import Evaluation, History, Verdict
 from posttrain.params import Params
 from posttrain.rewards.catalog import Rewards, need_a_weight
@@ -81,7 +82,8 @@ class HeldoutWatch:
         with torch.no_grad():
             for name, parameter in self._policy.named_parameters():
                 if name in self._best:
-                    parameter.copy_(self._best[name])
+                    master_of(parameter).copy_(self._best[name])
+        round_masters(self._policy.parameters())
         at = self.history.over_optimised_at
         line = f"best held-out reward at step {best.step} of {last.step}; the model is that of step {kept.step}"
         print(f"{self._where}: {line}" + ("" if at is None else f". Over-optimised at step {at}"), file=sys.stderr)
@@ -101,7 +103,7 @@ class HeldoutWatch:
     def _weights(self) -> dict[str, Tensor]:
         """A copy of the trained weights."""
         named = self._policy.named_parameters()
-        return {name: part.detach().to("cpu", copy=True) for name, part in named if part.requires_grad}
+        return {name: master_of(part).detach().to("cpu", copy=True) for name, part in named if part.requires_grad}
 
     def _judge(self, step: int, verdict: Verdict) -> None:
         """Warn of over-optimisation, and end the run where the settings say so."""

@@ -18,7 +18,8 @@ from posttrain.measure.record import note
 from posttrain.measure.timings import restore_timings, timings_state
 from posttrain.models.activations import Activations, set_activations
 from posttrain.models.adapters import ADAPTER_CHOICE, AdapterChoice, Attach, attach_of
-from posttrain.models.device import DeviceParams
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.masters import round_masters
 from posttrain.models.memory import byte_count
 from posttrain.models.rounding import SaveDtype
 from posttrain.models.store import save_model
@@ -73,6 +74,10 @@ class TrainingParams(Params):
         if adapter is None or adapter.type == "none" or "lr" in optimizer.model_fields_set:
             return optimizer
         return optimizer.model_copy(update={"lr": ADAPTER_RATE * optimizer.lr})
+
+    def runtime(self) -> Runtime:
+        """What the run computes with."""
+        return Runtime(self.device)
 
     def attach(self, start: Path) -> Attach | None:
         """What adds the adapter to a model that was loaded from `start`."""
@@ -218,6 +223,8 @@ def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[
     with torch.no_grad():
         for name, parameter in trained.items():
             parameter.copy_(saved.tensors[name])
+    for model in run.models.trained.values():
+        round_masters(model.parameters())
     restore_timings(saved.plain.get("time"))
     print(f"{run.name}: resumes from the checkpoint at step {saved.step} of {run.source.steps}")
     return saved.step, state, rows

@@ -16,10 +16,11 @@ from posttrain.formulas.distill import Divergence, forward_kl, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
-from posttrain.models.adapters import Attach, store_in_bf16, twin, weight_counts
+from posttrain.models.adapters import Attach, twin, weight_counts
 from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.logp import AnyHead, head_of, module_head_of, token_logp
+from posttrain.models.masters import compute_in_bf16, master_of
 from posttrain.models.store import load_policy, load_scorer, scorer_of
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 
@@ -72,6 +73,10 @@ class ModelSet:
         for model in (self.reference, self.old, teacher):
             if model is not None:
                 model.requires_grad_(requires_grad=False)
+        if self.runtime.bf16:
+            for model in (self.policy, self.reference, self.critic, self.old, teacher):
+                if model is not None:
+                    compute_in_bf16(model)
 
     @classmethod
     def load(
@@ -121,8 +126,6 @@ class ModelSet:
         old = copied() if "kl_old" in needs else None
         if attach is not None:
             policy = attach.add(policy)
-            if runtime.bf16:
-                store_in_bf16(policy)  # the others share its matrices
         return cls(policy, runtime, reference, critic, old)
 
     @property
@@ -130,10 +133,10 @@ class ModelSet:
         """The models whose weights change, by name."""
         return {"policy": self.policy} | ({"critic": self.critic} if self.critic is not None else {})
 
-    def trained_parameters(self) -> dict[str, Parameter]:
-        """The weights that change, by name."""
+    def trained_parameters(self) -> dict[str, Tensor]:
+        """The weights that change, or their masters, by name."""
         return {
-            f"{kind}.{name}": parameter
+            f"{kind}.{name}": master_of(parameter)
             for kind, model in self.trained.items()
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
@@ -168,19 +171,18 @@ class ModelSet:
         """The forward pass: the micro-batch's columns and those of the trained models, with gradient."""
         packed = packed or self.packed(micro)
         columns = on_device(micro.columns, self.runtime.device)
-        with self.runtime.autocast():
-            if "score" in needs:
-                return columns.with_rows(score=score_rows(self.policy, packed))
-            hidden_MD = packed_states(self.policy, packed).index_select(0, packed.source_M)
-            logp, entropy = token_logp(hidden_MD, self.head(self.policy), packed.target_M, self.temperature)
-            columns = columns.with_tokens(logp=logp, entropy=entropy)
-            if "value" in needs:
-                columns = columns.with_tokens(value=value_tokens(self.critic, packed))
-            if "kl_old" in needs:
-                columns = columns.with_tokens(kl_old=self._kl_old(packed, hidden_MD))
-            if self.teacher is not None:
-                divergence = self._teacher_divergence(self.teacher, packed, hidden_MD, micro)
-                columns = columns.with_tokens(teacher_kl=divergence)
+        if "score" in needs:
+            return columns.with_rows(score=score_rows(self.policy, packed))
+        hidden_MD = packed_states(self.policy, packed).index_select(0, packed.source_M)
+        logp, entropy = token_logp(hidden_MD, self.head(self.policy), packed.target_M, self.temperature)
+        columns = columns.with_tokens(logp=logp, entropy=entropy)
+        if "value" in needs:
+            columns = columns.with_tokens(value=value_tokens(self.critic, packed))
+        if "kl_old" in needs:
+            columns = columns.with_tokens(kl_old=self._kl_old(packed, hidden_MD))
+        if self.teacher is not None:
+            divergence = self._teacher_divergence(self.teacher, packed, hidden_MD, micro)
+            columns = columns.with_tokens(teacher_kl=divergence)
         return columns
 
     @torch.no_grad()
@@ -223,11 +225,10 @@ class ModelSet:
 
     def _score(self, name: str, micro: Batch) -> Tensor:
         packed = self.packed(micro)
-        with self.runtime.autocast():
-            if name == "old_value":
-                return value_tokens(self.critic, packed)
-            model = self.reference if name == "ref_logp" else self.policy
-            return score_tokens(model, packed, self.temperature, self.head(model))[0]
+        if name == "old_value":
+            return value_tokens(self.critic, packed)
+        model = self.reference if name == "ref_logp" else self.policy
+        return score_tokens(model, packed, self.temperature, self.head(model))[0]
 
 
 def on_device(columns: Ragged, device: torch.device) -> Ragged:
