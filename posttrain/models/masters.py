@@ -55,6 +55,11 @@ def compute_in_bf16(model: Any) -> None:
             part.grad_dtype = torch.float32
 
 
+def is_trained_in_bf16(model: Any) -> bool:
+    """Whether weights of the model have masters."""
+    return any(hasattr(part, MASTER) for part in model.parameters())
+
+
 def frozen_on(model: Any, runtime: Runtime) -> Any:
     """A model that is not trained, on the runtime's device and in its precision."""
     model.requires_grad_(requires_grad=False)

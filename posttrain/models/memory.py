@@ -25,7 +25,7 @@ INPUT_BYTES = {False: 4, True: 2}
 """Bytes per token and unit of D of a layer's input."""
 OUTPUT_BYTES = {False: 8, True: 6}
 """Bytes per token and unit of D that a pass saves after the layers: their output, and the norm of it."""
-PREFILL_BYTES = {False: (18, 12, 12), True: (18, 6, 12)}
+PREFILL_BYTES = {False: (18, 12, 12), True: (9, 6, 6)}
 """Bytes per token of prompts that a layer needs without gradients: for each unit of D, and then of F or of A + K."""
 DRAW_BYTES = 16
 """Bytes per row and token of the vocabulary of a decoding step: logits, their softmax, and its sum in float64."""
