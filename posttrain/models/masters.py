@@ -17,10 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posttrain.errors import ModelError
 from posttrain.models.device import Runtime
 
 MASTER = "master"
 """The attribute of a weight in bf16 that holds its master."""
+
+
+FLOAT32_ONLY = frozenset({"xglm"})
+"""Families whose code adds a float32 table to the hidden states, which products in bf16 then refuse."""
 
 
 def master_of(weight: Tensor) -> Tensor:
@@ -42,6 +47,10 @@ def compute_in_bf16(model: Any) -> None:
 
     Buffers stay as they are, and so do the parts of matrices in 4 bits.
     """
+    family = getattr(getattr(model, "config", None), "model_type", None)
+    if family in FLOAT32_ONLY:
+        what = f"{type(model).__name__} computes in float32 alone"
+        raise ModelError(what=what, where="device.precision", fix="Use precision: fp32, or a model of another family")
     packed = {
         part for layer in model.modules() if hasattr(layer, "dense_weight") for part in (layer.weight, layer.scales)
     }
