@@ -356,7 +356,7 @@ def test_every_family_learns_and_samples_in_bf16(name: str) -> None:
         step = closure(LikelihoodObjective(LikelihoodKnobs()), ModelSet(model, runtime))
         step()
         gradients.append(torch.cat([part.grad.flatten() for part in model.parameters() if part.grad is not None]))
-    assert float(torch.nn.functional.cosine_similarity(*gradients, dim=0)) > ROUTED.get(name, 0.995)
+    assert float(torch.nn.functional.cosine_similarity(*gradients, dim=0)) > ROUTED.get(name, 0.99)
     model = family(name)
     verify_forward(model, name)
     model = frozen_on(model, BF16)
