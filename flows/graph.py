@@ -136,9 +136,11 @@ def _repair_and_check(root: Path) -> str:
     _print_note(repair_lock(root))
     notes = ""
     if is_posttrain_pipeline(root):
-        from posttrain.sections import check_params  # a second of imports
+        from posttrain.plan.start_shapes import check_start_shapes  # a second of imports
+        from posttrain.sections import check_params
 
         _, _, notes = check_params().partition("\n")
+        check_start_shapes()
     _print_note(repair(root))
     return notes
 

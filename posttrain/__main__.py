@@ -86,9 +86,12 @@ def _check(_: argparse.Namespace) -> str:
     from posttrain.installed import check_installed
 
     check_installed()
+    from posttrain.plan.start_shapes import check_start_shapes
     from posttrain.sections import check_params
 
-    return check_params()
+    found = check_params()
+    check_start_shapes()
+    return found
 
 
 def _run(arguments: argparse.Namespace) -> str:

@@ -21,6 +21,7 @@ from posttrain.errors import DataError, ModelError
 from posttrain.formulas.ragged import to_padded
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import register, runs_in_rows
+from posttrain.models.masters import computing, is_trained_in_bf16
 from posttrain.models.self_check import verify_forward
 from posttrain.models.store import load_policy, load_stop_tokens, load_tokenizer
 from posttrain.models.text import context_of
@@ -95,8 +96,9 @@ def sample(
     text = _text(model, tokenizer)
     asked = text.prompts([_turns(prompt, "user") for prompt in prompts])
     requests = [Request(ids, f"{place}:{nth}") for place, ids in enumerate(asked) for nth in range(n)]
-    with _our_attention(model):
-        drawn = LocalSampler(model, text.stops, _runtime(model)).generate(requests, params, seed, greedy=greedy)
+    runtime = _runtime(model)
+    with _our_attention(model), computing(model, runtime):
+        drawn = LocalSampler(model, text.stops, runtime).generate(requests, params, seed, greedy=greedy)
     lengths = torch.tensor([len(request.ids) + len(one.ids) for request, one in zip(requests, drawn, strict=True)])
     ids, mask, logp = (
         to_padded(torch.tensor([value for row in rows for value in row]), lengths)
@@ -142,12 +144,13 @@ def train_model(
     examples = _examples(_text(model, tokenizer), rows, objective)
     if reference is None and "ref_logp" in objective.needs:
         reference = copy.deepcopy(model)
-    models = ModelSet(model, _runtime(model), reference=reference, micro_tokens=micro_tokens)
-    source = _source(objective, examples, models, batch_size, epochs, seed)
-    update = AdamW({"policy": (model, params.lr)}, params, source.steps)
-    routers = routers_of(model, RouterParams(), "train_model")
+    runtime, frozen = _runtime(model), model if reference is None else reference
     state, history, was_training = objective.initial_state(), list[dict[str, float]](), model.training
-    with _our_attention(model), _our_attention(reference or model):
+    with _our_attention(model), _our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
+        models = ModelSet(model, runtime, reference=reference, micro_tokens=micro_tokens)
+        source = _source(objective, examples, models, batch_size, epochs, seed)
+        update = AdamW({"policy": (model, params.lr)}, params, source.steps)
+        routers = routers_of(model, RouterParams(), "train_model")
         for step in range(source.steps):
             batch = models.add_scored_columns(source.batch(step), objective.needs)
             prepared = objective.prepare(batch.columns, state)
@@ -232,8 +235,11 @@ def _runtime(model: Any) -> Runtime:
 @contextmanager
 def _our_attention(model: Any) -> Iterator[None]:
     """The model runs packed rows with our attention; afterwards it has its own again."""
-    if model.dtype != torch.float32:
-        what, fix = f"its weights are {model.dtype}", "Call model.float(); on a GPU products are computed in bfloat16"
+    if model.dtype != torch.float32 and not is_trained_in_bf16(model):
+        what, fix = (
+            f"its weights are {model.dtype}",
+            "Call model.float(); on a GPU it is computed in bfloat16 and updated in float32",
+        )
         raise ModelError(what=what, where=type(model).__name__, fix=fix)
     own = model.config._attn_implementation
     try:

@@ -32,16 +32,17 @@ class Progress:
             self._show(now, metrics or {}, end="" if self._live else "\n")
 
     def close(self, metrics: Mapping[str, float] | None = None) -> None:
-        """Show the last line, with the total time."""
-        self._show(time.monotonic(), metrics or {}, end="\n")
+        """Show the last line, with the total time, and whether it ended before all was done."""
+        self._show(time.monotonic(), metrics or {}, end="\n", closed=True)
 
-    def _show(self, now: float, metrics: Mapping[str, float], end: str) -> None:
+    def _show(self, now: float, metrics: Mapping[str, float], end: str, *, closed: bool = False) -> None:
         self._shown = now
         elapsed = now - self._started
         rate = (self._done - self._from) / elapsed if elapsed > 0 else 0.0
         left = (self._total - self._done) / rate if rate > 0 else 0.0
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        time_text = f"{_clock(left)} left" if self._done < self._total else f"took {_clock(elapsed)}"
+        time_text = f"took {_clock(elapsed)}" if closed or self._done == self._total else f"{_clock(left)} left"
+        time_text = f"ended early, {time_text}" if closed and self._done < self._total else time_text
         line = f"{self._title}: {self._done}/{self._total} {self._unit}s  {rate:.3g}/s  {time_text}  {numbers}".rstrip()
         self._stream.write(f"\r\033[2K{line}{end}" if self._live else f"{line}{end}")
         self._stream.flush()

@@ -8,6 +8,7 @@ import polars as pl
 
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
+from posttrain.models.masters import frozen_on
 from posttrain.models.store import load_policy
 from posttrain.models.text import load_text
 from posttrain.params import load
@@ -35,7 +36,7 @@ def main(run: str) -> None:
 
     model_folder, table = needed_model(params.policy, f"{where}.policy"), table_path(params.data)
     text = load_text(model_folder, params.date)
-    model = load_policy(model_folder).to(runtime.device)
+    model = frozen_on(load_policy(model_folder), runtime)
 
     frame = read_table(table, "prompts").filter(pl.col("split").is_in(["train", "heldout"]))
     judged = [one.id for one in judged_prompts(params.reward, prompts_of(frame.iter_rows(named=True)), str(table))]

@@ -8,6 +8,7 @@ from pathlib import Path
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
+from posttrain.models.masters import frozen_on
 from posttrain.models.store import load_config, load_policy, load_tokenizer
 from posttrain.models.text import context_of, load_text
 from posttrain.online.runs import DISTILL, DistillRun
@@ -55,7 +56,7 @@ def load(run: str) -> LoadedRun:
         params,
         temperature=params.rollout.sampling.temperature,
         teacher=Teacher(
-            load_policy(teacher).to(runtime.device),
+            frozen_on(load_policy(teacher), runtime),
             params.formula(),
             seen,
         ),

@@ -13,6 +13,7 @@ from posttrain.evaluate.metrics import NOT_MEASURED, evaluation_metrics, kl_to_r
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
+from posttrain.models.masters import frozen_on
 from posttrain.models.store import load_policy, load_tokenizer
 from posttrain.models.text import load_text
 from posttrain.params import PARAMS_FILE, did_you_mean, load
@@ -50,7 +51,7 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     model_folder = needed_model(policy, f"evaluate.policies.{label}")
     reference = model_of(params.reference, "evaluate.settings.reference")
     text = load_text(model_folder, params.date)
-    model = load_policy(model_folder).to(runtime.device)
+    model = frozen_on(load_policy(model_folder), runtime)
     prompts = encode_prompts(text, _prompts(params))
     count = len(prompts) * params.samples
     check_capacity(text.context, [one.ids for one in prompts], count, params.sampling, "evaluate")

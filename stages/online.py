@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from posttrain.models.device import Runtime
 from posttrain.models.text import load_text
 from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.online.train import LoadedRun, train_on_samples
@@ -35,7 +34,7 @@ def load(run: str) -> LoadedRun:
 
     objective = params.objective()
     models = ModelSet.load(
-        Runtime(params.device),
+        params.runtime(),
         start,
         objective.needs | ({"ref_logp"} if params.sampling_plan().mixture else set()),
         params,

@@ -16,6 +16,7 @@ from posttrain.evaluate.intervals import Floats, interval, pass_at_k
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.forward import score_tokens
+from posttrain.models.masters import frozen_on
 from posttrain.models.store import load_policy
 from posttrain.rewards.reward import weights
 from posttrain.rewards.score import RewardSum
@@ -100,14 +101,13 @@ def kl_to_reference(
     model: Any, reference: Path, rollouts: Sequence[Rollout], temperature: float, runtime: Runtime
 ) -> dict[str, float]:
     """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3."""
-    reference_model = load_policy(reference).to(runtime.device)
+    reference_model = frozen_on(load_policy(reference), runtime)
     rows = [one.row for one in rollouts]
     k1, k3 = torch.zeros(2, dtype=torch.float64, device=runtime.device)
     for micro_batch in micro_batches([len(row) for row in rows], list(range(len(rows))), 16_384):
         packed = pack([rows[i] for i in micro_batch]).to(runtime.device)
-        with runtime.autocast():
-            policy_logp, _ = score_tokens(model, packed, temperature)
-            reference_logp, _ = score_tokens(reference_model, packed, temperature)
+        policy_logp, _ = score_tokens(model, packed, temperature)
+        reference_logp, _ = score_tokens(reference_model, packed, temperature)
         log_ratio = (reference_logp - policy_logp).double()
         k1, k3 = k1 - log_ratio.sum(), k3 + (log_ratio.expm1() - log_ratio).sum()
     return {"kl_k1": float(k1) / len(rows), "kl_k3": float(k3) / len(rows)}

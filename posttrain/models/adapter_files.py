@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from posttrain.errors import ModelError
 from posttrain.models.adapters import ADAPTER, TrainedAdapter, merged
+from posttrain.models.masters import master_of
 from posttrain.models.weights import TensorFile, digest
 
 ADAPTER_CONFIG: Final = "adapter_config.json"
@@ -47,7 +48,7 @@ def whole_model(folder: Path) -> Path:
 def trained_tensors(model: Any) -> dict[str, Tensor]:
     """The trained tensors of a model with an adapter, under the names that peft gives them in files."""
     trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
-    named = {name.replace(f".{ADAPTER}", ""): part.detach().cpu() for name, part in sorted(trained.items())}
+    named = {name.replace(f".{ADAPTER}", ""): master_of(part).detach().cpu() for name, part in sorted(trained.items())}
     return {name.removesuffix(".weight") if MAGNITUDE in name else name: part for name, part in named.items()}
 
 

@@ -162,21 +162,6 @@ def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
     return ((name, layer) for name, layer in model.named_modules() if hasattr(layer, "lora_A"))
 
 
-@torch.no_grad()
-def store_in_bf16(model: nn.Module) -> None:
-    """Keep frozen matrices in bf16, to which autocast rounds them in every product anyway; half the memory.
-
-    Two kinds stay in float32: a matrix that is also the embedding, whose rows are read as they are, and those under
-    DoRA, which takes their norms.
-    """
-    kept = {part.weight for part in model.modules() if isinstance(part, nn.Embedding)}
-    kept |= {layer.base_layer.weight for _, layer in adapted_layers(model) if len(layer.lora_magnitude_vector)}
-    for layer in model.modules():
-        if type(layer) is nn.Linear and not layer.weight.requires_grad and layer.weight not in kept:
-            for part in layer.parameters():
-                part.data = part.data.to(torch.bfloat16)
-
-
 def linear_layers(model: Any, targets: str | list[str], base: Path) -> list[str]:
     """The names of the linear layers under the head that are targets."""
     core = backbone(model)

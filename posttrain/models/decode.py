@@ -19,7 +19,7 @@ from posttrain.models.adapters import is_plain, linear_of, merged_weight
 from posttrain.models.forward import Scoring, hidden_states, row_states, runs_in_rows
 from posttrain.models.kv_cache import CachedAttention, PromptAttention
 from posttrain.models.kv_size import kv_bytes, kv_sizes
-from posttrain.models.logp import cast_for_products, head_of
+from posttrain.models.logp import head_of
 from posttrain.rollout import token_rows
 from posttrain.text.packing import micro_batches, pack, sent
 
@@ -57,7 +57,7 @@ class DecoderStep:
         self._cos, self._sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=1)
         with torch.no_grad():
             window = config.sliding_window if type(core).__name__ == "MistralModel" else None
-            self._layers = [_layer(layer, window) for layer in core.layers]
+            self._layers = [_layer(layer, window, self._embedding.dtype) for layer in core.layers]
 
     @property
     def full_attention(self) -> bool:
@@ -110,18 +110,18 @@ def supports_decoder_step(model: Any) -> bool:
     )
 
 
-def _layer(layer: Any, window: int | None) -> _Layer:
+def _layer(layer: Any, window: int | None, dtype: torch.dtype) -> _Layer:
     attention = layer.self_attn
     normed = hasattr(attention, "q_norm")
     gate, up, down = _mlp(layer)
     return _Layer(
         before=layer.input_layernorm.weight,
-        qkv=_concatenated(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=_concatenated(dtype, attention.q_proj, attention.k_proj, attention.v_proj),
         head_norms=(attention.q_norm.weight, attention.k_norm.weight) if normed else None,
-        out=_concatenated(attention.o_proj),
+        out=_concatenated(dtype, attention.o_proj),
         after=layer.post_attention_layernorm.weight,
-        gate_up=_concatenated(gate, up),
-        down=_concatenated(down),
+        gate_up=_concatenated(dtype, gate, up),
+        down=_concatenated(dtype, down),
         scoring=Scoring(attention.scaling, getattr(attention, "sliding_window", window)),
     )
 
@@ -130,11 +130,11 @@ def _mlp(layer: Any) -> tuple[Any, Any, Any]:
     return layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj
 
 
-def _concatenated(*parts: Any) -> tuple[Tensor, Tensor | None]:
-    """Linear layers of one input as one, adapters merged, in the dtype of the products."""
+def _concatenated(dtype: torch.dtype, *parts: Any) -> tuple[Tensor, Tensor | None]:
+    """Linear layers of one input as one, adapters merged."""
     weights, biases = [merged_weight(part) for part in parts], [linear_of(part).bias for part in parts]
     weight = torch.cat(weights) if len(parts) > 1 else weights[0]
-    return cast_for_products(weight), None if biases[0] is None else cast_for_products(torch.cat(biases))
+    return weight.to(dtype), None if biases[0] is None else torch.cat(biases)
 
 
 DecodeFn = Callable[[Tensor, Tensor], Tensor]
@@ -199,7 +199,7 @@ class RecomputeDecoder:
 
     def __init__(self, model: Any) -> None:
         head = head_of(model)
-        self._model, self._head, self._device = model, head.map_tensors(cast_for_products), head.weight_VD.device
+        self._model, self._head, self._device = model, head, head.weight_VD.device
         self._prompts: list[list[int]] = []
         self._rows: list[list[int]] = []
 
@@ -232,7 +232,7 @@ class CachedDecoder:
 
     def __init__(self, model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool) -> None:
         head = head_of(model)
-        self._model, self._head = model, head.map_tensors(cast_for_products)
+        self._model, self._head = model, head
         self._device = head.weight_VD.device
         self._step = DecoderStep(model, longest_prompt + max_new_tokens) if supports_decoder_step(model) else None
         self._cache, self._max_new_tokens = CachedAttention(max_new_tokens, self._device), max_new_tokens

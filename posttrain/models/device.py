@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -24,7 +24,9 @@ class DeviceParams(Params):
     renamed: ClassVar[Mapping[str, str]] = keys(DEVICE)
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="auto: cuda, else mps, else cpu")
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="auto: bf16 where the device is built for it"
+        "auto",
+        description="of weights and products; auto: bf16 where the device is built for it. Trained weights also have "
+        "float32 masters, which the optimizer updates",
     )
     deterministic: bool = Field(
         True, description="on a GPU, use kernels that give the same bits every time; a CPU always does"
@@ -54,10 +56,6 @@ class Runtime:
         self.bf16 = params.precision == "bf16" or (params.precision == "auto" and bf16)
         model = torch.cuda.get_device_name() if name == "cuda" else name
         note(device=model, precision="bf16" if self.bf16 else "fp32", threads=params.threads)
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """bf16 matrix products with float32 weights, or nothing."""
-        return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
 
 
 def use_deterministic_kernels() -> None:

@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from posttrain.errors import ModelError
 from posttrain.models.logp import AnyHead, head_of, token_logp
+from posttrain.models.masters import gradient_of
 from posttrain.models.varlen import Segments, attend_segments, segments_of, supports
 from posttrain.text.packing import PackedRows
 
@@ -141,6 +142,7 @@ def _attention(
         )
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     layer = int(module.layer_idx)  # type: ignore[arg-type]
+    query, key = query.to(value.dtype), key.to(value.dtype)  # some families compute them in float32
     return posttrain_attention.attend(layer, query, key, value, Scoring(scale, sliding_window, softcap, s_aux)), None
 
 
@@ -192,8 +194,29 @@ def packed_states(model: Any, packed: PackedRows, embedded_ND: Tensor | None = N
     if runs_in_rows(model):
         rows = [row_states(model, packed.ids_N[gather]).flatten(0, 1) for gather in packed.gathers]
         return torch.cat(rows).index_select(0, packed.take_N)
+    table = model.get_input_embeddings()
+    if embedded_ND is None and type(table) is nn.Embedding and table.weight.grad_dtype != table.weight.dtype:
+        embedded_ND = _Rows.apply(table.weight, packed.ids_N, table.padding_idx)  # type: ignore[no-untyped-call]
     embedded = None if embedded_ND is None else embedded_ND[None]
     return hidden_states(model, packed.ids_N[None], packed.positions_N[None], PackedAttention(packed), embedded)[0]
+
+
+class _Rows(torch.autograd.Function):
+    """Rows of a table in bf16, whose gradient is summed over tokens in float32; torch would sum it in bf16."""
+
+    @staticmethod
+    def forward(ctx: Any, table_VD: Tensor, ids_N: Tensor, padding: int | None) -> Tensor:
+        ctx.save_for_backward(ids_N)
+        ctx.rows, ctx.padding = table_VD.shape[0], padding
+        return table_VD.index_select(0, ids_N)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (ids_N,), grad_ND = ctx.saved_tensors, grads[0].float()
+        total_VD = grad_ND.new_zeros(ctx.rows, grad_ND.shape[1]).index_add_(0, ids_N, grad_ND)
+        if ctx.padding is not None:
+            total_VD[ctx.padding] = 0
+        return total_VD, None, None
 
 
 def embedded_leaf(model: Any, packed: PackedRows) -> Tensor | None:
@@ -216,9 +239,8 @@ def add_embedding_gradient(model: Any, packed: PackedRows, embedded_ND: Tensor) 
         return
     if table.padding_idx is not None:
         grad_ND = grad_ND.masked_fill((packed.ids_N == table.padding_idx)[:, None], 0)
-    if table.weight.grad is None:
-        table.weight.grad = torch.zeros_like(table.weight)
-    table.weight.grad.index_add_(0, packed.ids_N, grad_ND.to(table.weight.dtype))
+    total_VD = gradient_of(table.weight)
+    total_VD.index_add_(0, packed.ids_N, grad_ND.to(total_VD.dtype))
 
 
 def score_tokens(

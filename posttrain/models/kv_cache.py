@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from posttrain.models.forward import PackedAttention, Scoring
-from posttrain.models.logp import cast_for_products
 from posttrain.text.packing import PackedRows
 
 KeyValue = tuple[Tensor, Tensor]
@@ -40,8 +39,7 @@ class PromptAttention(PackedAttention):
         return super().attend(layer, query, key, value, scoring)
 
     def _padded(self, part_HND: Tensor) -> Tensor:
-        """[K, N, D] of the packed prompts -> [P, K, T, D], in the dtype of the products."""
-        part_HND = cast_for_products(part_HND)
+        """[K, N, D] of the packed prompts -> [P, K, T, D]."""
         heads, _, width = part_HND.shape
         padded = part_HND.new_zeros(*self._shape, heads, width)
         padded[self._place_N] = part_HND.transpose(0, 1)
@@ -121,7 +119,6 @@ class CachedAttention:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """One token of each row: [R, H, 1, D] -> [R, 1, H, D]."""
         window = scoring.window
-        key, value = cast_for_products(key), cast_for_products(value)
         if layer not in self._own:
             self._own[layer] = KVBuffer(self._max_new_tokens if window is None else min(self._max_new_tokens, window))
         if self._static is None:
@@ -130,7 +127,7 @@ class CachedAttention:
             own_keys, own_values = self._own[layer].append_static(self._static.place, key, value)
         rows, heads, _, width = query.shape
         kv_heads, used = key.shape[1], own_keys.shape[1]
-        query = cast_for_products(query.reshape(rows, kv_heads, heads // kv_heads, width) * scoring.scale)
+        query = query.reshape(rows, kv_heads, heads // kv_heads, width) * scoring.scale
         prompt_keys, prompt_values = self._prompts[layer]
         shared = self._to_prompts(query, prompt_keys, kv_heads, scoring)
         shared = self._groups.by_row(shared, kv_heads)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from posttrain.errors import ModelError
+from posttrain.models.masters import gradient_of
 
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 """What configs call a soft cap of the logits."""
@@ -87,13 +88,6 @@ class ModuleHead:
 
 
 AnyHead = Head | ModuleHead
-
-
-def cast_for_products(part: Tensor) -> Tensor:
-    """The tensor in the dtype that autocast, where it is on, casts it to in every product."""
-    device = part.device.type
-    cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return part.to(torch.get_autocast_dtype(device)) if cast else part
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:
@@ -207,7 +201,7 @@ class _TokenLogp(torch.autograd.Function):
         trained = (
             one if need else None for one, need in zip((weight_VD, bias_V), ctx.needs_input_grad[1:], strict=False)
         )
-        grad_head = _HeadGradient(*(None if one is None else torch.zeros_like(one) for one in trained))
+        grad_head = _HeadGradient(*(None if one is None else _sums_like(one) for one in trained))
         for part in _tiles(target_M, weight_VD.shape[0]):
             tile = _tile(hidden_MD[part], head, target_M[part], ctx.temperature)
             grad_entropy = None if grads[1] is None else grads[1][part]
@@ -215,6 +209,11 @@ class _TokenLogp(torch.autograd.Function):
             grad_logits = head.backward_(grad_logits, tile.logits, ctx.temperature)
             grad_hidden_MD[part] = _head_backward(grad_logits, hidden_MD[part], head, grad_head)
         return grad_hidden_MD, grad_head.weight_VD, grad_head.bias_V, None, None, None
+
+
+def _sums_like(part: Tensor) -> Tensor:
+    """Zeros to sum the products of all tiles in, in float32 at least."""
+    return torch.zeros_like(part, dtype=torch.promote_types(part.dtype, torch.float32))
 
 
 @dataclass(frozen=True)
@@ -230,9 +229,8 @@ def token_logp(hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: 
     if isinstance(head, ModuleHead):
         return plain_token_logp(hidden_MD, head, target_M, temperature)
     _check(hidden_MD, head, target_M)
-    # The backward pass runs without autocast: it multiplies in the dtype of the hidden states that it gets.
     logp_M, entropy_M = _TokenLogp.apply(  # type: ignore[no-untyped-call]
-        cast_for_products(hidden_MD), head.weight_VD, head.bias_V, head, target_M, temperature
+        hidden_MD, head.weight_VD, head.bias_V, head, target_M, temperature
     )
     return logp_M, entropy_M
 
@@ -270,7 +268,6 @@ def loss_tiles(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: flo
     """
     _check(hidden_MD, head, target_M)
     grad_head = _HeadGradient(_grad_of(head.weight_VD), _grad_of(head.bias_V))
-    hidden_MD = cast_for_products(hidden_MD)
     head = head.for_products(hidden_MD.dtype)
     for part in _tiles(target_M, head.weight_VD.shape[0]):
         hidden = hidden_MD[part]
@@ -282,11 +279,7 @@ def loss_tiles(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: flo
 
 def _grad_of(parameter: Tensor | None) -> Tensor | None:
     """A trained parameter's `.grad`, allocated if it is None."""
-    if parameter is None or not parameter.requires_grad:
-        return None
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad
+    return None if parameter is None or not parameter.requires_grad else gradient_of(parameter)
 
 
 def _head_backward(grad_logits: Tensor, hidden: Tensor, head: Head, grad: _HeadGradient) -> Tensor:

@@ -6,25 +6,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posttrain.models.activations import Activations
-from posttrain.models.adapters import ADAPTER, adapted_layers, adapter_of
+from posttrain.models.adapters import ADAPTER, adapted_layers, adapter_of, linear_of
 from posttrain.models.decode import PREFILL_TOKENS, supports_decoder_step
 from posttrain.models.kv_size import kv_bytes, kv_sizes
+from posttrain.models.masters import master_of
+from posttrain.models.nf4 import Nf4Linear
 
-LAYER_BYTES = {False: (24, 16, 12, 8, 8), True: (26, 8, 6, 4, 6)}
-"""Bytes that a layer saves per token for the backward pass, in float32 and under bf16 autocast: for each unit of the
+LAYER_BYTES = {False: (24, 16, 12, 8, 8), True: (16, 8, 6, 4, 6)}
+"""Bytes that a layer saves per token for the backward pass, in float32 and in bf16: for each unit of the
 hidden size D, the feed-forward width F, all heads A and all key-value heads K, and of A + K where queries and keys are
 normed. Measured on gated feed-forward layers; others save less."""
-NORM_BYTES = 4
-"""Of these, bytes per token and unit of width of a norm's input, which the gradient of its weight needs."""
-INPUT_BYTES = 4
-"""Bytes per token and unit of D of a layer's input, which is float32 under autocast too."""
-OUTPUT_BYTES = 8
+NORM_BYTES = {False: 4, True: 2}
+"""Of these, bytes per token and unit of width of what a norm computes, which the gradient of its weight needs."""
+INPUT_BYTES = {False: 4, True: 2}
+"""Bytes per token and unit of D of a layer's input."""
+OUTPUT_BYTES = {False: 8, True: 6}
 """Bytes per token and unit of D that a pass saves after the layers: their output, and the norm of it."""
-PREFILL_BYTES = {False: (18, 12, 12), True: (18, 6, 12)}
+PREFILL_BYTES = {False: (18, 12, 12), True: (9, 6, 6)}
 """Bytes per token of prompts that a layer needs without gradients: for each unit of D, and then of F or of A + K."""
 DRAW_BYTES = 16
 """Bytes per row and token of the vocabulary of a decoding step: logits, their softmax, and its sum in float64."""
@@ -34,6 +35,11 @@ def byte_count(parts: Iterable[Tensor]) -> int:
     """The total size of tensors, each shared one once."""
     places = {(part.untyped_storage()._cdata, part.storage_offset(), part.shape): part for part in parts}
     return sum(part.nbytes for part in places.values())
+
+
+def master_bytes(model: Any) -> int:
+    """The size of the float32 masters of the weights in bf16."""
+    return byte_count(master_of(part) for part in model.parameters() if master_of(part) is not part)
 
 
 def vocabulary(model: Any) -> int:
@@ -68,15 +74,9 @@ def layer_bytes(model: Any, *, bf16: bool) -> int:
     width, (by_hidden, by_forward, by_heads, by_keys, by_norm) = _widths(model), LAYER_BYTES[bf16]
     normed = any(name.endswith(("q_norm", "q_layernorm")) for name, _ in model.named_modules())
     if adapter_of(model) is not None:  # the gradient of a frozen norm would need its input
-        by_hidden, by_norm = by_hidden - 2 * NORM_BYTES, by_norm - NORM_BYTES
+        by_hidden, by_norm = by_hidden - 2 * NORM_BYTES[bf16], by_norm - NORM_BYTES[bf16]
     layer = by_hidden * width.hidden + by_forward * width.forward + by_heads * width.heads + by_keys * width.keys
     return layer + by_norm * (width.heads + width.keys) * normed + _adapter_bytes(model, bf16=bf16)
-
-
-def casting_bytes(model: Any, *, bf16: bool) -> int:
-    """Bytes per token that the adapters of a layer need while it is computed: float32 copies of what they read."""
-    width = _widths(model)
-    return 6 * width.forward + 2 * (width.heads + width.keys) if bf16 and adapter_of(model) is not None else 0
 
 
 def _adapter_bytes(model: Any, *, bf16: bool) -> int:
@@ -88,33 +88,31 @@ def _adapter_bytes(model: Any, *, bf16: bool) -> int:
 def waiting_bytes(model: Any, activations: Activations, *, bf16: bool) -> int:
     """Bytes of activations per token that wait for the backward pass."""
     layers, width = int(model.config.get_text_config().num_hidden_layers), _widths(model).hidden
-    inputs = INPUT_BYTES * width
+    inputs = INPUT_BYTES[bf16] * width
     kept = {"keep": layers * layer_bytes(model, bf16=bf16), "recompute": layers * inputs, "offload": inputs}
-    return kept[activations] + OUTPUT_BYTES * width
-
-
-def copied_bytes(model: Any, activations: Activations = "keep") -> float:
-    """The bf16 copies of float32 matrices that autocast makes: of all layers or of one at a time, and of the head."""
-    table, head = model.get_input_embeddings().weight, getattr(model.get_output_embeddings(), "weight", None)
-    matrices = {part for part in model.parameters() if part.dim() > 1 and part.dtype == torch.float32}
-    layers = 1 if activations == "keep" else int(model.config.get_text_config().num_hidden_layers)
-    once, by_layer = (sum(part.numel() for part in some) for some in (matrices & {head}, matrices - {table, head}))
-    return 2.0 * float(once + by_layer / layers)
+    return kept[activations] + OUTPUT_BYTES[bf16] * width
 
 
 def decoding_bytes(model: Any, rows: int, prompts: int, prompt: int, most: int, *, bf16: bool) -> tuple[float, float]:
     """Bytes of the keys and values of so many rows and prompts at their longest, and of all else that decoding adds."""
     token, row = kv_bytes(kv_sizes(model), 2 if bf16 else 4, most)
-    copies = copied_bytes(model) if bf16 else _joined_bytes(model)
+    copies = _copied_bytes(model)
     width, (by_hidden, by_forward, by_attention) = _widths(model), PREFILL_BYTES[bf16]
     widest = max(by_forward * width.forward, by_attention * (width.heads + width.keys))
     prefill = min(prompts * prompt, PREFILL_TOKENS) * (by_hidden * width.hidden + widest)
     return float(prompts * prompt * token + rows * row), copies + max(prefill, DRAW_BYTES * rows * vocabulary(model))
 
 
-def _joined_bytes(model: Any) -> float:
-    """The copies of matrices that a decoding step multiplies together with others."""
+def _copied_bytes(model: Any) -> float:
+    """The copies of matrices that a decoding step multiplies together with others, or with adapters merged."""
     if not supports_decoder_step(model):
         return 0.0
-    joined = tuple(f"{name}_proj.weight" for name in ("q", "k", "v", "gate", "up"))
-    return float(sum(part.nbytes for name, part in model.named_parameters() if name.endswith(joined)))
+    joined = tuple(f"{name}_proj" for name in ("q", "k", "v", "gate", "up"))
+    every = [(name, layer, linear_of(layer)) for name, layer in model.named_modules()]
+    copied = [
+        linear
+        for name, layer, linear in every
+        if type(linear) in (nn.Linear, Nf4Linear) and (name.endswith(joined) or layer is not linear)
+    ]
+    itemsize = model.get_input_embeddings().weight.element_size()
+    return float(itemsize * sum(layer.in_features * layer.out_features for layer in copied))

@@ -58,10 +58,8 @@ class Nf4Linear(nn.Linear):
         return dequantise(self.weight, self.scales, torch.Size((self.out_features, self.in_features)), dtype)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name that nn.Linear has)
-        """x W^T + b; under autocast in its dtype."""
-        device = input.device.type
-        x = input.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else input
-        y: Tensor = _Product.apply(x, self)  # type: ignore[no-untyped-call]
+        """x W^T + b."""
+        y: Tensor = _Product.apply(input, self)  # type: ignore[no-untyped-call]
         bias: Tensor | None = self.bias
         return y if bias is None else y + bias.to(y.dtype)
 

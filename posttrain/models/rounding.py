@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from posttrain.models.adapter_files import whole_model
 from posttrain.models.adapters import adapter_of
+from posttrain.models.masters import keeps_float32, master_of, round_masters
 from posttrain.models.weights import WeightFiles, has_weights, kind, open_weights
 
 MAX_UNDONE = 0.1
@@ -33,7 +34,8 @@ def round_weights(model: Any, source: str | Path, save_dtype: SaveDtype | None =
         dtype: torch.dtype = torch.float32 if save_dtype is None else getattr(torch, save_dtype)
         for part in model.parameters():
             if part.requires_grad:
-                part.copy_(part.to(dtype))
+                master_of(part).copy_(master_of(part).to(dtype))
+        round_masters(model.parameters())
         return dtype
     folder = whole_model(Path(source))
     with open_weights(folder) if has_weights(folder) else contextlib.nullcontext() as weights:
@@ -45,6 +47,7 @@ def round_weights(model: Any, source: str | Path, save_dtype: SaveDtype | None =
             _warn_of_lost_training(model, weights, dtype)
     for name, part in unshared(model).items():
         part.copy_(part.to(_dtype_of(model, name, dtype)))
+    round_masters(model.parameters())
     return dtype
 
 
@@ -69,11 +72,7 @@ def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -
 
 def _dtype_of(model: Any, name: str, dtype: torch.dtype) -> torch.dtype:
     """The dtype that a tensor is saved in: some families keep a few in float32, whatever the others have."""
-    patterns = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
-    if dtype == torch.float16:
-        patterns |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    single = any(re.search(pattern.replace("*", ".*"), name) for pattern in patterns)
-    return torch.float32 if single else dtype
+    return torch.float32 if keeps_float32(model, name, dtype) else dtype
 
 
 def saved_layout(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -115,11 +114,11 @@ def _layer(name: str) -> str:
 
 
 def unshared(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and saved buffers, each tied tensor once."""
+    """The parameters, or their masters, and saved buffers, each tied tensor once."""
     seen: dict[int, str] = {}
     tensors: dict[str, Tensor] = {}
     for name, part in model.state_dict(keep_vars=True).items():
         if id(part) not in seen:
             seen[id(part)] = name
-            tensors[name] = part
+            tensors[name] = master_of(part)
     return tensors

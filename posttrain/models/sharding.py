@@ -50,6 +50,9 @@ def shard(model: Any, mesh: DeviceMesh, *, bf16: bool) -> Any:
     precision = MixedPrecisionPolicy(cast_forward_inputs=False)
     if bf16:
         precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        for part in model.parameters():  # trained ones are their own masters
+            if not part.requires_grad and part.dtype == torch.float32:
+                part.data = part.data.to(torch.bfloat16)
     setattr(model, SCOPE, lambda function: function())
     for layer in [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]:
         fully_shard(layer, mesh=mesh, mp_policy=precision)

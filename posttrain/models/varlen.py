@@ -94,10 +94,9 @@ def attend_segments(
     assert attend is not None, "check `supports` first"
     if segments.key_tokens is not None:
         key_NHD, value_NHD = (part.index_select(0, segments.key_tokens) for part in (key_NHD, value_NHD))
-    dtype = value_NHD.dtype  # norms of queries and keys leave them in float32 under autocast
     out: Tensor = attend(
-        query_NHD.to(dtype).contiguous(),
-        key_NHD.to(dtype).contiguous(),
+        query_NHD.contiguous(),
+        key_NHD.contiguous(),
         value_NHD.contiguous(),
         segments.query_ends,
         segments.key_ends,

@@ -23,6 +23,7 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, DistillRunKnobs, LikelihoodObjective
+from posttrain.models.device import Runtime
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
@@ -182,6 +183,8 @@ class PolicyRun(OnlineParams, PolicyKnobs):
             raise ValueError(
                 f"activations = {self.activations}: update trpo differentiates twice, which needs all of them. Use keep"
             )
+        if isinstance(self.update, TrpoOptions) and self.device.precision == "bf16":
+            raise ValueError("device.precision = bf16: update trpo solves for its step in float32. Use fp32 or auto")
         if self.text != TextParams() and not self.ptx:
             raise ValueError("text is read only where ptx is above 0, and ptx is 0 here. Remove text, or set ptx")
         if bool(self.ptx) != (self.corpus != NONE):
@@ -222,6 +225,11 @@ class PolicyRun(OnlineParams, PolicyKnobs):
     def compares_groups(self) -> bool:
         """Whether the advantage is relative to the group."""
         return self.advantage_entry.grouped
+
+    def runtime(self) -> Runtime:
+        """TRPO computes in float32 on every device."""
+        exact = isinstance(self.update, TrpoOptions)
+        return Runtime(self.device.model_copy(update={"precision": "fp32"}) if exact else self.device)
 
     def update_rule(self, models: ModelSet, steps: int) -> Update:
         """AdamW, or TRPO with AdamW for the critic."""

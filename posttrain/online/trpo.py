@@ -29,7 +29,7 @@ class TrustRegion:
     def __init__(self, closure: StepClosure) -> None:
         """Saves the current hidden states and head of the policy."""
         self._models = models = closure.models
-        with torch.no_grad(), models.runtime.autocast():
+        with torch.no_grad():
             self._old: list[tuple[PackedRows, Tensor]] = []
             for micro in closure.micro_batches():
                 packed = pack(micro.rows).to(models.runtime.device)

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from posttrain.evaluate.intervals import Floats
+from posttrain.models.masters import master_of, round_masters
 from posttrain.models.sharding import as_divided, own_part
 from posttrain.online.watch_rules import Evaluation, History, Verdict
 from posttrain.params import Params
@@ -82,7 +83,8 @@ class HeldoutWatch:
         with torch.no_grad():
             for name, parameter in self._policy.named_parameters():
                 if name in self._best:
-                    own_part(parameter).copy_(own_part(self._best[name]))
+                    own_part(master_of(parameter)).copy_(own_part(self._best[name]))
+        round_masters(self._policy.parameters())
         at = self.history.over_optimised_at
         line = f"best held-out reward at step {best.step} of {last.step}; the model is that of step {kept.step}"
         print(f"{self._where}: {line}" + ("" if at is None else f". Over-optimised at step {at}"), file=sys.stderr)
@@ -102,7 +104,7 @@ class HeldoutWatch:
     def _weights(self) -> dict[str, Tensor]:
         """A copy of the trained weights."""
         named = self._policy.named_parameters()
-        return {name: part.detach().to("cpu", copy=True) for name, part in named if part.requires_grad}
+        return {name: master_of(part).detach().to("cpu", copy=True) for name, part in named if part.requires_grad}
 
     def _judge(self, step: int, verdict: Verdict) -> None:
         """Warn of over-optimisation, and end the run where the settings say so."""

@@ -12,6 +12,7 @@ from posttrain.algorithms.reward import RewardObjective
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.evaluate.settings import EvaluateParams
 from posttrain.models.device import Runtime, free_bytes
+from posttrain.models.masters import compute_in_bf16
 from posttrain.models.memory import byte_count, decoding_bytes
 from posttrain.online.rollout_log import most_bytes
 from posttrain.online.runs import DistillRun, OnlineParams
@@ -77,12 +78,20 @@ def _reward_models(params: Any, shape: Any) -> list[Any]:
     return [] if name == NONE else [shape(name, scores=True)]
 
 
+def _frozen_bytes(models: list[Any], runtime: Runtime) -> float:
+    """The weights of models that are not trained."""
+    if runtime.bf16:
+        for model in models:
+            compute_in_bf16(model.requires_grad_(requires_grad=False))
+    return float(byte_count(part for model in models for part in model.parameters()))
+
+
 def _of_sampling(
     params: EvaluateParams | SamplesRun, policy: Any, others: list[Any], prompts: int, prompt: int
 ) -> Demand:
     """A stage that samples one policy."""
     runtime = Runtime(params.device)
-    weights = {"weights": float(byte_count(part for model in (policy, *others) for part in model.parameters()))}
+    weights = {"weights": _frozen_bytes([policy, *others], runtime)}
     demand = Demand(free_bytes(runtime.device), weights)
     _add_sampling(demand, policy, runtime, params.sampling, prompts, params.samples, prompt)
     return demand
@@ -90,15 +99,16 @@ def _of_sampling(
 
 def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, prompt: int) -> Demand:
     """A stage that trains, and samples in between where it is online."""
-    needs, runtime = _needs(group, params), Runtime(params.device)
+    needs, runtime = _needs(group, params), params.runtime()
     teacher = Teacher(shape(params.teacher), params.formula()) if isinstance(params, DistillRun) else None
     attach = params.attach(Path())
     models = ModelSet.of(start, runtime, needs, attach, reference_moves=getattr(params, "parts", 1) > 1)
     models = replace(models, teacher=teacher, micro_tokens=params.micro_tokens)
     parts = training_parts(models, _step_tokens(group, params, prompt), params.activations)
     judges = _reward_models(params, shape)
-    states = {"weights": parts.pop("weights") + byte_count(part for one in judges for part in one.parameters())}
-    demand = Demand(free_bytes(runtime.device), states | {"moments": parts.pop("moments")}, parts)
+    states = {"weights": parts.pop("weights") + _frozen_bytes(judges, runtime)}
+    states |= {name: parts.pop(name) for name in ("masters", "moments")}
+    demand = Demand(free_bytes(runtime.device), states, parts)
     demand.checkpoints = float((KEPT + 1) * checkpoint_bytes(models))
     if isinstance(params, OnlineParams):
         rollout = params.rollout

@@ -18,9 +18,9 @@ GROUPS = (
 """Those whose runs train or sample."""
 LOWER = {
     "weights": "a smaller model",
+    "masters": "adapter",
     "moments": "adapter",
     "gradients": "adapter",
-    "bf16 copies": "activations",
     "activations": "activations, micro_tokens",
     "head": "a smaller vocabulary",
     "keys and values": "sampling.kv_gb",
@@ -32,7 +32,8 @@ COLUMNS = (
     "lower total by",
 )  # fmt: skip
 NOTES = """
-training: gradients, activations, copies of weights, the head. decoding: copies of weights, a step or a prefill.
+weights: with the float32 masters of trained ones. training: gradients, activations, the head.
+decoding: copies of weights, a step or a prefill.
 total: the most device memory at a time, of {free} that are free; (!) is more than that. rollouts, checkpoints: disk.
 Each at its largest, with prompts of {prompt} tokens (--prompt N)."""
 
@@ -64,9 +65,10 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
 
 def _row(name: str, found: Demand) -> tuple[str, ...]:
     sampling, disk = found.sampling, (found.rollouts, found.checkpoints)
+    weights = found.states["weights"] + found.states.get("masters", 0.0)
     total = format_size(found.total) + (" (!)" if found.total > found.free else "")
     sizes = (
-        found.states["weights"], found.states.get("moments", 0.0), sum(found.training.values()),
+        weights, found.states.get("moments", 0.0), sum(found.training.values()),
         sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0),
     )  # fmt: skip
     return (name, *map(_size, sizes), total, *map(_size, disk), _seconds(name), LOWER[found.largest])

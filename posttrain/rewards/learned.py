@@ -14,6 +14,7 @@ from posttrain.errors import DataError, ModelError
 from posttrain.models.device import Runtime
 from posttrain.models.forward import score_rows
 from posttrain.models.loading import WHOLE_TEXT
+from posttrain.models.masters import frozen_on
 from posttrain.models.store import load_model
 from posttrain.models.text import load_text
 from posttrain.rewards.reward import Context, Judge, NoOptions, Reward
@@ -31,7 +32,7 @@ class RewardModel:
     """
 
     def __init__(self, path: Path, runtime: Runtime, policy: ChatText, micro_tokens: int = 16_384) -> None:
-        self._model = load_model(path).to(runtime.device)
+        self._model = frozen_on(load_model(path), runtime)
         config = self._model.config
         self._shift = getattr(config, "reward_shift", 0.0)
         if not type(self._model).__name__.endswith("ForSequenceClassification"):
@@ -54,8 +55,7 @@ class RewardModel:
         parts: list[Tensor] = []
         for some in micro_batches(sizes, list(range(len(rows))), self._budget):
             packed = pack([rows[i] for i in some]).to(self._runtime.device)
-            with self._runtime.autocast():
-                parts.append(score_rows(self._model, packed) - self._shift)
+            parts.append(score_rows(self._model, packed) - self._shift)
         scores: list[float] = torch.cat(parts).tolist() if parts else []
         return scores
 

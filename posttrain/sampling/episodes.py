@@ -90,7 +90,7 @@ class Episodes:
     def _with_step(self, one: Rollout, step: Step | StepFailure) -> Rollout:
         """The episode with the step's turns, or ended."""
         if isinstance(step, StepFailure):
-            return replace(one, finish=step.finish, reason=step.reason)
+            return replace(one, finish=step.finish, reason=step.reason, info={**one.info, "failure": step.reason})
         one = replace(one, turn_rewards=(*one.turn_rewards, step.reward), info={**one.info, **step.info})
         if step.done or not step.messages:
             return one

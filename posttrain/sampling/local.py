@@ -67,11 +67,10 @@ class LocalSampler:
         keys = None if greedy else row_keys(seed, [one.name for one in requests])
         was_training = self._model.training
         self._model.eval()
-        with self._runtime.autocast():
-            decoder = Decoder(
-                self._model, requests, params, keys, self._stops, self._runtime, mixture=mixture, advance=advance
-            )
-            completions = decoder.run()
+        decoder = Decoder(
+            self._model, requests, params, keys, self._stops, self._runtime, mixture=mixture, advance=advance
+        )
+        completions = decoder.run()
         self._model.train(was_training)
         count({"generate_tokens": sum(len(one.ids) for one in completions)})
         return completions

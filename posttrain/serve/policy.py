@@ -9,6 +9,7 @@ from pathlib import Path
 
 from posttrain.errors import DataError, ParamsError, PosttrainError
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.masters import frozen_on
 from posttrain.models.store import load_policy
 from posttrain.models.text import load_text
 from posttrain.sampling.local import LocalSampler
@@ -56,7 +57,7 @@ class Policy:
         """`model`: a folder, or a name under models/ such as online/grpo."""
         folder, runtime = _folder(model), Runtime(DeviceParams(threads=threads))
         self.text = load_text(folder)
-        self._sampler = LocalSampler(load_policy(folder).to(runtime.device), self.text.stops, runtime, model)
+        self._sampler = LocalSampler(frozen_on(load_policy(folder), runtime), self.text.stops, runtime, model)
 
     def answer(self, jobs: Sequence[Job]) -> list[Answers | PosttrainError]:
         """The answers to each job; a conversation that the model cannot read gets an error of its own."""

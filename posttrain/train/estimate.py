@@ -16,7 +16,7 @@ from posttrain.models.activations import Activations
 from posttrain.models.device import free_bytes
 from posttrain.models.loading import is_scorer
 from posttrain.models.logp import GPU_TILE_BYTES, TILE_BYTES, TILE_TOKENS
-from posttrain.models.memory import byte_count, casting_bytes, copied_bytes, layer_bytes, vocabulary, waiting_bytes
+from posttrain.models.memory import byte_count, layer_bytes, master_bytes, vocabulary, waiting_bytes
 from posttrain.train.model_set import ModelSet
 
 GB = 1e9
@@ -34,7 +34,7 @@ def training_parts(models: ModelSet, step_tokens: int, activations: Activations)
     trained, bf16 = models.trained.values(), models.runtime.bf16
     own, tokens = float(byte_count(models.trained_parameters().values())), min(models.micro_tokens, step_tokens)
     waiting = float(tokens * sum(waiting_bytes(model, activations, bf16=bf16) for model in trained))
-    layer = float(tokens * max(layer_bytes(one, bf16=bf16) + casting_bytes(one, bf16=bf16) for one in trained))
+    layer = float(tokens * max(layer_bytes(one, bf16=bf16) for one in trained))
     again = 0.0 if activations == "keep" else layer
     head = 0.0 if is_scorer(models.policy) else _tile_bytes(models, tokens)
     before = own if step_tokens > models.micro_tokens else _head_bytes(models.policy)  # gradients of earlier passes
@@ -42,8 +42,8 @@ def training_parts(models: ModelSet, step_tokens: int, activations: Activations)
     end = {"gradients": own, "activations": layer, "head": 0.0}
     return {
         "weights": float(byte_count(part for model in _all_models(models) for part in model.parameters())),
+        "masters": float(sum(master_bytes(model) for model in trained)),
         "moments": 2 * own,
-        "bf16 copies": sum(copied_bytes(model, activations) for model in trained) if bf16 else 0.0,
         **(start if sum(start.values()) > sum(end.values()) else end),  # of a backward pass
     }
 
@@ -51,7 +51,7 @@ def training_parts(models: ModelSet, step_tokens: int, activations: Activations)
 def _head_bytes(model: Any) -> float:
     """The gradient of a head that is a trained matrix of the vocabulary's size."""
     head = None if is_scorer(model) else model.get_output_embeddings()
-    return 0.0 if head is None or not head.weight.requires_grad else float(head.weight.nbytes)
+    return 0.0 if head is None or not head.weight.requires_grad else 4.0 * head.weight.numel()
 
 
 def _tile_bytes(models: ModelSet, tokens: int) -> float:
@@ -99,7 +99,7 @@ def check_memory(models: ModelSet, step_tokens: int, activations: Activations, s
 def _more_bytes(models: ModelSet, step_tokens: int, activations: Activations) -> float:
     """Memory in addition to the loaded weights."""
     parts = training_parts(models, step_tokens, activations)
-    return sum(parts.values()) - parts["weights"]
+    return sum(parts.values()) - parts["weights"] - parts["masters"]
 
 
 @contextlib.contextmanager

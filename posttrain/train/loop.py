@@ -19,7 +19,8 @@ from posttrain.measure.record import note, noted
 from posttrain.measure.timings import restore_timings, timings_state
 from posttrain.models.activations import Activations, set_activations
 from posttrain.models.adapters import ADAPTER_CHOICE, AdapterChoice, Attach, attach_of
-from posttrain.models.device import DeviceParams
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.masters import round_masters
 from posttrain.models.memory import byte_count
 from posttrain.models.rounding import SaveDtype
 from posttrain.models.sharding import fill
@@ -100,6 +101,10 @@ class TrainingParams(Params):
     def divides_models(self) -> bool:
         """Whether the models are divided among the run's processes; if not, each holds whole ones."""
         return True
+
+    def runtime(self) -> Runtime:
+        """What the run computes with."""
+        return Runtime(self.device)
 
     def attach(self, start: Path) -> Attach | None:
         """What adds the adapter to a model that was loaded from `start`."""
@@ -257,6 +262,8 @@ def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[
     with torch.no_grad():
         for name, parameter in trained.items():
             fill(parameter, saved.tensors[name])
+    for model in run.models.trained.values():
+        round_masters(model.parameters())
     restore_timings(saved.plain.get("time"))
     _note_processes(str(saved.plain.get("processes") or 1))
     print(f"{run.name}: resumes from the checkpoint at step {saved.step} of {run.source.steps}")

@@ -17,10 +17,11 @@ from posttrain.formulas.distill import Divergence, forward_kl, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
-from posttrain.models.adapters import Attach, store_in_bf16, twin, weight_counts
+from posttrain.models.adapters import Attach, twin, weight_counts
 from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.logp import AnyHead, head_of, module_head_of, token_logp
+from posttrain.models.masters import compute_in_bf16, master_of
 from posttrain.models.sharding import full, gathered, is_sharded, mesh_of, own_part, shard
 from posttrain.models.store import load_policy, load_scorer, scorer_of
 from posttrain.processes import dealt, leave
@@ -85,6 +86,10 @@ class ModelSet:
         for model in (self.reference, self.old, teacher):
             if model is not None:
                 model.requires_grad_(requires_grad=False)
+        if self.runtime.bf16:
+            for model in (self.policy, self.reference, self.critic, self.old, teacher):
+                if model is not None and not is_sharded(model):
+                    compute_in_bf16(model)
 
     @classmethod
     def load(
@@ -146,8 +151,6 @@ class ModelSet:
         old = copied() if "kl_old" in needs else None
         if attach is not None:
             policy = attach.add(policy)
-            if runtime.bf16:
-                store_in_bf16(policy)  # the others share its matrices
         return cls(policy, runtime, reference, critic, old)
 
     @classmethod
@@ -208,10 +211,10 @@ class ModelSet:
         """The models whose weights change, by name."""
         return {"policy": self.policy} | ({"critic": self.critic} if self.critic is not None else {})
 
-    def trained_parameters(self) -> dict[str, Parameter]:
-        """The weights that change, by name."""
+    def trained_parameters(self) -> dict[str, Tensor]:
+        """The weights that change, or their masters, by name."""
         return {
-            f"{kind}.{name}": parameter
+            f"{kind}.{name}": master_of(parameter)
             for kind, model in self.trained.items()
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
@@ -248,12 +251,11 @@ class ModelSet:
         """The forward pass: the micro-batch's columns and those of the trained models, with gradient."""
         packed = packed or self.packed(micro)
         columns = on_device(micro.columns, self.runtime.device)
-        with self.runtime.autocast():
-            if "score" in needs:
-                return columns.with_rows(score=gathered(self.policy, lambda: score_rows(self.policy, packed)))
-            found = gathered(self.policy, lambda: self._policy_columns(micro, needs, packed))
-            if "value" in needs:
-                found["value"] = gathered(self.critic, lambda: value_tokens(self.critic, packed))
+        if "score" in needs:
+            return columns.with_rows(score=gathered(self.policy, lambda: score_rows(self.policy, packed)))
+        found = gathered(self.policy, lambda: self._policy_columns(micro, needs, packed))
+        if "value" in needs:
+            found["value"] = gathered(self.critic, lambda: value_tokens(self.critic, packed))
         return columns.with_tokens(**found)
 
     def _policy_columns(self, micro: Batch, needs: frozenset[str], packed: PackedRows) -> dict[str, Tensor]:
@@ -318,11 +320,10 @@ class ModelSet:
 
     def _score(self, name: str, micro: Batch) -> Tensor:
         packed = self.packed(micro)
-        with self.runtime.autocast():
-            if name == "old_value":
-                return gathered(self.critic, lambda: value_tokens(self.critic, packed))
-            model = self.reference if name == "ref_logp" else self.policy
-            return gathered(model, lambda: score_tokens(model, packed, self.temperature, self.head(model))[0])
+        if name == "old_value":
+            return gathered(self.critic, lambda: value_tokens(self.critic, packed))
+        model = self.reference if name == "ref_logp" else self.policy
+        return gathered(model, lambda: score_tokens(model, packed, self.temperature, self.head(model))[0])
 
 
 def on_device(columns: Ragged, device: torch.device) -> Ragged:

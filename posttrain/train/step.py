@@ -17,6 +17,7 @@ from posttrain.formulas.ragged import Ragged
 from posttrain.measure.counts import count
 from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
 from posttrain.models.logp import head_of, loss_tiles
+from posttrain.models.masters import gradient_of, master_of, round_masters, take_gradients
 from posttrain.models.routers import Recording
 from posttrain.models.sharding import as_divided, full, own_part
 from posttrain.params import Params
@@ -124,8 +125,7 @@ class StepClosure:
         totals: dict[str, Tensor] = {}
         routing = StepRouting(self.routers, self.tokens)
         if self.routers.balance:
-            with self.models.runtime.autocast():
-                routing.look_ahead([self.models.packed(micro) for micro in self.models.micro_batches(self.batch)])
+            routing.look_ahead([self.models.packed(micro) for micro in self.models.micro_batches(self.batch)])
         for micro, counts in dealt([*self.models.micro_batches(self.batch)]):
             found = self._backward(micro, routing, counts=counts)
             if counts:
@@ -139,10 +139,8 @@ class StepClosure:
         """Sum the gradients over the processes, each of which has whole models."""
         if processes.count() == 1:
             return
-        trained = self.models.trained_parameters().values()
-        for part in trained:
-            part.grad = torch.zeros_like(part) if part.grad is None else part.grad
-        processes.add_up([part.grad for part in trained if part.grad is not None])
+        weights = (part for model in self.models.trained.values() for part in model.parameters())
+        processes.add_up([gradient_of(part) for part in weights if part.requires_grad])
 
     @property
     def tokens(self) -> int:
@@ -188,17 +186,16 @@ class StepClosure:
         models = self.models
         columns = on_device(micro.columns, models.runtime.device)
         totals: dict[str, Tensor] = {}
-        with models.runtime.autocast():
-            embedded_ND = embedded_leaf(models.policy, packed)
-            with self.routers.record(packed) as recording:
-                states_ND = packed_states(models.policy, packed, embedded_ND)
-            hidden_MD = states_ND.detach().index_select(0, packed.source_M)
-            grad_MD = torch.empty_like(hidden_MD)
-            for tile in loss_tiles(hidden_MD, head_of(models.policy), packed.target_M, models.temperature):
-                part = columns.tokens_in(tile.part).with_tokens(logp=tile.logp, entropy=tile.entropy)
-                loss = self.objective.loss(part)
-                grad_MD[tile.part] = tile.backward(loss.total)
-                add_metrics(totals, _detached(loss))
+        embedded_ND = embedded_leaf(models.policy, packed)
+        with self.routers.record(packed) as recording:
+            states_ND = packed_states(models.policy, packed, embedded_ND)
+        hidden_MD = states_ND.detach().index_select(0, packed.source_M)
+        grad_MD = torch.empty_like(hidden_MD)
+        for tile in loss_tiles(hidden_MD, head_of(models.policy), packed.target_M, models.temperature):
+            part = columns.tokens_in(tile.part).with_tokens(logp=tile.logp, entropy=tile.entropy)
+            loss = self.objective.loss(part)
+            grad_MD[tile.part] = tile.backward(loss.total)
+            add_metrics(totals, _detached(loss))
         grad_ND = torch.zeros_like(states_ND).index_add_(0, packed.source_M, grad_MD)
         balance = routing.add(recording)
         outputs = {states_ND: grad_ND} if balance is None else {states_ND: grad_ND, balance: None}
@@ -272,17 +269,19 @@ def lr_factor(params: OptimizerParams, progress: float, steps: int) -> float:
 
 
 class AdamW:
-    """Clip the gradient's norm, then AdamW (Loshchilov 2019) on each module's parameters."""
+    """Clip the gradient's norm, then AdamW (Loshchilov 2019) on each module's parameters, or on their masters."""
 
     def __init__(self, modules: Mapping[str, tuple[nn.Module, float]], params: OptimizerParams, steps: int) -> None:
         """`modules`: each trained module with its peak learning rate, by the name that its state has in checkpoints."""
         self._params, self._steps = params, steps
         groups: list[dict[str, Any]] = []
         names: list[str] = []
+        self._weights: list[nn.Parameter] = []
         for kind, (module, peak) in modules.items():
             trained = {f"{kind}.{name}": p for name, p in module.named_parameters() if p.requires_grad}
-            matrices = {name: p for name, p in trained.items() if p.dim() > 1}
-            others = {name: p for name, p in trained.items() if p.dim() <= 1}
+            self._weights += trained.values()
+            matrices = {name: master_of(p) for name, p in trained.items() if p.dim() > 1}
+            others = {name: master_of(p) for name, p in trained.items() if p.dim() <= 1}
             for some, decay in ((matrices, params.weight_decay), (others, 0.0)):
                 if some:
                     groups.append({"params": [*some.values()], "peak": peak, "weight_decay": decay})
@@ -297,10 +296,12 @@ class AdamW:
         for group in self._optimizer.param_groups:
             group["lr"] = group["peak"] * factor
         metrics = closure()
+        take_gradients(self._weights)
         norm = nn.utils.clip_grad_norm_(self._parameters.values(), self._params.clip)
         metrics["grad_norm"] = float(full(norm))
         if math.isfinite(metrics["grad_norm"]):
             self._optimizer.step()
+            round_masters(self._weights)
         self._optimizer.zero_grad(set_to_none=True)
         metrics["lr"] = self._params.lr * factor
         return metrics

@@ -23,6 +23,7 @@ from posttrain.models.adapters import ADAPTER, adapted_layers, merged_weight, tw
 from posttrain.models.decode import backend_of, supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import packed_states, score_tokens
+from posttrain.models.masters import frozen_on, master_of, round_masters
 from posttrain.models.nf4 import Nf4Linear, dequantise, quantise, round_model
 from posttrain.models.store import load_model, load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.params import check
@@ -57,11 +58,12 @@ def adapted(folder: Path, needs: frozenset[str] = frozenset(), runtime: Runtime 
                 parameter.normal_(std=0.1, generator=torch.Generator().manual_seed(len(name)))
             elif "magnitude" in name:
                 parameter.mul_(1.1)
+    round_masters(models.policy.parameters())
     return models
 
 
-def logps(model: Any, runtime: Runtime = CPU) -> Tensor:
-    with torch.no_grad(), runtime.autocast():
+def logps(model: Any) -> Tensor:
+    with torch.no_grad():
         return score_tokens(model, pack(ROWS))[0]
 
 
@@ -120,19 +122,18 @@ def test_all_models_of_a_run_share_the_frozen_weights(folder: Path) -> None:
 
 
 @KINDS
-def test_frozen_weights_in_bf16_give_the_same_bits(folder: Path, kind: str) -> None:
-    """Under bf16 autocast; and they take half the memory."""
+def test_in_bf16_the_frozen_model_is_bf16_alone_and_the_adapter_has_masters(folder: Path, kind: str) -> None:
+    """The reference is then still the start model as it computes in bf16, bit for bit."""
     runtime = Runtime(DeviceParams(device="cpu", precision="bf16", threads=1))
     models = adapted(folder, frozenset({"ref_logp"}), runtime, kind=kind)
-    whole = adapted(folder, frozenset({"ref_logp"}), CPU, kind=kind)
-    halves = [part for part in models.policy.parameters() if part.dtype == torch.bfloat16]
-    wanted = (
-        14 if kind == "lora" else 0
-    )  # not in 4 bits; 7 matrices of 2 layers; the head is the embedding too; DoRA takes norms
-    assert len(halves) == wanted
+    scales = {layer.scales for layer in models.policy.modules() if isinstance(layer, Nf4Linear)}
+    assert len(scales) == (14 if kind == "qlora" else 0)
+    for part in (*models.policy.parameters(), *models.reference.parameters()):
+        assert part.dtype in (torch.bfloat16, torch.uint8) or part in scales
+        assert (master_of(part) is not part) == part.requires_grad
     assert all(part.dtype == torch.float32 for part in models.trained_parameters().values())
-    for mine, theirs in ((models.policy, whole.policy), (models.reference, whole.reference)):
-        assert torch.equal(logps(mine, runtime), logps(theirs, runtime))
+    alone = frozen_on(frozen(folder, kind), runtime)
+    assert torch.equal(logps(models.reference), logps(alone))
 
 
 def test_a_step_trains_the_adapter_alone(folder: Path) -> None:

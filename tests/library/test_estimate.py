@@ -22,6 +22,7 @@ from posttrain.models.adapters import LoraOptions, twin
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.loading import with_scalar_head
 from posttrain.models.lora import add, freeze
+from posttrain.models.masters import frozen_on, master_of
 from posttrain.models.memory import decoding_bytes, waiting_bytes
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
@@ -111,7 +112,8 @@ def peak_of_a_step(objective: Objective, models: ModelSet) -> int:
     update = AdamW({name: (model, 1e-3) for name, model in models.trained.items()}, OptimizerParams(), 4)
     teacher = None if models.teacher is None else models.teacher.model
     every = [one for one in (models.policy, models.reference, models.critic, teacher) if one is not None]
-    with LiveBytes(part for model in every for part in (*model.parameters(), *model.buffers())) as live:
+    there = [part for model in every for part in (*model.parameters(), *model.buffers())]
+    with LiveBytes([*there, *map(master_of, there)]) as live:
         update.step(step, 0.0)
         live.most = live.now
         update.step(step, 0.0)
@@ -143,7 +145,7 @@ def test_decoding_takes_what_is_said_within_a_tenth(
     family: str, shape: dict[str, Any], prompt: int, most: int, samples: int, precision: str
 ) -> None:
     """Keys and values, copies of weights, and a step's distributions or a prefill, whichever is larger."""
-    model, prompts = model_of(family, shape), [[1 + i] * prompt for i in range(8)]
+    model, prompts = frozen_on(model_of(family, shape), runtime(precision)), [[1 + i] * prompt for i in range(8)]
     with LiveBytes((*model.parameters(), *model.buffers())) as live:
         before = live.now
         sample(

@@ -17,6 +17,7 @@ from posttrain.formulas.distill import reverse_kl
 from posttrain.models.decode import supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.logp import loss_tiles, plain_token_logp
+from posttrain.models.masters import frozen_on
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
@@ -226,7 +227,8 @@ def test_a_static_step_gives_the_same_samples(rows: int, monkeypatch: pytest.Mon
 
 
 def test_a_bf16_step_is_near_that_of_the_models_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, device = family("qwen3"), Runtime(DeviceParams(device="cpu", precision="bf16", threads=1))
+    device = Runtime(DeviceParams(device="cpu", precision="bf16", threads=1))
+    model = frozen_on(family("qwen3"), device)
     found = []
     for fast in (True, False):
         monkeypatch.setattr("posttrain.models.decode.supports_decoder_step", lambda *_, fast=fast: fast)

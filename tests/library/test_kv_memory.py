@@ -11,6 +11,7 @@ from posttrain.errors import ParamsError
 from posttrain.models.decode import CachedDecoder
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.kv_size import kv_bytes, kv_sizes
+from posttrain.models.masters import frozen_on
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from tests.library.families import FAMILIES
@@ -42,6 +43,7 @@ class Held:
 def drawn(model: Any, stop: Stops = NEVER, precision: str = "fp32", **params: Any) -> Samples:
     device = Runtime(DeviceParams(device="cpu", precision=precision, threads=1))  # type: ignore[arg-type]
     settings = SamplingParams(max_tokens=MOST, **params)
+    model = frozen_on(model, device)
     return sample(model, PROMPTS, NAMES, n=3, params=settings, seed=4, stop=stop, device=device)
 
 

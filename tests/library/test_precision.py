@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.logp import AnyHead, Head, ModuleHead, loss_tiles, token_logp
+from posttrain.models.masters import compute_in_bf16
 from tests.library.test_fast_paths import closure, models_of, objectives
 
 BF16 = DeviceParams(device="cpu", precision="bf16", threads=1)
@@ -74,11 +75,11 @@ def heads(linear: nn.Linear) -> dict[str, AnyHead]:
 
 @pytest.mark.parametrize("kind", ["matrix", "module"])
 def test_the_backward_pass_computes_the_logits_of_the_forward_pass_again(kind: str) -> None:
-    """A gradient of other logits than those of the loss would be biased; autocast is off when it is computed."""
+    """A gradient of other logits than those of the loss would be biased."""
     linear, hidden, target = head_and_rows()
+    compute_in_bf16(linear)
     with Products() as products:
-        with Runtime(BF16).autocast():
-            logp, _ = token_logp(hidden, heads(linear)[kind], target)
+        logp, _ = token_logp(hidden.bfloat16(), heads(linear)[kind], target)
         (-logp.sum()).backward()  # type: ignore[no-untyped-call]
     bits = [
         result.view(torch.int16).numpy().tobytes()
@@ -116,8 +117,10 @@ def test_bf16_gradients_of_the_head_are_within_5e_3_of_float64(path: Any, monkey
     for dtype in (torch.float64, torch.float32):
         matrix, rows = (one.to(dtype, copy=True).requires_grad_() for one in (weight, hidden))
         precise = dtype == torch.float64
-        with Runtime(DeviceParams(device="cpu", precision="fp32") if precise else BF16).autocast():
-            by_rows = path(Head(matrix), rows, target, loss)
+        if not precise:
+            matrix, rows = (one.detach().bfloat16().requires_grad_() for one in (weight, hidden))
+            matrix.grad_dtype = torch.float32
+        by_rows = path(Head(matrix), rows, target, loss)
         assert matrix.grad is not None and matrix.grad.dtype == dtype
         found.append((by_rows.double(), matrix.grad.double()))
     for exact, near in zip(*found, strict=True):

@@ -1,0 +1,114 @@
+"""Weights in bf16 to compute with, and float32 masters of those that are trained.
+
+    m = m - update,  w = round(m)      m: the master, which the optimizer updates;  w: the weight of every product
+
+A single update is mostly smaller than the distance of two neighbours in bf16, so w alone would not move. Gradients of w
+are summed over passes in float32 (torch's `grad_dtype`). Frozen weights have no master. In float32 a weight is its own
+master.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posttrain.errors import ModelError
+from posttrain.models.device import Runtime
+
+MASTER = "master"
+"""The attribute of a weight in bf16 that holds its master."""
+
+
+FLOAT32_ONLY = frozenset({"xglm"})
+"""Families whose code adds a float32 table to the hidden states, which products in bf16 then refuse."""
+
+
+def master_of(weight: Tensor) -> Tensor:
+    """What the optimizer updates, a checkpoint holds and a saved model is made of."""
+    found: Tensor = getattr(weight, MASTER, weight)
+    return found
+
+
+def keeps_float32(model: Any, name: str, dtype: torch.dtype) -> bool:
+    """Whether transformers keeps a tensor of the family in float32, whatever dtype the others have."""
+    patterns = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    if dtype == torch.float16:
+        patterns |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    return any(re.search(pattern.replace("*", ".*"), name) for pattern in patterns)
+
+
+def compute_in_bf16(model: Any) -> None:
+    """Round the float32 weights to bf16, in place; trained ones keep what they were as their masters.
+
+    Buffers stay as they are, and so do the parts of matrices in 4 bits.
+    """
+    family = getattr(getattr(model, "config", None), "model_type", None)
+    if family in FLOAT32_ONLY:
+        what = f"{type(model).__name__} computes in float32 alone"
+        raise ModelError(what=what, where="device.precision", fix="Use precision: fp32, or a model of another family")
+    packed = {
+        part for layer in model.modules() if hasattr(layer, "dense_weight") for part in (layer.weight, layer.scales)
+    }
+    for name, part in model.named_parameters():
+        if part.dtype != torch.float32 or part in packed or keeps_float32(model, name, torch.bfloat16):
+            continue
+        master = part.data
+        part.data = master.to(torch.bfloat16)
+        if part.requires_grad:
+            setattr(part, MASTER, master)
+            part.grad_dtype = torch.float32
+
+
+def is_trained_in_bf16(model: Any) -> bool:
+    """Whether weights of the model have masters."""
+    return any(hasattr(part, MASTER) for part in model.parameters())
+
+
+def frozen_on(model: Any, runtime: Runtime) -> Any:
+    """A model that is not trained, on the runtime's device and in its precision."""
+    model.requires_grad_(requires_grad=False)
+    if runtime.bf16:
+        compute_in_bf16(model)  # before it is moved: the device never holds it in float32
+    return model.to(runtime.device)
+
+
+@contextmanager
+def computing(model: Any, runtime: Runtime) -> Iterator[None]:
+    """The model in the runtime's precision; afterwards its weights are float32 again, with what was trained."""
+    own = {part: part.data for part in model.parameters()}  # a master is this tensor
+    try:
+        if runtime.bf16:
+            compute_in_bf16(model)
+        yield
+    finally:
+        for part, data in own.items():
+            if part.dtype != data.dtype:
+                part.grad, part.data = None, data
+                vars(part).pop(MASTER, None)
+
+
+def gradient_of(parameter: Tensor) -> Tensor:
+    """A trained parameter's `.grad` to add to, allocated if it is None."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
+    return parameter.grad
+
+
+def take_gradients(weights: Iterable[nn.Parameter]) -> None:
+    """Hand the gradients of weights to their masters."""
+    for part in weights:
+        if hasattr(part, MASTER):
+            master_of(part).grad, part.grad = part.grad, None
+
+
+@torch.no_grad()
+def round_masters(weights: Iterable[nn.Parameter]) -> None:
+    """Make weights what their masters round to."""
+    mastered: list[Tensor] = [part for part in weights if hasattr(part, MASTER)]
+    if mastered:
+        torch._foreach_copy_(mastered, [master_of(part) for part in mastered])

@@ -1,0 +1,97 @@
+"""`check` names settings that the shape of a start model refuses, before any run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from posttrain.__main__ import main
+from posttrain.errors import ParamsError
+from posttrain.plan import start_shapes
+from posttrain.plan.start_shapes import check_start_shapes
+from tests.library.models import tiny_folder
+
+Check = Callable[..., None]
+
+
+@pytest.fixture
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """Checks a project in which one run of SFT, two stages from a model on disk, has these settings."""
+    monkeypatch.chdir(tmp_path)
+    tiny_folder(tmp_path / "my")
+
+    def check(start: str = "sft/first", balance: float | None = None, **run: Any) -> None:
+        settings: dict[str, Any] = {
+            "format": 2,
+            "data": {"tasks": {"d": {"task": "two_step"}}},
+            "base": {
+                "folders": {"own": {"path": "my/model"}},
+                "hub": {"far": {"name": "Qwen/Qwen3-0.6B", "revision": "0" * 40}},
+                "scratch": {
+                    "dense": {"data": "d/corpus", "router": {"balance": balance}},
+                    "mixed": {"data": "d/corpus", "shape": {"experts": 4}, "router": {"balance": 0.01}},
+                },
+            },
+            "sft": {"runs": {
+                "first": {"start": "base/own", "data": "d/chat"},
+                "tried": {"start": start, "data": "d/chat", **run},
+            }},
+        }  # fmt: skip
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+        check_start_shapes()
+
+    return check
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [{"type": "lora", "rank": 16}, {"type": "dora", "rank": 4, "targets": ["q_proj", "mlp.up_proj"]}, "none"],
+)
+@pytest.mark.parametrize("start", ["sft/first", "base/far", "base/mixed"])
+def test_what_fits_or_is_not_known_yet_passes(checked: Check, adapter: Any, start: str) -> None:
+    if start == "base/mixed" and adapter != "none":
+        adapter = {**adapter, "targets": "q_proj"}
+    checked(start, adapter=adapter)
+
+
+def test_targets_that_no_layer_has_are_named(checked: Check) -> None:
+    with pytest.raises(ParamsError, match=r"sft\.runs\.tried: .*no linear layer is named q_prj.*k_proj.*q_proj"):
+        checked(adapter={"type": "lora", "rank": 4, "targets": ["q_prj"]})
+
+
+def test_a_rank_above_that_of_a_matrix_is_refused(checked: Check) -> None:
+    with pytest.raises(ParamsError, match=r"adapter\.rank = 17: k_proj, v_proj of sft/first have at most 16 rows"):
+        checked(adapter={"type": "lora", "rank": 17})
+    checked(adapter={"type": "lora", "rank": 17, "targets": ["q_proj", "down_proj"]})
+
+
+def test_a_dense_model_has_no_load_to_balance(checked: Check) -> None:
+    with pytest.raises(ParamsError, match=r"tried\.router\.balance = 0\.1: sft/first has no routers"):
+        checked(router={"balance": 0.1})
+    with pytest.raises(ParamsError, match=r"base\.scratch\.dense\.router\.balance = 0\.2: base/dense has no routers"):
+        checked(balance=0.2)
+    checked("base/mixed", router={"balance": 0.1})
+    checked(router={"balance": 0.0})
+
+
+def test_a_missing_package_is_named_with_its_command(checked: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_shapes, "find_spec", lambda name: None if name == "peft" else object())
+    with pytest.raises(ParamsError, match=r"adapter = lora: it needs the package peft\. Install the extra `lora`"):
+        checked("base/far", adapter={"type": "lora", "rank": 4})
+
+
+def test_the_command_checks_it_too(
+    checked: Check, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ParamsError):
+        checked(router={"balance": 0.1}, adapter={"type": "lora", "rank": 99})
+    monkeypatch.setattr("posttrain.sections.check_params", lambda: "params.yaml: 5 runs are right")
+    monkeypatch.setattr("posttrain.installed.check_installed", lambda: None)
+    monkeypatch.setattr("sys.argv", ["posttrain", "check"])
+    assert main() == 1
+    shown = capsys.readouterr().err
+    assert "router.balance = 0.1" in shown and "adapter.rank = 99" in shown, "all of them at once"
