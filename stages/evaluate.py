@@ -78,7 +78,6 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     elif reference is not None and _comparable(text, reference, label):
         some = [one for one in sampled if one.sample < (params.kl_samples or params.samples)]
         metrics |= kl_to_reference(model, reference, some, params.sampling.temperature, runtime)
-
     folder = Path("results") / label
     tables = [rollouts_table(label, reward, sampled, greedy=False), rollouts_table(label, reward, greedy, greedy=True)]
     rows = select_text(pl.concat(tables), params.completions)

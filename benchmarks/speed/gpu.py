@@ -74,7 +74,7 @@ def write(found: dict[str, Reports], machine: str, peak: float, page: Path) -> N
     """The page; no figure is written by hand."""
     lines = [
         "# Speed and memory on a GPU", "",
-        "Made by `make bench-gpu`. Qwen3-0.6B's shape with random weights, bf16 autocast over float32 weights, fresh",
+        "Made by `make bench-gpu`. Qwen3-0.6B's shape with random weights, bf16 weights with float32 masters, fresh",
         "processes in turn, time on the wall with all work done. SFT: rows of up to 2,048 tokens, padding 2.35; GRPO:",
         "8 prompts x 8 completions of up to 512 tokens, two updates a round. `posttrain_free`: `device.deterministic`",
         "off: what repeatable bits cost. `posttrain_cuda_graphs`: `device.cuda_graphs` on.", "",

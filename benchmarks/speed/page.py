@@ -101,7 +101,7 @@ def _row(case: str, reports: Reports) -> str:
 def _others(found: dict[str, Reports]) -> list[str]:
     lines = ["| case | side | units/s | posttrain / side | peak MB | turns |", "|---|---|---|---|---|---|"]
     names = {"trl_packing": "TRL, tuned, with packing", "trl_default": "TRL as it comes"}
-    names |= {"trl_bf16": "TRL, tuned, with bf16 autocast", "posttrain_bf16": "posttrain with bf16 autocast"}
+    names |= {"trl_bf16": "TRL, tuned, with bf16 autocast", "posttrain_bf16": "posttrain in bf16"}
     for case, reports in found.items():
         for side, title in names.items():
             if reports.get(side):

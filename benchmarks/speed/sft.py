@@ -17,7 +17,7 @@ def posttrain(case: Case) -> Report:
 
 
 def posttrain_bf16(case: Case) -> Report:
-    """The same with bf16 autocast."""
+    """The same in bf16."""
     return _posttrain(case, ours.device(case, "bf16"))
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from posttrain.errors import ModelError
 from posttrain.models.logp import AnyHead, head_of, token_logp
-from posttrain.models.masters import gradient_of
+from posttrain.models.masters import MASTER, gradient_of
 from posttrain.models.varlen import Segments, attend_segments, segments_of, supports
 from posttrain.text.packing import PackedRows
 
@@ -195,7 +195,7 @@ def packed_states(model: Any, packed: PackedRows, embedded_ND: Tensor | None = N
         rows = [row_states(model, packed.ids_N[gather]).flatten(0, 1) for gather in packed.gathers]
         return torch.cat(rows).index_select(0, packed.take_N)
     table = model.get_input_embeddings()
-    if embedded_ND is None and type(table) is nn.Embedding and table.weight.grad_dtype != table.weight.dtype:
+    if embedded_ND is None and type(table) is nn.Embedding and hasattr(table.weight, MASTER):
         embedded_ND = _Rows.apply(table.weight, packed.ids_N, table.padding_idx)  # type: ignore[no-untyped-call]
     embedded = None if embedded_ND is None else embedded_ND[None]
     return hidden_states(model, packed.ids_N[None], packed.positions_N[None], PackedAttention(packed), embedded)[0]

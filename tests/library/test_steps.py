@@ -198,6 +198,7 @@ def test_a_task_that_kills_its_process_fails_the_episode(sampler: Recorder, text
     for one in drawn(sampler, text, "dying"):
         assert one.truncated or (one.finish == "error") == (one.sample == 1), one.finish
         assert one.finish != "error" or "exit status 3" in one.reason
+        assert one.info.get("failure", "") == one.reason, "tables keep info"
 
 
 def test_tokens_in_are_tokens_out(sampler: Recorder, text: ChatText) -> None:
