@@ -14,6 +14,7 @@ from posttrain.models.decode import PREFILL_TOKENS, supports_decoder_step
 from posttrain.models.kv_size import kv_bytes, kv_sizes
 from posttrain.models.masters import master_of
 from posttrain.models.nf4 import Nf4Linear
+from posttrain.models.sharding import is_divided
 
 LAYER_BYTES = {False: (24, 16, 12, 8, 8), True: (16, 8, 6, 4, 6)}
 """Bytes that a layer saves per token for the backward pass, in float32 and in bf16: for each unit of the
@@ -33,8 +34,30 @@ DRAW_BYTES = 16
 
 def byte_count(parts: Iterable[Tensor]) -> int:
     """The total size of tensors, each shared one once."""
-    places = {(part.untyped_storage()._cdata, part.storage_offset(), part.shape): part for part in parts}
+    places = {_place(part): part for part in parts}
     return sum(part.nbytes for part in places.values())
+
+
+def _place(part: Tensor) -> tuple[int, ...]:
+    if is_divided(part):  # its size is that of all processes' rows
+        return (id(part),)
+    return (part.untyped_storage()._cdata, part.storage_offset(), *part.shape)
+
+
+def gathered_bytes(model: Any, *, bf16: bool) -> float:
+    """Of a model that is divided among processes, what one holds whole at a time.
+
+    These are the weights outside the layers and two layers, which are gathered ahead, and if they are trained the
+    gradients of as much but one layer.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    parts = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
+    layers = [sum(one.numel() for one in part.parameters()) for part in parts]
+    rest = sum(one.numel() for one in model.parameters()) - sum(layers)
+    trained = any(part.requires_grad for part in model.parameters())
+    weights, gradients = rest + 2 * max(layers, default=0), trained * (rest + max(layers, default=0))
+    return float((2 if bf16 else 4) * (weights + gradients))
 
 
 def master_bytes(model: Any) -> int:

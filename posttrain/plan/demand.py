@@ -104,15 +104,20 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, pro
     attach = params.attach(Path())
     models = ModelSet.of(start, runtime, needs, attach, reference_moves=getattr(params, "parts", 1) > 1)
     models = replace(models, teacher=teacher, micro_tokens=params.micro_tokens)
-    parts = training_parts(models, _step_tokens(group, params, prompt), params.activations)
+    divided = params.processes > 1 and params.divides_models
+    shards = (params.shards or params.processes) if divided else 1
+    parts = training_parts(models, _step_tokens(group, params, prompt), params.activations, shards)
     judges = _reward_models(params, shape)
     states = {"weights": parts.pop("weights") + _frozen_bytes(judges, runtime)}
-    states |= {name: parts.pop(name) for name in ("masters", "moments")}
+    states |= {name: parts.pop(name) for name in ("masters", "moments") if name in parts}
     demand = Demand(free_bytes(runtime.device), states, parts)
     demand.checkpoints = float((KEPT + 1) * checkpoint_bytes(models))
     if isinstance(params, OnlineParams):
         rollout = params.rollout
         _add_sampling(demand, models.policy, runtime, rollout.sampling, rollout.prompts, rollout.group_size, prompt)
+        if divided:  # decoding takes a whole policy
+            size = 2 if runtime.bf16 else 4
+            demand.sampling["decoding"] += size * sum(part.numel() for part in models.policy.parameters())
         stored = most_bytes(params.rollouts, params.most_rollouts, prompt + rollout.sampling.max_tokens)
         demand.rollouts = min(stored, params.rollouts_gb * 1e9)
     return demand

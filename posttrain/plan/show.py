@@ -17,10 +17,11 @@ GROUPS = (
 )  # fmt: skip
 """Those whose runs train or sample."""
 LOWER = {
-    "weights": "a smaller model",
-    "masters": "adapter",
-    "moments": "adapter",
-    "gradients": "adapter",
+    "weights": "a smaller model, processes",
+    "masters": "adapter, processes",
+    "moments": "adapter, processes",
+    "gradients": "adapter, processes",
+    "gathered": "a smaller model",
     "activations": "activations, micro_tokens",
     "head": "a smaller vocabulary",
     "keys and values": "sampling.kv_gb",

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from posttrain import processes
 from posttrain.errors import TrainingError
 from posttrain.formulas import distill
 from posttrain.models.activations import Activations
 from posttrain.models.device import free_bytes
 from posttrain.models.loading import is_scorer
 from posttrain.models.logp import GPU_TILE_BYTES, TILE_BYTES, TILE_TOKENS
-from posttrain.models.memory import byte_count, layer_bytes, master_bytes, vocabulary, waiting_bytes
+from posttrain.models.memory import byte_count, gathered_bytes, layer_bytes, master_bytes, vocabulary, waiting_bytes
 from posttrain.train.model_set import ModelSet
 
 GB = 1e9
@@ -29,22 +30,48 @@ LOWER_MEMORY = (
 )
 
 
-def training_parts(models: ModelSet, step_tokens: int, activations: Activations) -> dict[str, float]:
-    """Bytes of device memory by what they hold, at the fullest moment of an optimizer step of AdamW."""
+def training_parts(
+    models: ModelSet, step_tokens: int, activations: Activations, shards: int | None = None
+) -> dict[str, float]:
+    """Bytes of device memory by what they hold, at the fullest moment of an optimizer step of AdamW.
+
+    `shards`: the processes that models will be divided among; None: they are as they will be.
+    """
+    shards = models.divided_by if shards is None else shards
     trained, bf16 = models.trained.values(), models.runtime.bf16
-    own, tokens = float(byte_count(models.trained_parameters().values())), min(models.micro_tokens, step_tokens)
+    own = float(byte_count(models.trained_parameters().values())) / shards
+    tokens = min(models.micro_tokens, step_tokens)
     waiting = float(tokens * sum(waiting_bytes(model, activations, bf16=bf16) for model in trained))
     layer = float(tokens * max(layer_bytes(one, bf16=bf16) for one in trained))
     again = 0.0 if activations == "keep" else layer
     head = 0.0 if is_scorer(models.policy) else _tile_bytes(models, tokens)
-    before = own if step_tokens > models.micro_tokens else _head_bytes(models.policy)  # gradients of earlier passes
+    # gradients of earlier passes
+    before = own if step_tokens > models.micro_tokens else _head_bytes(models.policy) / shards
     start = {"gradients": before, "activations": waiting + again, "head": max(head - again, 0.0)}
     end = {"gradients": own, "activations": layer, "head": 0.0}
     return {
-        "weights": float(byte_count(part for model in _all_models(models) for part in model.parameters())),
-        "masters": float(sum(master_bytes(model) for model in trained)),
+        **(_whole_weights(models) if shards == 1 else _divided_weights(models, shards)),
         "moments": 2 * own,
         **(start if sum(start.values()) > sum(end.values()) else end),  # of a backward pass
+    }
+
+
+def _whole_weights(models: ModelSet) -> dict[str, float]:
+    return {
+        "weights": float(byte_count(part for model in _all_models(models) for part in model.parameters())),
+        "masters": float(sum(master_bytes(model) for model in models.trained.values())),
+    }
+
+
+def _divided_weights(models: ModelSet, shards: int) -> dict[str, float]:
+    """This process's rows, and what it gathers; trained weights are divided in float32, as their own masters."""
+    divided = [model for model in (models.policy, models.critic, models.reference) if model is not None]
+    whole = [model for model in _all_models(models) if all(model is not one for one in divided)]
+    frozen = (part for model in divided for part in model.parameters() if not part.requires_grad)
+    rows = byte_count(frozen) + byte_count(models.trained_parameters().values())
+    return {
+        "weights": rows / shards + byte_count(part for model in whole for part in model.parameters()),
+        "gathered": sum(gathered_bytes(model, bf16=models.runtime.bf16) for model in divided),
     }
 
 
@@ -85,6 +112,8 @@ def checkpoint_bytes(models: ModelSet) -> int:
 def check_memory(models: ModelSet, step_tokens: int, activations: Activations, share: float | None, name: str) -> None:
     """Refuse a run that cannot fit in a share of the free memory, and warn of one that may not."""
     free = free_bytes(models.runtime.device)
+    if models.runtime.device.type == "cpu":
+        free /= processes.count()
     least, most = (_more_bytes(models, tokens, activations) for tokens in (0, step_tokens))
     if share is None or most <= share * free:
         return
@@ -99,7 +128,7 @@ def check_memory(models: ModelSet, step_tokens: int, activations: Activations, s
 def _more_bytes(models: ModelSet, step_tokens: int, activations: Activations) -> float:
     """Memory in addition to the loaded weights."""
     parts = training_parts(models, step_tokens, activations)
-    return sum(parts.values()) - parts["weights"] - parts["masters"]
+    return sum(parts.values()) - parts["weights"] - parts.get("masters", 0.0)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.logp import AnyHead, head_of, module_head_of, token_logp
 from posttrain.models.masters import compute_in_bf16, master_of
-from posttrain.models.sharding import full, gathered, is_sharded, mesh_of, own_part, shard
+from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of, shard
 from posttrain.models.store import load_policy, load_scorer, scorer_of
 from posttrain.processes import dealt, leave
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
@@ -189,6 +189,12 @@ class ModelSet:
     def sharded(self) -> bool:
         """Whether the trained models are divided among processes."""
         return is_sharded(self.policy)
+
+    @property
+    def divided_by(self) -> int:
+        """The processes among which a trained model is divided; 1 if it is whole."""
+        part = next(self.policy.parameters())
+        return place_of(part)[1] if is_divided(part) else 1
 
     def alone(self) -> ModelSet:
         """The first process's models after the training, the policy whole; the other processes end here."""

@@ -58,7 +58,7 @@ def batch_of(objective: Objective, models: ModelSet, seed: int, vocabulary: int)
     """Rows of random tokens with the columns that the objective needs, as wide as the models' own."""
     case, draw = build(objective, Shape(seed)), torch.Generator().manual_seed(seed)
     lengths = case.step.lengths_B.tolist()
-    kind = next(iter(models.trained.values())).get_input_embeddings().weight.dtype
+    kind = next(iter(models.trained_parameters().values())).dtype
     prompts = torch.randint(vocabulary, (len(lengths), 5), generator=draw).tolist()
     rows = [
         TokenRow(prompts[i - i % 3], torch.randint(vocabulary, (length,), generator=draw).tolist())
@@ -80,7 +80,9 @@ def run(name: str, dtype: torch.dtype, shards: int | None) -> tuple[dict[str, to
     """The trained weights and the metrics of each step."""
     mixture = name in MIXTURES
     objective = subjects()[name.removeprefix("mixture, ")]()
-    runtime = Runtime(DeviceParams(device="cpu", precision="fp32", threads=1))
+    bf16 = dtype == torch.bfloat16  # of the products; the masters are float32
+    runtime = Runtime(DeviceParams(device="cpu", precision="bf16" if bf16 else "fp32", threads=1))
+    dtype = torch.float32 if bf16 else dtype
     first = start_model(experts=mixture)
 
     def start(*, scores: bool = False) -> Any:
