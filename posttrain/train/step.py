@@ -166,7 +166,7 @@ class StepClosure:
         with self.routers.record(packed) as recording:
             return self.models.forward(micro, self.objective.needs, packed), recording
 
-    def _backward(self, micro: Batch, routing: StepRouting, *, counts: bool) -> dict[str, Tensor]:
+    def _backward(self, micro: Batch, routing: StepRouting, *, counts: bool = True) -> dict[str, Tensor]:
         """Add one micro-batch's gradient, of zeros if it does not count; returns its loss and metrics."""
         packed = self.models.packed(micro)
         fused = self.models.runtime.fused and counts and not self.models.sharded
