@@ -150,8 +150,7 @@ class Children:
         """End those that still run, at once."""
         for child, _ in self._started.values():
             child.kill()
-        for child, _ in self._started.values():
-            child.wait()
+        self.ended(LEAVING_S)  # the driver of a GPU may hold one for longer
 
 
 def remove(folder: Path) -> None:

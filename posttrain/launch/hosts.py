@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
+import selectors
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import psutil
@@ -86,6 +86,14 @@ def share(processes: int, at: Place) -> range:
     return range(at.host * each, (at.host + 1) * each)
 
 
+def readable(sockets: Iterable[socket.socket], seconds: float) -> bool:
+    """Whether something has come by one of the sockets within some time."""
+    with selectors.DefaultSelector() as selector:  # `select` takes no handle above 1023
+        for one in sockets:
+            selector.register(one, selectors.EVENT_READ)
+        return bool(selector.select(seconds))
+
+
 class Line:
     """A connection between two hosts that carries one JSON object a line."""
 
@@ -105,7 +113,7 @@ class Line:
 
     def messages(self, seconds: float) -> Iterator[dict[str, Any]]:
         """What has come within some time; `closed` is set once nothing more can come."""
-        if not self.closed and select.select([self.socket], [], [], seconds)[0]:
+        if not self.closed and readable([self.socket], seconds):
             try:
                 data = self.socket.recv(65_536)
             except OSError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from posttrain import inputs
 from posttrain.code import read_params
 from posttrain.errors import PipelineError
 from posttrain.launch.children import POLL_S, Death
-from posttrain.launch.hosts import ADDRESS, HOSTS, REMIND_S, WAIT, Line, Place, patience_s
+from posttrain.launch.hosts import ADDRESS, HOSTS, REMIND_S, WAIT, Line, Place, patience_s, readable
 from posttrain.workspace import PARAMS_FILE, checkpoint_path
 
 MOST: Final = 4
@@ -95,8 +94,7 @@ class Others:
             if time.monotonic() >= remind:
                 remind += REMIND_S
                 print(f"{self._run}: waits at {self._at.address} for host {missing}", flush=True)
-            sockets = [self._listener, *(one.socket for one in (*self._unknown, *self._lines.values()))]
-            select.select(sockets, [], [], POLL_S)
+            readable([self._listener, *(one.socket for one in (*self._unknown, *self._lines.values()))], POLL_S)
             self._accept()
             for host, line in list(self._lines.items()):
                 list(line.messages(0))
@@ -106,8 +104,9 @@ class Others:
 
     def _accept(self) -> None:
         """Answer who calls; a host that comes too late, or is of another run, is told so."""
-        while select.select([self._listener], [], [], 0)[0]:
-            self._unknown.append(Line(self._listener.accept()[0]))
+        while readable([self._listener], 0):
+            with contextlib.suppress(OSError):  # who called has hung up
+                self._unknown.append(Line(self._listener.accept()[0]))
         waiting, self._unknown = self._unknown, []
         for line in waiting:
             hello = next(line.messages(0), None)

@@ -88,8 +88,10 @@ class _Run:
     def end(self) -> None:
         """End all other processes, at once."""
         self.over.set()
-        if self.others:
-            self.others.end(self.error)
+        with self._looking:
+            others, self.others = self.others, None
+        if others:
+            others.end(self.error)
         if self.children:
             self.children.kill()
         remove(self.folder)
@@ -192,10 +194,13 @@ def _device(device: str, local: int, count: int = 1) -> str:
     if device == "mps":
         what = "several processes cannot share a device of kind mps"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Set processes: 1, or device: cpu")
-    if device == "cuda" and torch.cuda.is_available():
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            raise ParamsError(what="device = cuda: no GPU was found", where=PARAMS_FILE, fix="Use auto or cpu")
         if count > torch.cuda.device_count():
-            what = f"the run has {count} processes on this host, which has {torch.cuda.device_count()} GPUs"
-            raise ParamsError(what=what, where=PARAMS_FILE, fix="Lower processes, or set device: cpu")
+            what = f"the run has {count} processes on this host, and {torch.cuda.device_count()} GPUs are shown to it"
+            fix = "Lower processes, raise meta.gpus in dvc.yaml if a flow runs it, or set device: cpu"
+            raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
         torch.cuda.set_device(local)
     return device
 

@@ -189,8 +189,13 @@ class Checkpoints:
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         self._maker, self._edits = maker(stage), list[str]()
-        if not processes.is_first():
-            return
+        if processes.is_first():
+            self._open(key)
+        processes.wait_for_all()
+
+    def _open(self, key: Mapping[str, Any]) -> None:
+        """Make the folder, hold it, and remove what a killed process left."""
+        stage = self._name
         hold(self._folder / HELD, f"a run of {stage} with the same inputs")
         for left in self._folder.glob(".step-*"):  # of a process that was killed while it saved
             shutil.rmtree(left, ignore_errors=True)
