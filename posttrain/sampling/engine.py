@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ class Patience:
 class EngineSampler:
     """Samples with a server that is started with the first weights; `close` ends it."""
 
-    can: frozenset[Capability] = frozenset({"stop_strings"})
+    can: frozenset[Capability] = frozenset({"stop_strings", "background"})
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class EngineSampler:
         """`files`: the folder with the tokenizer."""
         self._model, self._files, self._stops, self._runtime = model, files, stops, runtime
         self._process, self._patience = process, patience
-        self._written = 0
+        self._weights: Path | None = None
         self.version = ""
 
     @property
@@ -91,7 +92,7 @@ class EngineSampler:
     def sync(self, model: Any, version: str) -> None:
         """Give the server these weights, and start it if it does not run."""
         before, self._model = self._weights, model
-        self._written += 1
+        self._weights = Path(tempfile.mkdtemp(prefix="weights-", dir=self._process.folder))
         dtype = torch.bfloat16 if self._runtime.bf16 else torch.float32
         write_weights(model, self._files, self._weights, version, dtype)
         self.version = version
@@ -99,7 +100,8 @@ class EngineSampler:
             self._load()
         else:
             self._start()
-        shutil.rmtree(before, ignore_errors=True)
+        if before is not None:
+            shutil.rmtree(before, ignore_errors=True)
 
     def generate(
         self,
@@ -121,10 +123,6 @@ class EngineSampler:
     def close(self) -> None:
         """End the server; a request in progress fails."""
         self._process.close()
-
-    @property
-    def _weights(self) -> Path:
-        return self._process.folder / f"weights-{self._written}"
 
     def _all(
         self, requests: Sequence[Request], params: SamplingParams, seed: int,
@@ -256,6 +254,7 @@ class EngineSampler:
 
     def _start(self) -> None:
         """Start the server with the present weights, and check a sample of it."""
+        assert self._weights is not None
         state = self._process.start(self._weights)
         if state.get("engine") != ENGINE:
             raise self._process.failed(f"the server is {state.get('engine')!r:.60}, and this speaks with {ENGINE}")

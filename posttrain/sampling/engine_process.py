@@ -63,6 +63,7 @@ class EngineProcess:
         self._start_s = start_s
         self.folder = private_folder()
         self.starts = 0
+        self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -77,6 +78,8 @@ class EngineProcess:
 
     def start(self, model: Path) -> dict[str, Any]:
         """Start it, again if need be, with the weights of a folder; returns its state."""
+        if self._closed:
+            raise EngineError(what="the run is over", where="rollout.engine vllm", fix="Look for the first error")
         self.end()
         self.starts += 1
         own = ["--parent", str(os.getpid()), "--model", str(model), "--socket", str(self.socket)]
@@ -117,14 +120,16 @@ class EngineProcess:
 
     def close(self) -> None:
         """End it for good."""
+        self._closed = True
         self.end()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def failed(self, what: str) -> EngineError:
         """An error with the end of the server's log."""
         with contextlib.suppress(OSError):
-            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
-            what = "\n".join([f"{what}; the last lines of its log:", *lines]) if lines else what
+            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+            cause = [line for line in lines[:-TAIL] if "Error: " in line][:1]
+            what = "\n".join([f"{what}; its log has:", *cause, *lines[-TAIL:], ""]) if lines else what
         fix = "Correct what the log says, or use rollout.engine builtin"
         return EngineError(what=what, where="rollout.engine vllm", fix=fix)
 

@@ -36,7 +36,7 @@ WATCH_S = 0.5
 
 
 def end_with(parent: int, folder: Path) -> None:
-    """End this process group, and remove the folder of socket and weights, when the parent is gone, however it ended."""
+    """End this process group when the parent is gone, however it ended, and remove the folder of socket and weights."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -108,7 +108,7 @@ class Weights:
         asked = dict(scope["headers"]).get(HEADER.encode(), b"").decode()
         held = self._held
         if held is None or asked != held:
-            await _answer(send, 409, {"error": f"the server holds the weights {held!r}, not {asked!r}", "weights": held})
+            await _answer(send, 409, {"error": f"the server holds the weights {held!r}, not {asked!r}"})
             return
 
         async def marked(message: Any) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from posttrain.errors import EngineError
 from posttrain.models.rounding import saved_layout, saved_tensors
@@ -21,7 +20,7 @@ HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
 def write_weights(model: Any, files: Path, folder: Path, version: str, dtype: torch.dtype) -> None:
-    """Write weights, config and the tokenizer of `files`; the version is in the metadata of each weight file.
+    """Write weights, config and the tokenizer of `files` into an empty folder, with the version in each weight file.
 
     A tied head is written as a matrix of its own: vLLM 0.30 keeps the old head of a tied model when it reloads.
     """
@@ -32,12 +31,11 @@ def write_weights(model: Any, files: Path, folder: Path, version: str, dtype: to
     if source:
         config["tie_word_embeddings"] = False
         layout = {**layout, HEAD: layout[source]}
-    needed, free = sum(part.nbytes for part in layout.values()), shutil.disk_usage(folder.parent).free
+    needed, free = sum(part.nbytes for part in layout.values()), shutil.disk_usage(folder).free
     if needed > free:
         what = f"the weights take {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free"
         fix = "Enlarge it (in a container: --shm-size; two versions have to fit), or use rollout.engine builtin"
         raise EngineError(what=what, where=str(folder.parent), fix=fix)
-    folder.mkdir()
     tensors = chain.from_iterable(
         [(name, part), (HEAD, part)] if name == source else [(name, part)]
         for name, part in saved_tensors(model, dtype)

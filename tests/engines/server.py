@@ -49,7 +49,9 @@ class Faults:
     def of(cls, kinds: set[str]) -> Faults:
         """Those of these kinds in the environment."""
         given = (one.split("@") for one in os.environ.get("ENGINE_FAULTS", "").split(",") if one)
-        return cls({int(at): kind for kind, at in given if kind in kinds}, Path(os.environ.get("ENGINE_FAULTS_DONE", ".")))
+        return cls(
+            {int(at): kind for kind, at in given if kind in kinds}, Path(os.environ.get("ENGINE_FAULTS_DONE", "."))
+        )
 
     def next(self) -> str:
         """The fault of this request; none most of the time."""
@@ -152,9 +154,9 @@ class Outer:
         self._app, self._loads = app, Faults.of({"stale"})
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"] == "/posttrain" and scope["method"] == "POST":
-            if self._loads.next() == "stale":
-                scope = {**scope, "method": "GET"}
+        loads = scope["type"] == "http" and scope["path"] == "/posttrain" and scope["method"] == "POST"
+        if loads and self._loads.next() == "stale":
+            scope = {**scope, "method": "GET"}
 
         async def sent(message: Any) -> None:
             headers = dict(message.get("headers", ()))
