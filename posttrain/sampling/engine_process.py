@@ -30,6 +30,8 @@ START_S: Final = 900.0
 """Seconds that a server may take to load the model and compile."""
 CONTROL_S: Final = 600.0
 """Seconds that it may take to load weights."""
+GRACE_S: Final = 10.0
+"""Seconds that it may take to end."""
 TAIL: Final = 20
 """Lines of its log that an error shows."""
 
@@ -119,8 +121,12 @@ class EngineProcess:
             self._process = None
 
     def close(self) -> None:
-        """End it for good."""
+        """End it for good; it has some seconds to remove what it shares between its processes."""
         self._closed = True
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_S)
         self.end()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -33,6 +33,8 @@ VERSION = "0.30.0"
 ENGINE = f"vllm {VERSION}"
 WATCH_S = 0.5
 """Seconds between two looks at the parent."""
+GRACE_S = 2.0
+"""Seconds that the server has to end by itself when the parent is gone."""
 
 
 def end_with(parent: int, folder: Path) -> None:
@@ -42,6 +44,8 @@ def end_with(parent: int, folder: Path) -> None:
         while os.getppid() == parent:
             time.sleep(WATCH_S)
         shutil.rmtree(folder, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGTERM)  # vLLM then removes its own shared memory
+        time.sleep(GRACE_S)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, name="guard", daemon=True).start()

@@ -187,4 +187,4 @@ def test_a_missing_environment_and_a_server_that_does_not_start_are_named(
         sampler.sync(models.policy, "a")
     sampler.close()
     with pytest.raises(EngineError, match="the run is over"):
-        sampler.sync(models.policy, "b")
+        sampler._process.start(tmp_path)
