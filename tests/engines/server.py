@@ -3,7 +3,9 @@
     POSTTRAIN_VLLM="python tests/engines/server.py" ENGINE_FAULTS=500@3,die@20 ENGINE_FAULTS_DONE=FOLDER ...
 
 It takes what posttrain gives to vLLM's server. A fault is `KIND@N`: at the N-th completion (or, for `stale`, the N-th
-load of weights) of a process; it happens once, which a file in the folder remembers over restarts.
+load of weights) of a process; it happens once, which a file in the folder remembers over restarts. ENGINE_ALONE: each
+completion is decoded by itself, so that its log-probs have the same bits whatever comes with it. ENGINE_PERTURB: how
+much the head is changed.
 """
 
 from __future__ import annotations
@@ -108,6 +110,8 @@ class Engine:
     def _decode(self, bodies: list[dict[str, Any]]) -> list[Completion]:
         first = bodies[0]
         sampling = SamplingParams(max_tokens=first["max_tokens"], temperature=first["temperature"], stop=first["stop"])
+        if os.environ.get("ENGINE_ALONE"):
+            sampling = sampling.model_copy(update={"rows": 1})
         stops = Stops(tuple(first["stop_token_ids"]), self.tokenizer.decode)
         requests = []
         for body in bodies:

@@ -123,15 +123,26 @@ def test_weights_that_were_replaced_behind_its_back_are_loaded_again(
     assert server.ask("GET")["weights"] == "mine"
 
 
-def test_answers_that_are_lost_are_asked_for_again(
+def test_lost_answers_are_asked_for_again_and_others_that_are_no_samples_end_the_run(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     expected, _, weights, _ = run(folder, tmp_path / "in", monkeypatch)
-    faults = "500@3,hangup@16,version@30,409@44"
-    use_server(monkeypatch, tmp_path, faults)
+    use_server(monkeypatch, tmp_path, "500@3,hangup@16,version@30,409@44,nonsense@54,text@55,short@56,400@57")
     process = EngineProcess([], {})
     try:
         found, _, trained, _ = run(folder, tmp_path / "out", monkeypatch, process)
+        models = models_of(folder)
+        sampler = engine(models, folder, process)
+        sampler.sync(models.policy, "a")
+        for wrong in (
+            "are not those of a whole completion",
+            "cannot be used",
+            "whole completion",
+            "HTTP 400: .*as was",
+        ):
+            with pytest.raises(EngineError, match=wrong):
+                sampler.generate(requests(1), SAMPLING, 1)
+        assert len(sampler.generate(requests(1), SAMPLING, 1)) == 1
     finally:
         process.close()
     assert sorted(found) == sorted(expected) and process.starts == 1
@@ -139,26 +150,11 @@ def test_answers_that_are_lost_are_asked_for_again(
     said = capfd.readouterr().out
     for part in ("HTTP 500", "RemoteProtocolError", "the weights 'another', not 'online@grpo step 4'", "HTTP 409"):
         assert part in said
-    assert len(list(tmp_path.glob("fault-*"))) == 4
+    assert len(list(tmp_path.glob("fault-*"))) == 8
     assert not process.folder.exists(), "socket, weights and log go with the server"
 
 
-def test_an_answer_that_is_no_sample_of_the_request_ends_the_run(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_server(monkeypatch, tmp_path, "nonsense@2,text@3,short@4,400@5")
-    models = models_of(folder)
-    sampler = engine(models, folder)
-    try:
-        sampler.sync(models.policy, "a")
-        for said in ("are not those of a whole completion", "cannot be used", "whole completion", "HTTP 400: .*as was"):
-            with pytest.raises(EngineError, match=said):
-                sampler.generate(requests(1), SAMPLING, 1)
-        assert len(sampler.generate(requests(1), SAMPLING, 1)) == 1
-    finally:
-        sampler.close()
-
-
+@pytest.mark.slow
 def test_a_server_with_other_logits_shows_in_the_kl_or_is_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
