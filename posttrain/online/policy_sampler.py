@@ -51,19 +51,25 @@ def policy_sampler(
         sampler.close()
 
 
+def engine_bytes(params: RolloutParams, policy: Any, longest: int, runtime: Runtime) -> tuple[float, float]:
+    """Bytes of the server's weights, and of its keys and values: for all rows at a time, or half of the free memory."""
+    itemsize = 2 if runtime.bf16 else 4
+    token, _ = kv_bytes(kv_sizes(policy), itemsize, 1)
+    cache = min(float(params.sampling.rows * longest * token), FREE_SHARE * free_bytes(runtime.device))
+    weights = float(itemsize * sum(part.numel() for part in policy.parameters()))
+    return weights, cache if params.sampling.kv_gb is None else params.sampling.kv_gb * 1e9
+
+
 def _options(params: RolloutParams, policy: Any, longest: int, runtime: Runtime) -> tuple[list[str], dict[str, str]]:
     """The options of vLLM, and its environment: the same device and precision as the trainer."""
-    sampling, itemsize = params.sampling, 2 if runtime.bf16 else 4
-    token, _ = kv_bytes(kv_sizes(policy), itemsize, 1)
-    cache = min(float(sampling.rows * longest * token), FREE_SHARE * free_bytes(runtime.device))
-    cache = cache if sampling.kv_gb is None else sampling.kv_gb * 1e9
+    sampling = params.sampling
+    weights, cache = engine_bytes(params, policy, longest, runtime)
     options = [
         "--dtype", "bfloat16" if runtime.bf16 else "float32", "--max-model-len", str(longest),
         "--max-num-seqs", str(sampling.rows), "--disable-log-stats",
     ]  # fmt: skip
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if runtime.device.type == "cuda":
-        weights = sum(part.numel() for part in policy.parameters()) * itemsize
         total = torch.cuda.get_device_properties(runtime.device).total_memory
         share = min((weights + cache + OWN_BYTES) / total, 0.95)
         options += ["--kv-cache-memory-bytes", str(int(cache)), "--gpu-memory-utilization", f"{share:.3f}"]
