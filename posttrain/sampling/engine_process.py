@@ -10,7 +10,6 @@ import contextlib
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import psutil
 
 from posttrain.errors import EngineError
 from posttrain.sampling import engine_server
@@ -54,6 +54,14 @@ def private_folder() -> Path:
     memory = Path("/dev/shm")
     usable = memory.is_dir() and os.access(memory, os.W_OK)
     return Path(tempfile.mkdtemp(prefix="posttrain-engine-", dir=memory if usable else None))
+
+
+def _kill_group(leader: int) -> None:
+    """Kill a process group, but for Python's resource trackers: they remove shared memory, and end when they have."""
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getpgid(one.pid) == leader and "resource_tracker" not in " ".join(one.cmdline()):
+                one.kill()
 
 
 class EngineProcess:
@@ -115,8 +123,7 @@ class EngineProcess:
     def end(self) -> None:
         """End the process with all that it started."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            _kill_group(self._process.pid)
             self._process.wait()
             self._process = None
 

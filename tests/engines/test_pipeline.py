@@ -31,11 +31,16 @@ def outputs(workspace: Path) -> dict[str, str]:
     return {str(file.relative_to(workspace)): file_digest(file) for file in files}
 
 
+def checkpoints(workspace: Path) -> set[Path]:
+    return {*workspace.glob("checkpoints/online/grpo/*/step-*/sums.json")}
+
+
 def kill_in_the_middle(workspace: Path) -> None:
     """Run the stage, and kill it with SIGKILL when it has a checkpoint and goes on."""
-    command = [sys.executable, "-m", "dvc", "repro", "--single-item", "online@grpo"]
+    before = checkpoints(workspace)
+    command = [sys.executable, "-m", "dvc", "repro", "--single-item", "code", "online@grpo"]
     with subprocess.Popen(command, cwd=workspace, env=environment(), start_new_session=True) as one:
-        while not [*workspace.glob("checkpoints/online@grpo/*/step-*/sums.json")]:
+        while not checkpoints(workspace) - before:
             assert one.poll() is None, "it ended before it was killed"
             time.sleep(0.02)
         os.killpg(one.pid, signal.SIGKILL)
@@ -58,11 +63,11 @@ def test_a_killed_run_one_round_ahead_resumes_to_the_same_bytes(
     edit(own_workspace, change)
     whole = tmp_path / "whole"
     shutil.copytree(own_workspace, whole, symlinks=True)
-    done = dvc(whole, "repro", "--single-item", "online@grpo")
+    done = dvc(whole, "repro", "--single-item", "code", "online@grpo")
     assert done.returncode == 0, done.stdout
 
     kill_in_the_middle(own_workspace)
-    done = dvc(own_workspace, "repro", "--single-item", "online@grpo")
+    done = dvc(own_workspace, "repro", "--single-item", "code", "online@grpo")
     assert done.returncode == 0 and "resumes from the checkpoint at step" in done.stdout, done.stdout
     assert outputs(own_workspace) == outputs(whole)
 
