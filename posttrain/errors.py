@@ -55,3 +55,7 @@ class RewardError(PosttrainError, RuntimeError):
 
 class PipelineError(PosttrainError, RuntimeError):
     """The pipeline's graph or its runner is in a state that needs a person."""
+
+
+class EngineError(PosttrainError, RuntimeError):
+    """The server of an external engine did not start, died, or gave an answer that cannot be used."""

@@ -25,7 +25,8 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import register
-from posttrain.online.rollouts import RolloutParams, RolloutSource
+from posttrain.online.rollout_params import RolloutParams
+from posttrain.online.rollouts import RolloutSource
 from posttrain.rewards.reward import Context, Reward, Term
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, TokenRow

@@ -222,6 +222,16 @@ def truncation_refusal(top_p: float, top_k: int | None) -> str | None:
     )
 
 
+def foreign_refusal(knobs: PolicyKnobs, *, foreign: bool) -> str | None:
+    """Why samples of another engine, or of the weights of a round before, need a correction; None if they have one."""
+    if not foreign or knobs.correction.type != "none":
+        return None
+    return (
+        "with rollout.engine vllm or rollout.ahead 1 the sampler's log-probs are not the trainer's, and their "
+        "difference would be taken for progress. Set correction: {type: truncate}"
+    )
+
+
 def _with_ratio() -> str:
     return ", ".join(name for name, surrogate in SURROGATES.items() if surrogate.has_ratio)
 

@@ -75,7 +75,7 @@ def _rows_per_step(one: EvaluatedPolicy) -> float | None:
     """Completions that were sampled for one optimizer step of an online run; its curve has their mean length."""
     if not one.model.startswith("online/") or "length" not in one.curve:
         return None
-    from posttrain.online.rollouts import RolloutParams
+    from posttrain.online.rollout_params import RolloutParams
 
     given = {key.removeprefix("rollout."): json.loads(value) for key, value in one.own.items() if _of_rollout(key)}
     rollout = check(RolloutParams, given, where=one.name)

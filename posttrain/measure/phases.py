@@ -1,4 +1,4 @@
-"""Where a stage's time goes: every second belongs to the innermost phase that is active, or to `other`.
+"""Where a stage's time goes: each second of its main thread belongs to the innermost active phase, or to `other`.
 
 On a GPU work is asynchronous and a phase does not wait for it: seconds belong to the phase in which the process waits.
 Sampling, scoring and every update end with a copy to the host, so little time moves to the next phase.
@@ -6,6 +6,7 @@ Sampling, scoring and every update end with a copy to the host, so little time m
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ContextDecorator
@@ -86,10 +87,17 @@ class Phase(ContextDecorator):
         self._name = name
 
     def __enter__(self) -> None:
-        CLOCK.enter(self._name)
+        if _in_main_thread():
+            CLOCK.enter(self._name)
 
     def __exit__(self, *raised: object) -> None:
-        CLOCK.leave(self._name)
+        if _in_main_thread():
+            CLOCK.leave(self._name)
+
+
+def _in_main_thread() -> bool:
+    """Whether the clock is read here: what other threads do meanwhile takes none of the main thread's time."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def phase(name: Name) -> Phase:

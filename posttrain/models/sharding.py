@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 SCOPE = "posttrain_scope"
 """The method of a sharded model that runs a function with its weights gathered."""
 
+WHOLE = "posttrain_whole"
+"""Whether a sharded model is gathered whole."""
+
 T = TypeVar("T")
 
 
@@ -90,6 +93,7 @@ def whole(*models: Any) -> Iterator[None]:
         for part in _sharded_modules(model):
             part.unshard()
             part.set_reshard_after_forward(False, recurse=False)  # a prefill runs the layers
+        setattr(model, WHOLE, True)
     try:
         yield
     finally:
@@ -97,6 +101,12 @@ def whole(*models: Any) -> Iterator[None]:
             for part in _sharded_modules(model):
                 part.reshard()
             _free_after_use(model)
+            setattr(model, WHOLE, False)
+
+
+def is_whole(model: Any) -> bool:
+    """Whether this process has all weights of the model now."""
+    return not is_sharded(model) or getattr(model, WHOLE, False)
 
 
 def _free_after_use(model: Any) -> None:

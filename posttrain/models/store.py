@@ -241,7 +241,7 @@ def save_model(
                 write_adapter(model, adapter, folder, dtype)
                 base = {**_base_of(adapter)._asdict(), "folder": adapter.base.as_posix()}
                 manifest = {BASE: base, ADAPTER_WEIGHTS: digest(folder / ADAPTER_WEIGHTS)}
-            (folder / "config.json").write_text(_config_text(model, dtype), encoding="utf-8")
+            (folder / "config.json").write_text(config_text(model, dtype), encoding="utf-8")
             for file in sorted(Path(files).iterdir()) if files else _small_files(Path(source)):
                 shutil.copyfile(file, folder / file.name)
             manifest |= {file.name: digest(file) for file in sorted(folder.iterdir()) if file.suffix != ".safetensors"}
@@ -303,7 +303,8 @@ def _check_digests(weights: WeightFiles) -> None:
         raise ModelError(what=f"the weights are not those of {MANIFEST}", where=str(weights.folder), fix=REWRITE)
 
 
-def _config_text(model: Any, dtype: torch.dtype) -> str:
+def config_text(model: Any, dtype: torch.dtype) -> str:
+    """The config.json of a model that is saved in this dtype."""
     data = model.config._encode_special_floats(model.config.to_dict())
     for private in ("_name_or_path", "_attn_implementation", "attn_implementation", "_attn_implementation_internal"):
         data.pop(private, None)

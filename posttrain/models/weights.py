@@ -126,11 +126,16 @@ class TensorFile:
 
 
 def write_shards(
-    tensors: Iterable[tuple[str, Tensor]], layout: Mapping[str, Tensor], folder: Path, shard_bytes: int
+    tensors: Iterable[tuple[str, Tensor]],
+    layout: Mapping[str, Tensor],
+    folder: Path,
+    shard_bytes: int,
+    metadata: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Write the tensors as model.safetensors, or as shards with an index; what the manifest says of each tensor.
 
-    `layout` has the same names, shapes and dtypes without values, so that `tensors` is read once.
+    `layout` has the same names, shapes and dtypes without values, so that `tensors` is read once. `metadata`: added to
+    that of each file.
     """
     shards: list[dict[str, Tensor]] = [{}]
     filled = 0
@@ -147,7 +152,7 @@ def write_shards(
         files: dict[str, TensorFile] = {}
         for number, shard in enumerate(shards, 1):
             file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if many else WEIGHTS
-            opened = stack.enter_context(TensorFile(folder / file, shard, {"format": "pt"}))
+            opened = stack.enter_context(TensorFile(folder / file, shard, {"format": "pt", **(metadata or {})}))
             files |= dict.fromkeys(shard, opened)
             placed |= dict.fromkeys(shard, file)
         for name, part in tensors:

@@ -2,60 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from posttrain.errors import RewardError
 from posttrain.formulas.ragged import Ragged, row_keys
 from posttrain.models.sharding import fill
+from posttrain.online.ahead import Ahead, Drawn
 from posttrain.online.reward_monitor import RewardMonitor, has_zero_variance
 from posttrain.online.rollout_log import RolloutLog
-from posttrain.online.round_metrics import groups_with_signal, reward_metrics, sampler_gap
+from posttrain.online.rollout_params import RolloutParams
+from posttrain.online.round_metrics import groups_with_signal, reward_metrics, sampler_metrics
 from posttrain.online.stored_rollouts import StoredRollouts
-from posttrain.params import Params
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.length import completion_ids, soft_overlong
 from posttrain.rewards.score import RewardSum, scored_by_first
 from posttrain.rewards.turns import placed_by_turn, rewards_by_token
 from posttrain.rollout import Prompt, Rollout
-from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams, generate_rollouts
+from posttrain.sampling.sampler import Mixture, Sampler, generate_rollouts
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch, concatenate, make_batch
-
-
-class ReplayParams(Params):
-    """The replay buffer: samples of earlier rounds that are used again."""
-
-    groups: int = Field(0, ge=0, description="groups of earlier rounds that join each optimizer step; 0: none")
-    rounds: int = Field(2, ge=1, description="bound on their age: only the last so many rounds are kept")
-
-
-class RolloutParams(Params):
-    """How much is sampled and how often it is used."""
-
-    rounds: int = Field(60, ge=1, description="times the policy samples")
-    prompts: int = Field(16, ge=1, description="prompts of a round")
-    group_size: int = Field(8, ge=1, description="samples of each prompt")
-    minibatches: int = Field(2, ge=1, description="optimizer steps that a round's groups are divided among")
-    epochs: int = Field(1, ge=1, description="times that a round's samples are gone through")
-    sampling: SamplingParams = Field(default_factory=SamplingParams)
-    replay: ReplayParams = Field(default_factory=ReplayParams)
-    gap_rows: int = Field(
-        4, ge=0, description="rows of a round whose log-probs the trainer recomputes (metric sampler_gap); 0: none"
-    )
-
-    @model_validator(mode="after")
-    def _divisible(self) -> RolloutParams:
-        if self.minibatches > self.prompts:
-            raise ValueError(f"minibatches = {self.minibatches} cannot share out {self.prompts} prompts. Use fewer")
-        return self
 
 
 @dataclass(frozen=True)
@@ -70,6 +44,14 @@ class SamplingPlan:
     """Half of each group is sampled from the mixture, as opponents of the other half."""
     mixture: float = 0.0
     """The reference's weight in the mixture; 0: sample from the policy alone."""
+
+
+class Attempt(NamedTuple):
+    """Prompts of a round, the number of draws before them, and what samples their groups."""
+
+    prompts: list[Prompt]
+    first: int
+    sample: Callable[[], list[Rollout]]
 
 
 class RolloutSource(BatchSource):
@@ -103,6 +85,8 @@ class RolloutSource(BatchSource):
         self._cursor = 0
         self._rounds: dict[int, Batch] = {}
         self._metrics: dict[str, float] = {}
+        background = "background" in sampler.can and stored is None
+        self._ahead = Ahead(self._begin, self._draw, background=background) if params.ahead else None
 
     @property
     def steps(self) -> int:
@@ -140,7 +124,8 @@ class RolloutSource(BatchSource):
         return self._metrics
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The rounds in memory and the position in the prompts."""
+        """The rounds in memory, the one that was sampled ahead, and the position in the prompts."""
+        ahead = {} if self._ahead is None else {f"ahead.{name}": part for name, part in self._ahead.tensors().items()}
         rounds = {f"round{n}.{k}": v for n, batch in self._rounds.items() for k, v in batch.tensors().items()}
         metrics = {f"metrics.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._metrics.items()}
         old = {} if self._models.old is None else self._models.own_parameters(self._models.old, "old")
@@ -150,6 +135,7 @@ class RolloutSource(BatchSource):
             "reward_monitor": self._monitor.tensor(),
             "reward_failures": self._failures.tensor(),
             **rounds,
+            **ahead,
             **metrics,
             **old,
             **stored,
@@ -165,6 +151,8 @@ class RolloutSource(BatchSource):
             head, _, tail = name.partition(".")
             if head.startswith("round"):
                 rounds.setdefault(int(head[5:]), {})[tail] = part
+        if self._ahead is not None:
+            self._ahead.load({name[6:]: part for name, part in tensors.items() if name.startswith("ahead.")})
         self._rounds = {number: Batch.from_tensors(rounds[number]) for number in sorted(rounds)}
         self._metrics = {
             name.removeprefix("metrics."): float(part) for name, part in tensors.items() if name.startswith("metrics.")
@@ -204,17 +192,54 @@ class RolloutSource(BatchSource):
         return chosen
 
     def _sample_round(self, number: int) -> Batch:
-        """Sample a round of groups; those of zero reward variance are replaced for as many tries as the plan allows."""
-        self._sampler.sync(self._models.policy, f"{self._name} step {number * self._per_round}")
+        """The samples of a round, with the columns of the models as they are now."""
+        drawn = self._drawn(number)
         if self._models.old is not None:
             self._models.copy_policy(self._models.old)
+        batch = self._models.add_scored_columns(drawn.batch, self._needs - {"step_start_logp"})
+        self._metrics = dict(drawn.metrics)
+        if not self._plan.mixture:  # the log-probs of a mixture are not the policy's
+            self._metrics |= sampler_metrics(self._models, batch, self._params)
+        return batch
+
+    def _drawn(self, number: int) -> Drawn:
+        """The samples of a round: of the weights as they are now, or with `ahead` of those one round before."""
+        if self._ahead is None:
+            self._sync(number)
+            return self._draw(number, self._begin(number))
+        if number == 0:
+            self._sync(0)
+            self._ahead.begin(0)
+        drawn = self._ahead.take(number)
+        if number + 1 < self._params.rounds:
+            if number:
+                self._sync(number)
+            self._ahead.begin(number + 1)
+        return drawn
+
+    def _sync(self, number: int) -> None:
+        """Give the sampler the weights as they are when a round begins."""
+        if self._stored is None:
+            self._sampler.sync(self._models.policy, f"{self._name} step {number * self._per_round}")
+
+    def _begin(self, number: int, attempt: int = 0, count: int | None = None) -> Attempt:
+        """Choose the prompts of an attempt."""
+        prompts = self._next_prompts(self._params.prompts if count is None else count)
+        first = self._cursor - len(prompts)
+        if self._stored is not None:
+            return Attempt(prompts, first, partial(self._stored.drawn, first, prompts))
+        return Attempt(prompts, first, partial(self._group_rollouts, prompts, f"{number}:{attempt}"))
+
+    def _draw(self, number: int, attempt: Attempt) -> Drawn:
+        """A round of groups; those of zero reward variance are replaced for as many tries as the plan allows."""
         accepted: list[Batch] = []
         spare: list[Batch] = []
         scored: list[Rollout] = []
         tries, resample = 0, self._plan.resample
         while len(accepted) < self._params.prompts and tries <= resample:
-            prompts = self._next_prompts(self._params.prompts - len(accepted))
-            groups = self._sample_groups(prompts, (number, tries), scored)
+            if tries:
+                attempt = self._begin(number, tries, self._params.prompts - len(accepted))
+            groups = self._sample_groups(attempt, (number, tries), scored)
             for group in groups:
                 zero_variance = resample > 0 and has_zero_variance(group.columns.rows["outcome"])
                 (spare if zero_variance else accepted).append(group)
@@ -225,16 +250,13 @@ class RolloutSource(BatchSource):
             what = f"{len(accepted)} groups of a round could be scored, fewer than its {self._params.minibatches} steps"
             raise RewardError(what=what, where="rollout.minibatches", fix="Fix the reward, or sample more prompts")
         self._monitor.round(accepted)
-        self._metrics = {
+        metrics = {
             **reward_metrics(self._reward.terms, scored),
             "groups_with_signal": groups_with_signal(accepted),
         }
         if resample:
-            self._metrics |= {"sampling_rounds": float(tries), "groups_kept": len(accepted) / self._params.prompts}
-        batch = self._models.add_scored_columns(_with_group_numbers(accepted), self._needs - {"step_start_logp"})
-        if not self._plan.mixture:  # the log-probs of a mixture are not the policy's
-            self._metrics |= sampler_gap(self._models, batch, self._params.gap_rows)
-        return batch
+            metrics |= {"sampling_rounds": float(tries), "groups_kept": len(accepted) / self._params.prompts}
+        return Drawn(_with_group_numbers(accepted), metrics)
 
     def _next_prompts(self, count: int) -> list[Prompt]:
         """The next prompts: all of them once per pass, each pass in another order."""
@@ -247,19 +269,15 @@ class RolloutSource(BatchSource):
             self._cursor += 1
         return chosen
 
-    def _scored(self, prompts: list[Prompt], name: str, first: int) -> list[Rollout]:
-        """The scored rollouts of each prompt; `first`: the number of draws before them."""
-        if self._stored is not None:
-            return self._stored.drawn(first, prompts)
-        return scored_by_first(self._reward, self._group_rollouts(prompts, name))
-
-    def _sample_groups(self, prompts: list[Prompt], attempt: tuple[int, int], scored: list[Rollout]) -> list[Batch]:
+    def _sample_groups(self, attempt: Attempt, place: tuple[int, int], scored: list[Rollout]) -> list[Batch]:
         """A group of each prompt as a batch, without the rollouts that could not be scored; adds all to `scored`.
 
-        `attempt`: the number of the round and of the try.
+        `place`: the number of the round and of the try.
         """
-        name, first = f"{attempt[0]}:{attempt[1]}", self._cursor - len(prompts)
-        sampled = self._scored(prompts, name, first)
+        name, first = f"{place[0]}:{place[1]}", attempt.first
+        sampled = attempt.sample()
+        if self._stored is None:
+            sampled = scored_by_first(self._reward, sampled)
         scored += sampled
         places = self._failures.check(sampled)
         rollouts = [sampled[place] for place in places]
@@ -273,7 +291,7 @@ class RolloutSource(BatchSource):
             reward_parts.append(penalties)
         if self._log is not None:
             totals = dict(zip(places, rewards, strict=True))
-            self._log.add(*attempt, first, sampled, self._reward, totals)
+            self._log.add(*place, first, sampled, self._reward, totals)
         batches = []
         for group in self._whole_groups(places):
             part = [rollouts[i] for i in group], [rewards[i] for i in group], _at(reward_parts, group)

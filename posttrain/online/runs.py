@@ -14,6 +14,7 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_knobs import (
     PolicyKnobs,
     TrpoOptions,
+    foreign_refusal,
     group_refusal,
     replay_refusal,
     reuse_refusal,
@@ -26,7 +27,8 @@ from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, Dist
 from posttrain.models.device import Runtime
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
-from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
+from posttrain.online.rollout_params import RolloutParams
+from posttrain.online.rollouts import RolloutSource, SamplingPlan
 from posttrain.online.sources import FilteredSource, MixedSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.online.watch import WatchParams
@@ -83,6 +85,21 @@ class OnlineParams(TrainingParams):
     @model_validator(mode="after")
     def _samples_and_trains_the_same_policy(self) -> OnlineParams:
         refuse_dropout(self)
+        return self
+
+    @model_validator(mode="after")
+    def _engine_can_sample_it(self) -> OnlineParams:
+        if self.rollout.engine == "builtin":
+            return self
+        reasons = {
+            "samples a mixture of two models": self.sampling_plan().mixture > 0,
+            f"trains an adapter ({self.adapter.type})": self.adapter.type != "none",
+        }
+        if reason := next((text for text, found in reasons.items() if found), ""):
+            raise ValueError(
+                f"rollout.engine = {self.rollout.engine} samples from one whole model, and this run {reason}. "
+                "Use rollout.engine builtin"
+            )
         return self
 
     @model_validator(mode="after")
@@ -175,6 +192,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
             f"rollout.epochs = {epochs}": reuse_refusal(self, epochs),
             f"rollout.replay.groups = {replay}": replay_refusal(self, replay),
             "rollout.sampling": truncation_refusal(self.rollout.sampling.top_p, self.rollout.sampling.top_k),
+            "correction = none": foreign_refusal(self, foreign=self.rollout.foreign),
         }
         refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]
         if refused and not self.allow_unsupported:

@@ -12,6 +12,7 @@ from posttrain.algorithms.objective import Objective
 from posttrain.measure.record import note
 from posttrain.models.store import save_model
 from posttrain.online.heldout import heldout_watch
+from posttrain.online.policy_sampler import policy_sampler
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.rollout_log import RolloutLog
 from posttrain.online.rollouts import RolloutSource
@@ -24,7 +25,7 @@ from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
 from posttrain.sampling.dealt import DealtSampler
 from posttrain.sampling.local import LocalSampler
-from posttrain.sampling.sampler import check_capacity
+from posttrain.sampling.sampler import Sampler, check_capacity
 from posttrain.slots import model_of
 from posttrain.text.chat import ChatText
 from posttrain.train.loop import TrainingRun, run_training
@@ -61,12 +62,13 @@ class LoadedRun(NamedTuple):
         monitor: RewardMonitor,
         log: RolloutLog | None = None,
         stored: StoredRollouts | None = None,
+        sampler: Sampler | None = None,
     ) -> TrainingRun:
-        """The training on its samples, or on those that were stored."""
+        """The training on its samples, or on those that were stored; `sampler`: by default the built-in decoder."""
         name, params, objective, models, text, prompts, inputs = self
         samples = RolloutSource(
             prompts,
-            DealtSampler(LocalSampler(models.policy, text.stops, models.runtime)),
+            sampler or DealtSampler(LocalSampler(models.policy, text.stops, models.runtime)),
             reward,
             models,
             objective.needs,
@@ -97,9 +99,10 @@ def train_on_samples(run: LoadedRun) -> None:
     reward, monitor = run.reward(), params.monitor(run.section)
     processes.from_first(lambda: check_canaries(reward, run.prompts[: params.canaries], run.section))
     stored = params.rollout_log(run.name, run.text, max(map(len, prompts)))
-    training = run.training(reward, monitor, stored)
-    watch = heldout_watch(params, run.models, run.text, reward, training.source.steps, run.section)
-    log = run_training(training if watch is None else replace(training, watch=watch))
+    with policy_sampler(rollout, run.models, run.text, run.prompts, run.inputs[0]) as sampler:
+        training = run.training(reward, monitor, stored, sampler=sampler)
+        watch = heldout_watch(params, run.models, run.text, reward, training.source.steps, run.section)
+        log = run_training(training if watch is None else replace(training, watch=watch))
     monitor.close()
 
     if watch is not None:

@@ -14,6 +14,7 @@ from posttrain.evaluate.settings import EvaluateParams
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.masters import compute_in_bf16
 from posttrain.models.memory import byte_count, decoding_bytes
+from posttrain.online.policy_sampler import OWN_BYTES, engine_bytes
 from posttrain.online.rollout_log import most_bytes
 from posttrain.online.runs import DistillRun, OnlineParams
 from posttrain.params import load
@@ -114,11 +115,15 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, pro
     demand.checkpoints = float((KEPT + 1) * checkpoint_bytes(models))
     if isinstance(params, OnlineParams):
         rollout = params.rollout
-        _add_sampling(demand, models.policy, runtime, rollout.sampling, rollout.prompts, rollout.group_size, prompt)
-        if divided:  # decoding takes a whole policy
-            size = 2 if runtime.bf16 else 4
-            demand.sampling["decoding"] += size * sum(part.numel() for part in models.policy.parameters())
-        stored = most_bytes(params.rollouts, params.most_rollouts, prompt + rollout.sampling.max_tokens)
+        most = rollout.sampling.max_tokens
+        if rollout.engine == "builtin":
+            _add_sampling(demand, models.policy, runtime, rollout.sampling, rollout.prompts, rollout.group_size, prompt)
+            if divided:  # decoding takes a whole policy
+                size = 2 if runtime.bf16 else 4
+                demand.sampling["decoding"] += size * sum(part.numel() for part in models.policy.parameters())
+        else:  # the server holds its part while the policy is trained too
+            demand.states["engine"] = sum(engine_bytes(rollout, models.policy, prompt + most, runtime)) + OWN_BYTES
+        stored = most_bytes(params.rollouts, params.most_rollouts, prompt + most)
         demand.rollouts = min(stored, params.rollouts_gb * 1e9)
     return demand
 

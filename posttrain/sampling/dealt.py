@@ -1,4 +1,4 @@
-"""A sampler that deals its requests to the processes of a run; each gets all completions."""
+"""Samplers of a run that several processes share: each process gets all completions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 
 from posttrain import processes
 from posttrain.models.sharding import whole
+from posttrain.models.text import context_of
 from posttrain.sampling.local import LocalSampler
-from posttrain.sampling.sampler import Completion, Finish, Mixture, Request, SamplingParams
+from posttrain.sampling.sampler import Capability, Completion, Finish, Mixture, Request, Sampler, SamplingParams
 
 FINISHES: tuple[Finish, ...] = ("stop", "length")
 
@@ -56,6 +57,45 @@ class DealtSampler:
         for numbers, part in zip(places, _exchanged(done), strict=True):
             completions |= zip(numbers, part, strict=True)
         return [completions[place] for place in range(len(requests))]
+
+
+class FirstSampler:
+    """An external engine that the first process of a run asks; each process gets all completions."""
+
+    def __init__(self, policy: Any, engine: Sampler | None = None) -> None:
+        """`engine`: of the first process."""
+        self._policy, self._engine = policy, engine
+        self.can: frozenset[Capability] = frozenset({"stop_strings"})
+        self.version = ""
+
+    @property
+    def context(self) -> int | None:
+        """The model's context."""
+        return context_of(self._policy.config)
+
+    def sync(self, model: Any, version: str) -> None:
+        """Give the engine these weights, gathered."""
+        self.version = version
+        with whole(model):
+            if self._engine is not None:
+                self._engine.sync(model, version)
+            processes.wait_for_all()
+
+    def generate(
+        self,
+        requests: Sequence[Request],
+        params: SamplingParams,
+        seed: int,
+        *,
+        greedy: bool = False,
+        mixture: Mixture | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> list[Completion]:
+        """A completion of each request."""
+        done: list[Completion] = []
+        if self._engine is not None:
+            done = self._engine.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
+        return _exchanged(done)[0]
 
 
 def dealt_places(requests: Sequence[Request]) -> list[list[int]]:

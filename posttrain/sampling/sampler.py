@@ -18,7 +18,8 @@ from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.episodes import Episodes, first_turn
 from posttrain.text.chat import ChatText
 
-Capability = Literal["greedy", "mixture", "top_p", "top_k", "stop_strings"]
+Capability = Literal["greedy", "mixture", "top_p", "top_k", "stop_strings", "background"]
+"""background: it may sample in a thread while the policy is trained."""
 Finish = Literal["stop", "length"]
 
 

@@ -19,7 +19,8 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.store import load_model, load_tokenizer
 from posttrain.online import rollout_log
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
-from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
+from posttrain.online.rollout_params import RolloutParams
+from posttrain.online.rollouts import RolloutSource, SamplingPlan
 from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rollout import Prompt, Rollout, Score

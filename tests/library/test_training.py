@@ -25,7 +25,8 @@ from posttrain.errors import CheckpointError, TrainingError
 from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
-from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
+from posttrain.online.rollout_params import RolloutParams
+from posttrain.online.rollouts import RolloutSource, SamplingPlan
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
 from posttrain.online.sources import MixedSource, PtxSource, pair_rule
 from posttrain.online.trpo import Trpo
@@ -61,6 +62,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "corrected": ("cispo", {"correction": {"type": "mask", "level": "sequence"}}),
     "moving_average": ("reinforce", {"advantage": "moving_average"}),
     "adaptive_kl": ("ppo", {"kl": {"target": 1e-3, "horizon": 50}}),
+    "ahead": ("grpo", {"correction": "truncate", "rollout": {"ahead": 1}}),
+    "ahead_dapo": ("dapo", {"correction": "truncate", "rollout": {"ahead": 1, "replay": {"groups": 1}}}),
     "replay": ("grpo", {"rollout": {"replay": {"groups": 2, "rounds": 1}}}),
     "parts": ("gdpo", {"reward": {"correct": 1.0}, "overlong": 0.375}),
     "ptx": ("ppo", {"ptx": 1.0, "corpus": "mine/corpus"}),

@@ -12,7 +12,8 @@ import pytest
 from posttrain.errors import DataError, ParamsError, TrainingError
 from posttrain.models.store import load_model, load_tokenizer
 from posttrain.online.heldout import HeldoutRewards, heldout_watch
-from posttrain.online.rollouts import RolloutParams, RolloutSource
+from posttrain.online.rollout_params import RolloutParams
+from posttrain.online.rollouts import RolloutSource
 from posttrain.online.runs import ONLINE
 from posttrain.online.watch import HeldoutWatch, WatchParams
 from posttrain.online.watch_rules import Floats

@@ -15,7 +15,8 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.store import load_model, load_tokenizer
-from posttrain.online.rollouts import RolloutParams, RolloutSource, SamplingPlan
+from posttrain.online.rollout_params import RolloutParams
+from posttrain.online.rollouts import RolloutSource, SamplingPlan
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sampling.local import LocalSampler

@@ -1,0 +1,89 @@
+"""What samples the policy while it is trained: the decoder of this process, or an external engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posttrain import processes
+from posttrain.models.device import Runtime, free_bytes
+from posttrain.models.kv_size import kv_bytes, kv_sizes
+from posttrain.models.text import context_of
+from posttrain.online.rollout_params import RolloutParams
+from posttrain.rollout import Prompt
+from posttrain.sampling.admission import FREE_SHARE
+from posttrain.sampling.dealt import DealtSampler, FirstSampler
+from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import Sampler
+from posttrain.tasks.task import load_task
+from posttrain.text.chat import ChatText
+from posttrain.train.model_set import ModelSet
+
+OWN_BYTES = 2e9
+"""Memory that vLLM takes on a GPU apart from weights, keys and values."""
+
+
+@contextmanager
+def policy_sampler(
+    params: RolloutParams, models: ModelSet, text: ChatText, prompts: Sequence[Prompt], folder: Path
+) -> Iterator[Sampler]:
+    """The sampler of `rollout.engine`; the server of an external one starts with the first weights and ends here.
+
+    `folder`: that of the start model, for its tokenizer.
+    """
+    policy, runtime = models.policy, models.runtime
+    if params.engine == "builtin":
+        yield DealtSampler(LocalSampler(policy, text.stops, runtime))
+        return
+    if not processes.is_first():
+        yield FirstSampler(policy)
+        return
+    from posttrain.sampling.engine import EngineSampler
+    from posttrain.sampling.engine_process import EngineProcess
+
+    longest = max(len(one.ids) for one in prompts) + params.sampling.max_tokens
+    if any(load_task(one.task).has_turns for one in prompts):
+        longest = context_of(policy.config) or longest * 4
+    process = EngineProcess(*_options(params, policy, longest, runtime))
+    sampler = EngineSampler(policy, folder, text.stops, runtime, process)
+    try:
+        yield sampler if processes.count() == 1 else FirstSampler(policy, sampler)
+    finally:
+        sampler.close()
+
+
+def engine_bytes(params: RolloutParams, policy: Any, longest: int, runtime: Runtime) -> tuple[float, float]:
+    """Bytes of the server's weights, and of its keys and values: for all rows at a time, or half of the free memory."""
+    itemsize = 2 if runtime.bf16 else 4
+    token, _ = kv_bytes(kv_sizes(policy), itemsize, 1)
+    cache = min(float(params.sampling.rows * longest * token), FREE_SHARE * free_bytes(runtime.device))
+    weights = float(itemsize * sum(part.numel() for part in policy.parameters()))
+    return weights, cache if params.sampling.kv_gb is None else params.sampling.kv_gb * 1e9
+
+
+def _options(params: RolloutParams, policy: Any, longest: int, runtime: Runtime) -> tuple[list[str], dict[str, str]]:
+    """The options of vLLM, and its environment: the same device and precision as the trainer."""
+    sampling = params.sampling
+    weights, cache = engine_bytes(params, policy, longest, runtime)
+    options = [
+        "--dtype", "bfloat16" if runtime.bf16 else "float32", "--max-model-len", str(longest),
+        "--max-num-seqs", str(sampling.rows), "--disable-log-stats",
+    ]  # fmt: skip
+    environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if runtime.device.type == "cuda":
+        total = torch.cuda.get_device_properties(runtime.device).total_memory
+        share = min((weights + cache + OWN_BYTES) / total, 0.95)
+        options += ["--kv-cache-memory-bytes", str(int(cache)), "--gpu-memory-utilization", f"{share:.3f}"]
+        return options, environment
+    threads = torch.get_num_threads()
+    environment |= {
+        "VLLM_CPU_KVCACHE_SPACE": str(max(round(cache / 2**30), 1)),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(threads),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    return [*options, "--enforce-eager"], environment

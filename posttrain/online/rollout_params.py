@@ -1,0 +1,60 @@
+"""The settings of rollouts: how much is sampled, by what, and how often it is used."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from posttrain.params import Params
+from posttrain.sampling.sampler import SamplingParams
+
+
+class ReplayParams(Params):
+    """The replay buffer: samples of earlier rounds that are used again."""
+
+    groups: int = Field(0, ge=0, description="groups of earlier rounds that join each optimizer step; 0: none")
+    rounds: int = Field(2, ge=1, description="bound on their age: only the last so many rounds are kept")
+
+
+class RolloutParams(Params):
+    """How much is sampled and how often it is used."""
+
+    rounds: int = Field(60, ge=1, description="times the policy samples")
+    prompts: int = Field(16, ge=1, description="prompts of a round")
+    group_size: int = Field(8, ge=1, description="samples of each prompt")
+    minibatches: int = Field(2, ge=1, description="optimizer steps that a round's groups are divided among")
+    epochs: int = Field(1, ge=1, description="times that a round's samples are gone through")
+    sampling: SamplingParams = Field(default_factory=SamplingParams)
+    replay: ReplayParams = Field(default_factory=ReplayParams)
+    gap_rows: int = Field(
+        4, ge=0, description="rows of a round whose log-probs the trainer recomputes (metric sampler_gap); 0: none"
+    )
+
+    engine: Literal["builtin", "vllm"] = Field(
+        "builtin", description="what samples: the decoder of posttrain, or a server of vLLM (docs/engines.md)"
+    )
+    ahead: Literal[0, 1] = Field(
+        0, description="1: a round is sampled with the weights of one round before, with vllm while that one is trained"
+    )
+
+    @model_validator(mode="after")
+    def _divisible(self) -> RolloutParams:
+        if self.minibatches > self.prompts:
+            raise ValueError(f"minibatches = {self.minibatches} cannot share out {self.prompts} prompts. Use fewer")
+        return self
+
+    @model_validator(mode="after")
+    def _within_the_engine(self) -> RolloutParams:
+        sampling = self.sampling
+        if self.engine != "builtin" and (sampling.top_p < 1 or sampling.top_k is not None):
+            raise ValueError(
+                f"engine {self.engine} reports the log-probs of what is left after sampling.top_p and top_k, not those "
+                "of the policy. Use top_p 1 and top_k null, or engine builtin"
+            )
+        return self
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the samples are not those of the trainer's own decoder and weights."""
+        return self.engine != "builtin" or self.ahead > 0

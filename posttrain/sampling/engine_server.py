@@ -1,0 +1,187 @@
+"""The server side of an external engine: a guard, and a layer around the app that pins and replaces its weights.
+
+Runs in vLLM's own environment, so it imports nothing of posttrain, and only the standard library before it starts vLLM.
+
+    python engine_server.py --parent PID --model FOLDER --socket FILE [options of vLLM]
+
+GET /posttrain      the engine, its package's version and the version of the weights that it holds
+POST /posttrain     {"folder": ...}: load the weights of this folder; the answer is as above
+POST /v1/completions     refused (409) unless the header `posttrain-weights` names the weights that it holds
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+HEADER = "posttrain-weights"
+"""Of requests and answers of completions: the version of the weights."""
+METADATA = "posttrain_weights"
+"""The key of the version in the metadata of each safetensors file."""
+VERSION = "0.30.0"
+"""The version of vLLM whose API this was written and tested for."""
+ENGINE = f"vllm {VERSION}"
+WATCH_S = 0.5
+"""Seconds between two looks at the parent."""
+GRACE_S = 2.0
+"""Seconds that the server has to end by itself when the parent is gone."""
+
+
+def end_with(parent: int, folder: Path) -> None:
+    """End this process group when the parent is gone, however it ended, and remove the folder of socket and weights."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH_S)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGTERM)  # vLLM then removes its own shared memory
+        time.sleep(GRACE_S)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="guard", daemon=True).start()
+
+
+def version_of(folder: Path) -> str:
+    """The version that all weight files of a folder have in their metadata."""
+    found = set()
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        found.add(header.get("__metadata__", {}).get(METADATA))
+    if len(found) != 1 or None in found:
+        raise ValueError(f"{folder} has weights of the versions {sorted(map(str, found))}, expected one")
+    return str(found.pop())
+
+
+class Weights:
+    """ASGI middleware: completions only of the weights that were asked for, and the route that replaces them.
+
+    The app's `state.engine_client` loads them, as vLLM's does. While weights are replaced, or after that has failed, it
+    holds none, and no completion is served.
+    """
+
+    model = Path()
+    """The folder that the server was started with."""
+    engine = ENGINE
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._held: str | None = version_of(self.model)
+        self._active = 0
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] == "/posttrain":
+            status, body = await self._control(scope, receive)
+            await _answer(send, status, body)
+        elif scope["type"] == "http" and scope["path"] == "/v1/completions":
+            await self._completion(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _control(self, scope: Any, receive: Any) -> tuple[int, dict[str, Any]]:
+        if scope["method"] != "POST":
+            return 200, self._state()
+        async with self._lock:
+            if self._active:
+                return 409, {"error": f"{self._active} requests are in progress"}
+            self._held = None
+            try:
+                folder = Path(json.loads(await _body(receive))["folder"])
+                version = version_of(folder)
+                client = scope["app"].state.engine_client
+                await client.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+                await client.reset_prefix_cache()
+            except Exception as error:  # noqa: BLE001  whatever vLLM raises: the client gets it, and stops or starts anew
+                traceback.print_exc()
+                return 500, {"error": f"the weights were not loaded ({error!r:.500})"}
+            self._held = version
+        return 200, self._state()
+
+    async def _completion(self, scope: Any, receive: Any, send: Any) -> None:
+        asked = dict(scope["headers"]).get(HEADER.encode(), b"").decode()
+        held = self._held
+        if held is None or asked != held:
+            await _answer(send, 409, {"error": f"the server holds the weights {held!r}, not {asked!r}"})
+            return
+
+        async def marked(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (HEADER.encode(), held.encode())]}
+            await send(message)
+
+        self._active += 1
+        try:
+            await self._app(scope, receive, marked)
+        finally:
+            self._active -= 1
+
+    def _state(self) -> dict[str, Any]:
+        return {"engine": self.engine, "weights": self._held, "pid": os.getpid()}
+
+
+async def _body(receive: Any) -> bytes:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return body
+
+
+async def _answer(send: Any, status: int, body: dict[str, Any]) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+
+
+def arguments() -> tuple[argparse.Namespace, list[str]]:
+    """The arguments of any such server, and the rest, which are the engine's own."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--parent", type=int, required=True, help="the process with which it ends")
+    parser.add_argument("--model", type=Path, required=True, help="the folder of the first weights")
+    parser.add_argument("--socket", type=Path, required=True, help="the Unix socket; its folder goes with the server")
+    return parser.parse_known_args()
+
+
+def main() -> None:
+    """Serve by vLLM."""
+    options, rest = arguments()
+    end_with(options.parent, options.socket.parent)
+    sys.path.pop(0)  # the folder of this file, whose modules are not for this environment
+    sys.modules["posttrain_engine_server"] = sys.modules["__main__"]
+    import uvloop
+    import vllm
+    from vllm.entrypoints.launchers.api_server.entry import run_server
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    found = vllm.__version__.partition("+")[0]
+    if found != VERSION:
+        sys.exit(f"this environment has vLLM {found}, and posttrain speaks with {VERSION}: make env-vllm")
+    Weights.model = options.model
+    cli_env_setup()
+    args = make_arg_parser(FlexibleArgumentParser()).parse_args(
+        [
+            "--model", str(options.model), "--uds", str(options.socket), "--served-model-name", "policy",
+            "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--seed", "0",
+            "--middleware", "posttrain_engine_server.Weights", "--disable-uvicorn-access-log", *rest,
+        ]
+    )  # fmt: skip
+    validate_parsed_serve_args(args)
+    uvloop.run(run_server(args))
+
+
+if __name__ == "__main__":
+    main()

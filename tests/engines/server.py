@@ -1,0 +1,193 @@
+"""A server with vLLM's API for completions over our own decoder, with faults on demand.
+
+    POSTTRAIN_VLLM="python tests/engines/server.py" ENGINE_FAULTS=500@3,die@20 ENGINE_FAULTS_DONE=FOLDER ...
+
+It takes what posttrain gives to vLLM's server. A fault is `KIND@N`: at the N-th completion (or, for `stale`, the N-th
+load of weights) of a process; it happens once, which a file in the folder remembers over restarts. ENGINE_ALONE: each
+completion is decoded by itself, so that its log-probs have the same bits whatever comes with it. ENGINE_PERTURB: how
+much the head is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)
+
+import torch  # noqa: E402
+import uvicorn  # noqa: E402
+from starlette.applications import Starlette  # noqa: E402
+from starlette.requests import Request as HttpRequest  # noqa: E402
+from starlette.responses import JSONResponse, PlainTextResponse, Response  # noqa: E402
+from starlette.routing import Route  # noqa: E402
+
+from posttrain.formulas.ragged import row_keys  # noqa: E402
+from posttrain.models.device import DeviceParams, Runtime  # noqa: E402
+from posttrain.models.store import load_model, load_tokenizer  # noqa: E402
+from posttrain.sampling.engine_server import ENGINE, HEADER, Weights, arguments, end_with  # noqa: E402
+from posttrain.sampling.local import LocalSampler  # noqa: E402
+from posttrain.sampling.sampler import Completion, Request, SamplingParams  # noqa: E402
+from posttrain.text.stops import Stops  # noqa: E402
+
+GATHER_S = 0.005
+"""Seconds in which requests come together to one batch."""
+
+
+@dataclass
+class Faults:
+    """The faults that are due."""
+
+    due: dict[int, str]
+    done: Path
+    counted: int = 0
+
+    @classmethod
+    def of(cls, kinds: set[str]) -> Faults:
+        """Those of these kinds in the environment."""
+        given = (one.split("@") for one in os.environ.get("ENGINE_FAULTS", "").split(",") if one)
+        return cls(
+            {int(at): kind for kind, at in given if kind in kinds}, Path(os.environ.get("ENGINE_FAULTS_DONE", "."))
+        )
+
+    def next(self) -> str:
+        """The fault of this request; none most of the time."""
+        self.counted += 1
+        kind = self.due.get(self.counted, "")
+        mark = self.done / f"fault-{kind}-{self.counted}"
+        if not kind or mark.exists():
+            return ""
+        mark.touch()
+        return kind
+
+
+@dataclass
+class Engine:
+    """The decoder behind the server, with what vLLM's engine client has."""
+
+    folder: Path
+    waiting: list[tuple[dict[str, Any], asyncio.Future[Completion]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.decoding = asyncio.Lock()
+        self.runtime = Runtime(DeviceParams(device="cpu"))
+        self.tokenizer = load_tokenizer(self.folder)
+        self.load(self.folder)
+
+    def load(self, folder: Path) -> None:
+        """Take the weights of a folder, changed where ENGINE_PERTURB says by how much."""
+        self.model = load_model(folder)
+        if by := float(os.environ.get("ENGINE_PERTURB", "0")):
+            with torch.no_grad():
+                self.model.lm_head.weight.mul_(1 + by)
+
+    async def collective_rpc(self, method: str, kwargs: dict[str, str]) -> None:
+        """Load weights."""
+        assert method == "reload_weights"
+        self.load(Path(kwargs["weights_path"]))
+
+    async def reset_prefix_cache(self) -> None:
+        """There is none."""
+
+    async def complete(self, body: dict[str, Any]) -> Completion:
+        """The completion of a request, decoded with those that came with it."""
+        result: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self.waiting.append((body, result))
+        await asyncio.sleep(GATHER_S)
+        async with self.decoding:
+            batch, self.waiting = self.waiting, []
+            completions = await asyncio.to_thread(self._decode, [one for one, _ in batch]) if batch else []
+        for (_, waiter), completion in zip(batch, completions, strict=True):
+            if not waiter.done():  # its request was cancelled
+                waiter.set_result(completion)
+        return await result
+
+    def _decode(self, bodies: list[dict[str, Any]]) -> list[Completion]:
+        first = bodies[0]
+        sampling = SamplingParams(max_tokens=first["max_tokens"], temperature=first["temperature"], stop=first["stop"])
+        if os.environ.get("ENGINE_ALONE"):
+            sampling = sampling.model_copy(update={"rows": 1})
+        stops = Stops(tuple(first["stop_token_ids"]), self.tokenizer.decode)
+        requests = []
+        for body in bodies:
+            seed, _, name = body["user"].partition(":")
+            assert int(row_keys(int(seed), [name])[0]) & (2**63 - 1) == body["seed"], "the seed is not that of the name"
+            requests.append(Request(body["prompt"], name))
+        return LocalSampler(self.model, stops, self.runtime).generate(requests, sampling, int(seed))
+
+
+def application(engine: Engine) -> Starlette:
+    """vLLM's route, as far as posttrain uses it."""
+    faults = Faults.of({"500", "400", "409", "hangup", "die", "hang", "nonsense", "text", "short", "version"})
+
+    async def completions(request: HttpRequest) -> Response:
+        body = await request.json()
+        expected = {"n": 1, "logprobs": 0, "return_token_ids": True, "ignore_eos": True, "top_p": 1.0, "top_k": 0}
+        assert body.items() >= expected.items(), body
+        match fault := faults.next():
+            case "500" | "400" | "409":
+                return JSONResponse({"error": {"message": "as was asked"}}, status_code=int(fault))
+            case "die":
+                os._exit(7)
+            case "hang":
+                await asyncio.sleep(3600)
+            case "text":
+                return PlainTextResponse("<html>")
+        one = await engine.complete(body)
+        ids = [10**6, *one.ids[1:]] if fault == "nonsense" else one.ids[:-1] if fault == "short" else one.ids
+        logprobs = {"token_logprobs": one.logps[: len(ids)]}
+        choice = {
+            "index": 0, "token_ids": ids, "prompt_token_ids": body["prompt"], "logprobs": logprobs,
+            "text": engine.tokenizer.decode(ids), "finish_reason": one.finish,
+        }  # fmt: skip
+        headers = {"fault": fault} if fault else {}
+        return JSONResponse({"object": "text_completion", "model": "policy", "choices": [choice]}, headers=headers)
+
+    return Starlette(routes=[Route("/v1/completions", completions, methods=["POST"])])
+
+
+class Outer:
+    """Faults of the connection, the version and the loading of weights."""
+
+    def __init__(self, app: Any) -> None:
+        self._app, self._loads = app, Faults.of({"stale"})
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        loads = scope["type"] == "http" and scope["path"] == "/posttrain" and scope["method"] == "POST"
+        if loads and self._loads.next() == "stale":
+            scope = {**scope, "method": "GET"}
+
+        async def sent(message: Any) -> None:
+            headers = dict(message.get("headers", ()))
+            fault = headers.get(b"fault", b"")
+            if fault == b"version":
+                message = {**message, "headers": [*{**headers, HEADER.encode(): b"another"}.items()]}
+            elif fault == b"hangup":
+                await send(message)
+                await send({"type": "http.response.body", "body": b'{"object', "more_body": True})
+                raise ConnectionAbortedError("as was asked")
+            await send(message)
+
+        await self._app(scope, receive, sent)
+
+
+def main() -> None:
+    """Serve until the parent ends."""
+    options, _ = arguments()
+    end_with(options.parent, options.socket.parent)
+    Weights.model, Weights.engine = options.model, os.environ.get("ENGINE_NAME", ENGINE)
+    engine = Engine(options.model)
+    app = application(engine)
+    app.state.engine_client = engine
+    app.add_middleware(Weights)
+    app.add_middleware(Outer)
+    uvicorn.run(app, uds=str(options.socket), log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

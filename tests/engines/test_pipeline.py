@@ -1,0 +1,85 @@
+"""Runs with an engine or one round ahead in a real pipeline: killed and resumed to the same bytes, each prompt once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from posttrain.digests import file_digest
+from posttrain.sampling.engine_process import PYTHON
+from tests.engines.support import SERVER
+from tests.pipeline.test_adapters import edit
+from tests.workspace import dvc, environment
+
+ROLLOUT = {"rounds": 8, "prompts": 8, "group_size": 4, "minibatches": 2, "ahead": 1}
+OUTPUTS = ("models/online/grpo", "rollouts/online/grpo", "plots/online/grpo.csv", "metrics/online/grpo.json")
+
+
+def outputs(workspace: Path) -> dict[str, str]:
+    files = [file for name in OUTPUTS for file in (workspace / name, *(workspace / name).rglob("*")) if file.is_file()]
+    return {str(file.relative_to(workspace)): file_digest(file) for file in files}
+
+
+def checkpoints(workspace: Path) -> set[Path]:
+    return {*workspace.glob("checkpoints/online/grpo/*/step-*/sums.json")}
+
+
+def kill_in_the_middle(workspace: Path) -> None:
+    """Run the stage, and kill it with SIGKILL when it has a checkpoint and goes on."""
+    before = checkpoints(workspace)
+    command = [sys.executable, "-m", "dvc", "repro", "--single-item", "code", "online@grpo"]
+    with subprocess.Popen(command, cwd=workspace, env=environment(), start_new_session=True) as one:
+        while not checkpoints(workspace) - before:
+            assert one.poll() is None, "it ended before it was killed"
+            time.sleep(0.02)
+        os.killpg(one.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["builtin", "vllm"])
+def test_a_killed_run_one_round_ahead_resumes_to_the_same_bytes(
+    engine: str, own_workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON, SERVER)
+    monkeypatch.setenv("ENGINE_ALONE", "1")
+
+    def change(params: Any) -> None:
+        run = params["online"]["runs"]["grpo"]
+        params["online"]["runs"] = {
+            "grpo": {**run, "correction": "truncate", "checkpoint_every": 3, "rollout": {**ROLLOUT, "engine": engine}}
+        }
+
+    edit(own_workspace, change)
+    whole = tmp_path / "whole"
+    shutil.copytree(own_workspace, whole, symlinks=True)
+    done = dvc(whole, "repro", "--single-item", "code", "online@grpo")
+    assert done.returncode == 0, done.stdout
+
+    kill_in_the_middle(own_workspace)
+    done = dvc(own_workspace, "repro", "--single-item", "code", "online@grpo")
+    assert done.returncode == 0 and "resumes from the checkpoint at step" in done.stdout, done.stdout
+    assert outputs(own_workspace) == outputs(whole)
+
+    rows = pl.read_parquet(whole / "rollouts/online/grpo/*.parquet")
+    versions = {f"online@grpo step {max(number - 1, 0) * 2}" for number in range(8)}
+    assert set(rows["version"]) == versions
+    assert (rows["version"] == [f"online@grpo step {max(number - 1, 0) * 2}" for number in rows["round"]]).all()
+    assert (rows["step"] // 2 == rows["round"]).all(), "each round is trained in its turn"
+    draws = rows.group_by("draw").agg(pl.col("prompt_id").first(), pl.len())
+    assert draws.height == 64 and set(draws["len"]) == {4}
+    assert max(Counter(draws["prompt_id"]).values()) == 1, "no prompt comes twice before all have come once"
+    curve = pl.read_csv(whole / "plots/online/grpo.csv")
+    assert "sampler_kl" in curve.columns and "sampler_gap" not in curve.columns
+    record = json.loads((whole / "records/online/grpo.json").read_text(encoding="utf-8"))
+    assert record.get("engine") == ("vllm 0.30.0" if engine == "vllm" else None)

@@ -1,0 +1,186 @@
+"""vLLM itself, in its own environment: what the client was proved for with a server of ours holds there.
+
+The environment is .venv-vllm, or the one whose Python $POSTTRAIN_VLLM names. On a machine without a GPU it needs a CPU
+build of vLLM (docs/engines.md).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+
+from posttrain.models.forward import score_tokens
+from posttrain.models.store import load_tokenizer, new_model, save_model
+from posttrain.online.policy_sampler import policy_sampler
+from posttrain.online.rollout_params import RolloutParams
+from posttrain.params import check
+from posttrain.rollout import Prompt, TokenRow
+from posttrain.sampling.engine import EngineSampler
+from posttrain.sampling.engine_process import PYTHON, USUAL
+from posttrain.sampling.sampler import Completion, Request, SamplingParams
+from posttrain.text.bpe import BpeParams, train_tokenizer
+from posttrain.text.chat import ChatText
+from posttrain.text.packing import pack
+from posttrain.train.checkpoint import Checkpoints
+from posttrain.train.loop import train
+from posttrain.train.model_set import ModelSet
+from tests.engines.support import Recorded, grpo, models_of
+from tests.engines.test_faults import GONE_S, running
+from tests.library.models import TEXTS
+from tests.workspace import ROOT
+
+VLLM = os.environ.get(PYTHON) or str(ROOT / USUAL)
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(shutil.which(VLLM) is None, reason="vLLM's environment is not there: make env-vllm"),
+]
+TOLERANCE = 1e-4
+"""Nats between vLLM's log-probs and the trainer's, both in fp32 on a CPU."""
+
+
+def qwen_folder(path: Path) -> Path:
+    """A small model with a tied head whose shape vLLM's attention can run."""
+    tokens = path / "tokenizer"
+    train_tokenizer(TEXTS, BpeParams(vocabulary=300), tokens)
+    config = Qwen3Config(
+        vocab_size=len(ChatText(load_tokenizer(tokens)).tokenizer), hidden_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, intermediate_size=96, max_position_embeddings=256,
+        tie_word_embeddings=True, initializer_range=0.2,
+    )  # fmt: skip
+    save_model(new_model(config, 0), path / "model", tokens)
+    return path / "model"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return qwen_folder(tmp_path_factory.mktemp("qwen"))
+
+
+@pytest.fixture(scope="module")
+def sampler(folder: Path) -> Iterator[EngineSampler]:
+    """One vLLM for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PYTHON, VLLM)
+        text, models = ChatText(load_tokenizer(folder)), models_of(folder)
+        params = check(RolloutParams, {"engine": "vllm", "sampling": {"max_tokens": 48, "rows": 64}}, where="rollout")
+        prompts = [Prompt("p", [], list(range(16)))]
+        with policy_sampler(params, models, text, prompts, folder) as made:
+            assert isinstance(made, EngineSampler)
+            yield made
+
+
+def requests(count: int) -> list[Request]:
+    return [Request([3, 4, 5 + i % 3], f"p{i % 3}:{i}") for i in range(count)]
+
+
+@torch.no_grad()
+def gap(models: ModelSet, asked: list[Request], found: list[Completion], temperature: float = 1.0) -> float:
+    """The largest difference of vLLM's log-probs and the trainer's."""
+    rows = [TokenRow(one.ids, done.ids) for one, done in zip(asked, found, strict=True)]
+    models.policy.eval()
+    logps = score_tokens(models.policy, pack(rows), temperature)[0]
+    return float((logps - torch.tensor([x for one in found for x in one.logps])).abs().max())
+
+
+def test_samples_and_log_probs_of_each_version_are_the_policys(sampler: EngineSampler, folder: Path) -> None:
+    models, asked = models_of(folder), requests(48)
+    for number, temperature in enumerate((1.0, 0.7, 1.0)):
+        sampler.sync(models.policy, f"v{number}")
+        params = SamplingParams(max_tokens=20, temperature=temperature)
+        found, again = (sampler.generate(asked, params, 3) for _ in range(2))
+        assert [one.ids for one in found] == [one.ids for one in again], "the seeds decide"
+        assert len({tuple(one.ids) for one in found}) > 40
+        assert gap(models, asked, found, temperature) < TOLERANCE
+        with torch.no_grad():
+            for part in models.policy.parameters():  # the tied head among them
+                part.add_(0.02 * torch.randn(part.shape, generator=torch.Generator().manual_seed(number)))
+        assert gap(models, asked, found, temperature) > 0.01, "the next weights differ enough to be told apart"
+
+
+def test_stop_strings_and_lengths(sampler: EngineSampler, folder: Path) -> None:
+    models = models_of(folder)
+    sampler.sync(models.policy, "stops")
+    text = ChatText(load_tokenizer(folder))
+    found = sampler.generate(requests(32), SamplingParams(max_tokens=40, stop=["1"]), 0)
+    stopped = [one for one in found if one.finish == "stop" and one.ids[-1] not in text.stops.tokens]
+    assert stopped and all("1" in text.decode(one.ids) and "1" not in text.decode(one.ids[:-1]) for one in stopped)
+    assert all(len(one.ids) == 40 for one in found if one.finish == "length")
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_grpo_by_vllm(
+    ahead: int, sampler: EngineSampler, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    models, recorded = models_of(folder), Recorded(sampler)
+    run = grpo(folder, models, recorded, ahead=ahead, engine="vllm")  # type: ignore[arg-type]
+    rows = train(run, Checkpoints(run.name, {}, []), tmp_path / "log.csv").rows
+    assert len(recorded.samples) == 48
+    assert recorded.versions[::12] == [f"online@grpo step {2 * max(number - ahead, 0)}" for number in range(4)]
+    assert all(row["sampler_kl"] < (1 if ahead else 1e-8) for row in rows)
+
+
+def test_a_killed_server_is_started_again_with_the_present_weights(sampler: EngineSampler, folder: Path) -> None:
+    models, asked = models_of(folder), requests(8)
+    with torch.no_grad():
+        models.policy.lm_head.weight.mul_(1.2)
+    sampler.sync(models.policy, "killed")
+    expected = sampler.generate(asked, SamplingParams(max_tokens=20), 1)
+    starts = sampler._process.starts
+    assert sampler._process._process is not None
+    os.killpg(sampler._process._process.pid, signal.SIGKILL)
+    found = sampler.generate(asked, SamplingParams(max_tokens=20), 1)
+    assert sampler._process.starts == starts + 1
+    assert [one.ids for one in found] == [one.ids for one in expected]
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from posttrain.online.policy_sampler import policy_sampler
+from posttrain.online.rollout_params import RolloutParams
+from posttrain.params import check
+from posttrain.rollout import Prompt
+from posttrain.models.store import load_tokenizer
+from posttrain.text.chat import ChatText
+from tests.engines.support import models_of
+folder = Path(sys.argv[1])
+models = models_of(folder)
+params = check(RolloutParams, {"engine": "vllm", "sampling": {"rows": 8}}, where="rollout")
+with policy_sampler(params, models, ChatText(load_tokenizer(folder)), [Prompt("p", [], [1])], folder) as sampler:
+    sampler.sync(models.policy, "a")
+    print(sampler._process._process.pid, sampler._process.folder, flush=True)
+    time.sleep(900)
+"""
+
+
+def test_all_processes_of_vllm_are_gone_soon_after_the_stage_was_killed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON, VLLM)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as stage:
+        assert stage.stdout is not None
+        server, place = stage.stdout.readline().split()[-2:]
+        family = [int(server), *(one.pid for one in psutil.Process(int(server)).children(recursive=True))]
+        assert len(family) > 1, "vLLM has a process for its engine"
+        os.kill(stage.pid, signal.SIGKILL)
+        killed = time.monotonic()
+        while time.monotonic() < killed + GONE_S and (Path(place).exists() or any(map(running, family))):
+            time.sleep(0.05)
+    print(f"gone after {time.monotonic() - killed:.1f} s")
+    assert not Path(place).exists() and not any(map(running, family))

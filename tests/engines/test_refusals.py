@@ -1,0 +1,48 @@
+"""Settings that an engine, or samples of earlier weights, cannot serve are refused before any training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from posttrain.errors import ParamsError
+from posttrain.online.runs import DISTILL, ONLINE
+from posttrain.params import check, merge
+
+BASE: dict[str, Any] = {
+    "start": "sft/main", "data": "mine/prompts", "corpus": "none", "reward_model": "none",
+    "rollout": {"engine": "vllm"}, "correction": "truncate",
+}  # fmt: skip
+
+
+def settings(algorithm: str, **over: Any) -> Any:
+    given = merge({**BASE, "algorithm": algorithm}, over)
+    if algorithm not in DISTILL and ONLINE[algorithm].model.__name__ != "PolicyRun":
+        del given["correction"]
+    row = ONLINE[algorithm]
+    return check(row.model, row.row.merged(given), where=f"online.runs.{algorithm}")
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo", "dapo", "rloo", "gspo", "reinforce", "online_dpo", "raft"])
+@pytest.mark.parametrize("rollout", [{}, {"ahead": 1}, {"engine": "builtin", "ahead": 1}])
+def test_most_algorithms_take_samples_of_an_engine(algorithm: str, rollout: dict[str, Any]) -> None:
+    assert settings(algorithm, rollout=rollout).rollout.foreign
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "over", "said"),
+    [
+        ("grpo", {"correction": "none"}, r"difference would be taken for progress\. Set correction: {type: truncate}"),
+        ("grpo", {"correction": "none", "rollout": {"engine": "builtin", "ahead": 1}}, "Set correction"),
+        ("grpo", {"rollout": {"sampling": {"top_p": 0.9}}, "allow_unsupported": True}, "Use top_p 1 and top_k null"),
+        ("grpo", {"rollout": {"sampling": {"top_k": 5}}, "allow_unsupported": True}, "Use top_p 1 and top_k null"),
+        ("grpo", {"adapter": "lora"}, r"one whole model, and this run trains an adapter \(lora\)"),
+        ("nash_md", {}, "samples a mixture of two models. Use rollout.engine builtin"),
+        ("grpo", {"rollout": {"engine": "sglang"}}, "engine"),
+        ("grpo", {"rollout": {"ahead": 2}}, "ahead"),
+    ],
+)
+def test_what_cannot_be_is_refused(algorithm: str, over: dict[str, Any], said: str) -> None:
+    with pytest.raises(ParamsError, match=said):
+        settings(algorithm, **over)
