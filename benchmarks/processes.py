@@ -101,9 +101,7 @@ def main() -> None:
         print(measure(int(rank), int(size), meeting, shape))
         return
     print(f"{machine()}: seconds of a step, median of {arguments.pairs} pairs\n")
-    print(
-        "| shape | 1 process, 2 threads | 2 processes, 1 thread | ratio (least, most) |\n| --- | --- | --- | --- |"
-    )
+    print("| shape | 1 process, 2 threads | 2 processes, 1 thread | ratio (least, most) |\n| --- | --- | --- | --- |")
     for shape in arguments.shapes:
         pairs = [(run(1, shape), run(2, shape)) for _ in range(arguments.pairs)]
         ratios = [one / two for one, two in pairs]
