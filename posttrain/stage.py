@@ -22,7 +22,7 @@ from posttrain import inputs
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.input_names import check_input_names
 from posttrain.launch.children import is_worker
-from posttrain.launch.run import abandon, end, explained_deaths, of_stage
+from posttrain.launch.run import abandon, end, end_failed, explained_deaths, of_stage
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
 from posttrain.measure.stage_log import start_log
@@ -107,8 +107,22 @@ def _watched(stage: str, arguments: argparse.Namespace) -> AbstractContextManage
 
 
 def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
-    """Run the work; an error that a person can fix is one clear line and exit code 1, without a traceback."""
+    """Run the work and end."""
     CLOCK.begin()
+    try:
+        _explained(name, stage, work)
+    except BaseException as error:
+        end_failed(error)
+        raise
+    end()
+    # Everything is written. A normal exit with torch loaded takes one to two seconds of CPU time more.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _explained(name: str, stage: str, work: Callable[[], None]) -> None:
+    """Run the work; an error that a person can fix is one clear line and exit code 1, without a traceback."""
     try:
         if not is_worker():
             _prepare(stage)
@@ -131,11 +145,6 @@ def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
     except Exception:
         _save_failure(stage, traceback.format_exc(limit=-1))
         raise
-    end()
-    # Everything is written. A normal exit with torch loaded takes one to two seconds of CPU time more.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 def _prepare(stage: str) -> None:

@@ -58,13 +58,13 @@ def follow() -> None:
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name=PARENT, daemon=True).start()
-    atexit.register(_remove_after_parent)
+    atexit.register(remove_after_parent)
 
 
 def _end_with_parent() -> None:
     while _has_parent():
         time.sleep(POLL_S)
-    _remove_after_parent()
+    remove_after_parent()
     os._exit(1)
 
 
@@ -72,8 +72,10 @@ def _has_parent() -> bool:
     return str(os.getppid()) == os.environ.get(PARENT, "")
 
 
-def _remove_after_parent() -> None:
+def remove_after_parent() -> None:
     """Remove the run's folder if its first process was killed, which this one may have noticed by a lost connection."""
+    if not is_worker():
+        return
     until = time.monotonic() + POLL_S
     while _has_parent():
         if time.monotonic() > until:

@@ -34,6 +34,7 @@ from posttrain.launch.children import (
     follow,
     is_worker,
     remove,
+    remove_after_parent,
 )
 from posttrain.launch.hosts import place, share
 from posttrain.launch.others import Others
@@ -64,7 +65,8 @@ class _Run:
         while not self.deaths():
             if self.over.wait(POLL_S):
                 return
-        if not self.over.wait(GRACE_S) and self.reporting.acquire(blocking=False):
+        self.settle()
+        if not self.over.is_set() and self.reporting.acquire(blocking=False):
             error = self.reason()
             self.error = str(error)
             print(f"error: {error}", file=sys.stderr, flush=True)
@@ -72,6 +74,12 @@ class _Run:
                 save(str(error))
             self.end()
             os._exit(1)
+
+    def settle(self) -> None:
+        """Wait for what else may come to light; where a process was killed, that is the reason."""
+        until = time.monotonic() + GRACE_S
+        while time.monotonic() < until and all(one.order for one in self.deaths()) and not self.over.wait(0.05):
+            pass
 
     def deaths(self) -> list[Death]:
         """The processes and hosts that ended before the run."""
@@ -151,6 +159,20 @@ def abandon() -> None:
         run.end()
 
 
+def end_failed(error: BaseException) -> None:
+    """End this process at once if it shares a run: torch's own end takes seconds, in which a process looks alive."""
+    if not _RUN and not is_worker():
+        return
+    code = error.code if isinstance(error, SystemExit) else 1
+    if not isinstance(error, SystemExit):
+        sys.excepthook(type(error), error, error.__traceback__)
+    abandon()
+    remove_after_parent()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1)
+
+
 @contextlib.contextmanager
 def explained_deaths() -> Iterator[None]:
     """An error of the work that comes from the death of another process becomes that death."""
@@ -181,7 +203,7 @@ def _behind(error: BaseException, run: _Run) -> PipelineError | None:
         return run.reason(most=0)
     if not isinstance(error, Exception) or not LOST.search(str(error)):
         return None
-    run.over.wait(GRACE_S)
+    run.settle()
     return run.reason()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from posttrain import processes
 from posttrain.errors import DataError, PosttrainError
 from posttrain.launch.children import follow
-from posttrain.launch.run import end, explained_deaths, start
+from posttrain.launch.run import end, end_failed, explained_deaths, start
 
 follow()
 
@@ -42,15 +42,21 @@ def _fail(fault: str) -> None:
 
 
 def main() -> None:
+    """Run, and end as a stage does."""
     size, rounds, *fault = sys.argv[1:]
-    with explained_deaths():
-        work(int(size), int(rounds), *fault)
+    try:
+        with explained_deaths():
+            work(int(size), int(rounds), *fault)
+    except PosttrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        end_failed(SystemExit(1))
+        raise SystemExit(1) from None
+    except BaseException as error:
+        end_failed(error)
+        raise
     end()
     print("done")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except PosttrainError as error:
-        sys.exit(f"error: {error}")
+    main()
