@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.kv_size import kv_bytes, kv_sizes
 from posttrain.models.text import context_of
@@ -37,6 +38,9 @@ def policy_sampler(
     if params.engine == "builtin":
         yield LocalSampler(policy, text.stops, runtime)
         return
+    if runtime.world > 1:
+        what = f"a server of vLLM serves one process, and this run has {runtime.world}"
+        raise ParamsError(what=what, where="rollout.engine (params.yaml)", fix="Use rollout.engine builtin")
     from posttrain.sampling.engine import EngineSampler
     from posttrain.sampling.engine_process import EngineProcess
 
