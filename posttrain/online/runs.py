@@ -331,6 +331,8 @@ class DistillRun(OnlineParams, RowLimit, DistillRunKnobs):
             raise ValueError("context_distill needs context: the system turn that only the teacher sees")
         if self.context is None and self.teacher == self.start:
             raise ValueError(f"teacher and start are both '{self.start}', so there is nothing to learn. Name another")
+        if self.own < 1 and self.rollout.ahead:
+            raise ValueError(f"own = {self.own} skips rounds, and rollout.ahead 1 samples each of them. Use ahead 0")
         if self.own < 1 and self.demonstrations == NONE:
             raise ValueError(f"own = {self.own} learns from given answers too. Name a table of demonstrations")
         return self

@@ -97,10 +97,9 @@ class EngineSampler:
         dtype = torch.bfloat16 if self._runtime.bf16 else torch.float32
         write_weights(model, self._files, self._weights, version, dtype)
         self.version = version
-        if self._process.alive:
-            self._load()
-        else:
+        if not self._process.alive or not self._load():
             self._start()
+            self._probe()
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
 
@@ -244,33 +243,29 @@ class EngineSampler:
             held = None if silent or not self._process.alive else self._held()
         except (httpx.TransportError, EngineError):
             held = None
-        if held is None:
+        if held is None or (held != self.version and not self._load()):
             self._start()
-        elif held != self.version:
-            self._load()
 
     def _held(self) -> str | None:
         state = self._process.ask("GET", seconds=self._patience.health_s)
         return state.get("weights")
 
     def _start(self) -> None:
-        """Start the server with the present weights, and check a sample of it."""
+        """Start the server with the present weights."""
         assert self._weights is not None
         state = self._process.start(self._weights)
         if state.get("engine") != ENGINE:
             raise self._process.failed(f"the server is {state.get('engine')!r:.60}, and this speaks with {ENGINE}")
         note(engine=str(state.get("engine")), engine_starts=self._process.starts)
         self._check(state)
-        self._probe()
 
-    def _load(self) -> None:
-        """Let the server load the present weights; one that does not answer is started again."""
+    def _load(self) -> bool:
+        """Let the server load the present weights; whether it has answered."""
         try:
-            state = self._process.ask("POST", {"folder": str(self._weights)})
+            self._check(self._process.ask("POST", {"folder": str(self._weights)}))
         except httpx.TransportError:
-            self._start()
-            return
-        self._check(state)
+            return False
+        return True
 
     def _check(self, state: Mapping[str, Any]) -> None:
         if state.get("weights") != self.version:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from posttrain.errors import ParamsError
-from posttrain.online.runs import DISTILL, ONLINE
+from posttrain.online.runs import DISTILL, ONLINE, PolicyRun
 from posttrain.params import check, merge
 
 BASE: dict[str, Any] = {
@@ -17,14 +17,18 @@ BASE: dict[str, Any] = {
 
 
 def settings(algorithm: str, **over: Any) -> Any:
-    given = merge({**BASE, "algorithm": algorithm}, over)
-    if algorithm not in DISTILL and ONLINE[algorithm].model.__name__ != "PolicyRun":
+    given, row = merge({**BASE, "algorithm": algorithm}, over), {**ONLINE, **DISTILL}[algorithm]
+    if row.model is not PolicyRun:
         del given["correction"]
-    row = ONLINE[algorithm]
+    if algorithm in DISTILL:
+        del given["corpus"]
+        given |= {"teacher": "base/other", "demonstrations": "mine/chat" if over.get("own", 1) < 1 else "none"}
     return check(row.model, row.row.merged(given), where=f"online.runs.{algorithm}")
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "ppo", "dapo", "rloo", "gspo", "reinforce", "online_dpo", "raft"])
+@pytest.mark.parametrize(
+    "algorithm", ["grpo", "ppo", "dapo", "rloo", "gspo", "reinforce", "online_dpo", "raft", "reverse_kl"]
+)
 @pytest.mark.parametrize("rollout", [{}, {"ahead": 1}, {"engine": "builtin", "ahead": 1}])
 def test_most_algorithms_take_samples_of_an_engine(algorithm: str, rollout: dict[str, Any]) -> None:
     assert settings(algorithm, rollout=rollout).rollout.foreign
@@ -39,6 +43,7 @@ def test_most_algorithms_take_samples_of_an_engine(algorithm: str, rollout: dict
         ("grpo", {"rollout": {"sampling": {"top_k": 5}}, "allow_unsupported": True}, "Use top_p 1 and top_k null"),
         ("grpo", {"adapter": "lora"}, r"one whole model, and this run trains an adapter \(lora\)"),
         ("nash_md", {}, "samples a mixture of two models. Use rollout.engine builtin"),
+        ("gkd", {"own": 0.5, "rollout": {"ahead": 1}}, "skips rounds, .* Use ahead 0"),
         ("grpo", {"rollout": {"engine": "sglang"}}, "engine"),
         ("grpo", {"rollout": {"ahead": 2}}, "ahead"),
     ],
