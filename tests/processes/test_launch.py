@@ -108,8 +108,10 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 def assert_all_end(runs: list[Started], processes: list[psutil.Process]) -> None:
     """Nothing of the run is alive, or left on the disk, some seconds from now."""
+    began = time.monotonic()
     over = came_true(lambda: not alive(processes) and all(run.process.poll() is not None for run in runs), ENDED_S)
     assert over, [one.cmdline() for one in alive(processes)]
+    print(f"nothing alive after {time.monotonic() - began:.2f} s")
     assert came_true(lambda: not any(run.left() for run in runs), ENDED_S)
 
 
@@ -290,6 +292,7 @@ def test_a_host_that_comes_twice_and_one_that_counts_otherwise_are_refused(start
     assert first.process.poll() is None
 
 
+@pytest.mark.slow
 def test_who_waits_in_vain_says_for_what(start: Start) -> None:
     port = free_port()
     env = {HOSTS: 2, ADDRESS: f"127.0.0.1:{port}", WAIT: 2}
