@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,20 +25,14 @@ class Drawn(NamedTuple):
     metrics: dict[str, float]
 
 
-class Sampled(Protocol):
-    """An attempt whose samples are still to be drawn."""
-
-    @property
-    def sample(self) -> Callable[[], list[Rollout]]: ...
-
-    def _replace(self, **changes: Any) -> Any: ...
-
-
 class Ahead:
     """The round after the present one: in progress, or drawn."""
 
     def __init__(self, begin: Callable[[int], Any], finish: Callable[[int, Any], Drawn], *, background: bool) -> None:
-        """`begin` chooses a round's prompts, `finish` scores its samples; only these are drawn in the background."""
+        """`begin` chooses the prompts of a round: a tuple with the function `sample`; `finish` scores its samples.
+
+        In the background only `sample` runs.
+        """
         self._begin, self._finish = begin, finish
         self._pool = ThreadPoolExecutor(1, "ahead") if background else None
         self._open: tuple[int, Any] | None = None

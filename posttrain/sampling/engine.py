@@ -23,6 +23,7 @@ import torch
 from posttrain.errors import EngineError
 from posttrain.formulas.ragged import row_keys
 from posttrain.measure.counts import count
+from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
 from posttrain.models.forward import score_tokens
@@ -90,6 +91,7 @@ class EngineSampler:
         """The model's context."""
         return context_of(self._model.config)
 
+    @phase("load")
     def sync(self, model: Any, version: str) -> None:
         """Give the server these weights, and start it if it does not run."""
         before, self._model = self._weights, model

@@ -97,7 +97,7 @@ class EngineProcess:
             self._process = subprocess.Popen(
                 [*self._command, *own, *self._options],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                env={**os.environ, **self._environment}, start_new_session=True,
+                env={**os.environ, **self._environment, "VLLM_RPC_BASE_PATH": str(self.folder)}, start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + self._start_s
         while time.monotonic() < deadline:

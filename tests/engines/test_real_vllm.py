@@ -141,7 +141,7 @@ def test_a_killed_server_is_started_again_with_the_present_weights(sampler: Engi
     expected = sampler.generate(asked, SamplingParams(max_tokens=20), 1)
     starts = sampler._process.starts
     assert sampler._process._process is not None
-    os.killpg(sampler._process._process.pid, signal.SIGKILL)
+    os.kill(sampler._process._process.pid, signal.SIGKILL)
     found = sampler.generate(asked, SamplingParams(max_tokens=20), 1)
     assert sampler._process.starts == starts + 1
     assert [one.ids for one in found] == [one.ids for one in expected]
