@@ -1,4 +1,4 @@
-"""What is wrong between a run's settings and the shape of its start model, found by `check` before any run starts."""
+"""What is wrong between a run's settings and its start model or this machine, found by `check` before any run starts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from posttrain.errors import ModelError, ParamsError
+from posttrain.errors import EngineError, ModelError, ParamsError
 from posttrain.models.adapters import ADAPTERS, INSTALL, LoraOptions, linear_layers
 from posttrain.models.routers import find_routers
+from posttrain.online.runs import OnlineParams
 from posttrain.params import PARAMS_FILE, read
 from posttrain.plan.shapes import config_of, shape_of
+from posttrain.sampling.engine_process import engine_command
 from posttrain.sections import load_settings
 from posttrain.stage_table import STAGES, group_of
 from posttrain.train.loop import TrainingParams
@@ -46,6 +48,11 @@ def _shape(model: str, settings: Any, *, scores: bool) -> Any | None:
 
 def _faults(where: str, params: TrainingParams, start: str, shape: Any) -> Iterator[str]:
     """A line for each setting that the start model cannot have."""
+    if isinstance(params, OnlineParams) and params.rollout.engine != "builtin":
+        try:
+            engine_command()
+        except EngineError as error:
+            yield f"{where}: {error}"
     adapter = params.adapter if isinstance(params.adapter, LoraOptions) else None
     if adapter is None and not params.router.balance:
         return
