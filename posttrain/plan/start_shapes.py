@@ -1,4 +1,4 @@
-"""What is wrong between a run's settings and its start model or this machine, found by `check` before any run starts."""
+"""What is wrong between a run and its start model or this machine, found by `check` before any run starts."""
 
 from __future__ import annotations
 
