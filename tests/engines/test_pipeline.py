@@ -83,3 +83,29 @@ def test_a_killed_run_one_round_ahead_resumes_to_the_same_bytes(
     assert "sampler_kl" in curve.columns and "sampler_gap" not in curve.columns
     record = json.loads((whole / "records/online/grpo.json").read_text(encoding="utf-8"))
     assert record.get("engine") == ("vllm 0.30.0" if engine == "vllm" else None)
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_samples_with_a_server_what_one_does(
+    own_workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON, SERVER)
+    monkeypatch.setenv("ENGINE_ALONE", "1")
+
+    def change(params: Any) -> None:
+        run = {**params["online"]["runs"]["grpo"], "correction": "truncate"}
+        rollout = {**ROLLOUT, "rounds": 4, "engine": "vllm"}
+        params["online"]["runs"] = {
+            "one": {**run, "rollout": rollout},
+            "two": {**run, "rollout": rollout, "processes": 2},
+        }
+        params["evaluate"]["policies"] = {"one": "online/one", "two": "online/two"}
+
+    edit(own_workspace, change)
+    done = dvc(own_workspace, "repro", "--single-item", "code", "online@one", "online@two")
+    assert done.returncode == 0, done.stdout
+    one, two = (pl.read_parquet(own_workspace / f"rollouts/online/{name}/*.parquet") for name in ("one", "two"))
+    assert one["completion_ids"].to_list() == two["completion_ids"].to_list()
+    assert one["version"].str.replace("one", "two").to_list() == two["version"].to_list()
+    record = json.loads((own_workspace / "records/online/two.json").read_text(encoding="utf-8"))
+    assert record["processes"] == "2" and record["engine"] == "vllm 0.30.0"

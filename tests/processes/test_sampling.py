@@ -1,0 +1,22 @@
+"""Completions that several processes sample together are those of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.processes.launched import launch
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_dealt_completions_are_those_of_one_process(size: int, tmp_path: Path) -> None:
+    found = {}
+    for number in (1, size):
+        launch("tests.processes.sampling", number, tmp_path / str(number), str(tmp_path / f"{number}.json"))
+        found[number] = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
+    assert len({tuple(ids) for ids, _, _ in found[1]}) > 10
+    for (ids, logps, finish), (other_ids, other_logps, other_finish) in zip(found[1], found[size], strict=True):
+        assert (ids, finish) == (other_ids, other_finish)
+        assert other_logps == pytest.approx(logps, abs=1e-5)
