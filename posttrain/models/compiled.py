@@ -22,7 +22,7 @@ from posttrain.rollout import TokenRow
 from posttrain.text.packing import pack
 
 FIRST_BATCH = [TokenRow([0], [0] * 15)] * 63 + [TokenRow([0, 0], [0] * 29)]
-"""What the compiler sees. Its 977 tokens (the prompt [0] once) are no model's width, which would fix both to be equal."""
+"""What the compiler sees: 977 tokens (the prompt [0] once). A model's width, if it were equal, would fix the number."""
 OPTIONS = {"deterministic": True, "fallback_random": True}
 """Of torch's compiler: it chooses nothing by timing, and dropout draws what it draws without it."""
 
