@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from posttrain.errors import ModelError
+from posttrain.measure.phases import phase
 from posttrain.models.activations import checkpointed_layers
 from posttrain.models.forward import attention_uncompiled, packed_states, runs_in_rows
 from posttrain.models.routers import find_routers
@@ -23,7 +24,7 @@ from posttrain.text.packing import pack
 
 FIRST_BATCH = [TokenRow([0], [0] * 15)] * 63 + [TokenRow([0, 0], [0] * 29)]
 """What the compiler sees: 977 tokens (the prompt [0] once). A model's width, if it were equal, would fix the number."""
-OPTIONS = {"deterministic": True, "fallback_random": True}
+OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {"deterministic": True, "fallback_random": True}
 """Of torch's compiler: it chooses nothing by timing, and dropout draws what it draws without it."""
 
 
@@ -44,8 +45,10 @@ def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
                 if type(layer) not in bodies:
                     bodies[type(layer)] = torch.compile(plain, dynamic=True, options=OPTIONS)
                 layer.forward = partial(_forward, layer, plain, bodies[type(layer)])
-            for model in models:
-                _compile(model)
+            print("the layers are compiled first", flush=True)
+            with phase("load"):
+                for model in models:
+                    _compile(model)
             with torch.compiler.set_stance("eager_on_recompile"):
                 yield
         finally:

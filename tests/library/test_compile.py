@@ -114,10 +114,17 @@ def test_bf16_too_within_its_rounding(activations: Activations) -> None:
     assert float((found - exact).norm()) <= 1.5 * float((plain - exact).norm()) < 0.1 * float(exact.norm())
 
 
-def main(folder: str, place: str, last: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "phi3", "olmo2"])
+def test_families_too(name: str) -> None:
+    """Windows, norms elsewhere, fused matrices."""
+    assert_close(lambda: closure(objectives()["grpo"], ModelSet(family(name), runtime(), micro_tokens=64)))
+
+
+def main(name: str, folder: str, place: str, last: str) -> None:
     """Train the run in `place`, from its checkpoint if there is one, up to step `last`; print its weights' digest."""
-    run = make_run(Path(folder), "sft", Path(place))
-    run = replace(run, params=TrainingParams(compile=True, checkpoint_every=1))
+    run = make_run(Path(folder), name, Path(place))
+    run = replace(run, params=run.params.model_copy(update={"compile": True, "checkpoint_every": 1}))
     if last:
         run = replace(run, source=CutSource(run.source, int(last)))
     with contextlib.suppress(CutError):
@@ -127,14 +134,15 @@ def main(folder: str, place: str, last: str) -> None:
 
 
 @pytest.mark.slow
-def test_bytes_do_not_depend_on_caches_and_cuts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", ["sft", "sft+lora_dropout"])
+def test_bytes_do_not_depend_on_caches_and_cuts(run: str, tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny")
 
     def trained(name: str, cache: str, last: str = "") -> str:
         place = tmp_path / name
         place.mkdir(exist_ok=True)
         environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / cache), "DVC_ROOT": str(place)}
-        command = [sys.executable, "-m", "tests.library.test_compile", str(folder), str(place), last]
+        command = [sys.executable, "-m", "tests.library.test_compile", run, str(folder), str(place), last]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()[-1]
