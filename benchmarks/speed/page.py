@@ -87,8 +87,8 @@ refused. **Never run on a GPU.**
 
 `python -m benchmarks.speed --case sft/T --sides posttrain posttrain_compiled posttrain_bf16 posttrain_bf16_compiled`,
 without the time of compiling, on two cores under a load of 3 to 8 from other work: differences below 0.1 are noise.
-The miniature's SFT ends at held-out losses of 0.211369 and 0.211036 for seeds 0 and 1, without `compile` at 0.211369 and
-0.211054 (seed 2: 0.213260).
+The miniature's SFT ends at held-out losses of 0.211369 and 0.211036 for seeds 0 and 1, without `compile` at 0.211369
+and 0.211054 (seed 2: 0.213260).
 """
 
 HEADER = (
