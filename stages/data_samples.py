@@ -47,7 +47,7 @@ def main(run: str) -> None:
     count = len(prompts) * params.samples
     check_capacity(text.context, [one.ids for one in prompts], count, params.sampling, where)
 
-    local = LocalSampler(model, text.stops, runtime, version=params.policy)
+    local = LocalSampler(model, text.stops, runtime, params.policy, f"{where}.sampling")
     sampler = CachedSampler(local, model_folder, params.device.model_dump(), where)
     reward_model = model_of(params.reward_model, f"{where}.reward_model")
     reward = RewardSum(params.reward, Context(runtime, where, reward_model, text, params.sampling.max_tokens))

@@ -55,7 +55,7 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     prompts = encode_prompts(text, _prompts(params))
     count = len(prompts) * params.samples
     check_capacity(text.context, [one.ids for one in prompts], count, params.sampling, "evaluate")
-    local = LocalSampler(model, text.stops, runtime, version=policy)
+    local = LocalSampler(model, text.stops, runtime, policy, "evaluate.settings.sampling")
     cached = CachedSampler(local, model_folder, params.device.model_dump(), f"evaluate {label}")
     sampler = cached if params.completions == "full" else local
     progress = Progress(f"evaluate {label}", count + len(prompts), "completion")

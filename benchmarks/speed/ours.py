@@ -114,12 +114,14 @@ def models_of(case: Case, runtime: Runtime, *, reference: bool, lora: bool) -> M
     return ModelSet(add(policy, options, Path(), 0), runtime, start)
 
 
-def fit(objective: Objective, source: BatchSource, models: ModelSet, meter: Meter) -> MetricsLog:
+def fit(
+    objective: Objective, source: BatchSource, models: ModelSet, meter: Meter, training: TrainingParams = TRAINING
+) -> MetricsLog:
     """Train as a stage does, with AdamW at a constant rate."""
     params = OptimizerParams(lr=LEARNING_RATE, schedule="constant", warmup=0.0, betas=list(BETAS), clip=CLIP)
     update = AdamW({"policy": (models.policy, LEARNING_RATE)}, params, source.steps)
     with tempfile.TemporaryDirectory() as folder:
-        run = TrainingRun("benchmark", TRAINING, [], objective, Metered(source, meter), models, update, 0)
+        run = TrainingRun("benchmark", training, [], objective, Metered(source, meter), models, update, 0)
         log = train(run, NoCheckpoints(), Path(folder) / "log.csv")
         meter.end()
     return log

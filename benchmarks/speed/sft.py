@@ -9,6 +9,7 @@ from benchmarks.speed.case import Case, batches, language_model, padding
 from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import Runtime
+from posttrain.train.loop import TrainingParams
 
 
 def posttrain(case: Case) -> Report:
@@ -31,10 +32,23 @@ def posttrain_lora(case: Case) -> Report:
     return _posttrain(case, ours.device(case), lora=True)
 
 
-def _posttrain(case: Case, device: Runtime, *, lora: bool = False) -> Report:
+def posttrain_compiled(case: Case) -> Report:
+    """The same with compiled layers; what the compiler takes before the first step is not counted."""
+    return _posttrain(case, ours.device(case), training=COMPILED)
+
+
+def posttrain_bf16_compiled(case: Case) -> Report:
+    """The same in bf16."""
+    return _posttrain(case, ours.device(case, "bf16"), training=COMPILED)
+
+
+COMPILED = ours.TRAINING.model_copy(update={"compile": True})
+
+
+def _posttrain(case: Case, device: Runtime, *, lora: bool = False, training: TrainingParams = ours.TRAINING) -> Report:
     updates, meter = batches(case), Meter(case.warm, case.device)
     models = ours.models_of(case, device, reference=False, lora=lora)
-    log = ours.fit(LikelihoodObjective(LikelihoodKnobs()), ours.Given(updates, {}), models, meter)
+    log = ours.fit(LikelihoodObjective(LikelihoodKnobs()), ours.Given(updates, {}), models, meter, training)
     return meter.report(_tokens(case), [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
 
@@ -107,5 +121,7 @@ SIDES = {
     "trl_lora": trl_lora,
     "posttrain_bf16": posttrain_bf16,
     "posttrain_free": posttrain_free,
+    "posttrain_compiled": posttrain_compiled,
+    "posttrain_bf16_compiled": posttrain_bf16_compiled,
     "trl_bf16": trl_bf16,
 }

@@ -6,6 +6,8 @@ registered once; training passes a packed batch, decoding a cache, and the model
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -152,6 +154,18 @@ def register() -> str:
 
     ALL_ATTENTION_FUNCTIONS.register(NAME, _attention)
     return NAME
+
+
+@contextmanager
+def attention_uncompiled() -> Iterator[None]:
+    """Keep torch's compiler out of the attention within the context: what surrounds it is compiled."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(NAME, torch.compiler.disable(_attention))  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        register()
 
 
 def backbone(model: Any) -> Any:

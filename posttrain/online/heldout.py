@@ -46,11 +46,13 @@ def heldout_watch(
     rows = read_table(table, "prompts").filter(split="heldout").iter_rows(named=True)
     prompts = judged_prompts(watch.reward, encode_prompts(text, prompts_of(rows)), str(table))[: watch.prompts]
     check_enough_prompts(len(prompts), "heldout", table)
+    if len(prompts) < watch.prompts:
+        print(f"{where}.prompts = {watch.prompts}: {table} has {len(prompts)} held-out prompts, which are all used")
     check_capacity(text.context, [one.ids for one in prompts], len(prompts) * watch.samples, sampling, where)
     reward_model = model_of(params.reward_model, f"{section}.reward_model")
     true = RewardSum(watch.reward, Context(models.runtime, where, reward_model, text, sampling.max_tokens))
     measure = HeldoutRewards(
-        DealtSampler(LocalSampler(models.policy, text.stops, models.runtime)),
+        DealtSampler(LocalSampler(models.policy, text.stops, models.runtime, section=f"{section}.rollout.sampling")),
         text,
         prompts,
         sampling,

@@ -29,15 +29,15 @@ OWN_BYTES = 2e9
 
 @contextmanager
 def policy_sampler(
-    params: RolloutParams, models: ModelSet, text: ChatText, prompts: Sequence[Prompt], folder: Path
+    params: RolloutParams, models: ModelSet, text: ChatText, prompts: Sequence[Prompt], folder: Path, section: str
 ) -> Iterator[Sampler]:
     """The sampler of `rollout.engine`; the server of an external one starts with the first weights and ends here.
 
-    `folder`: that of the start model, for its tokenizer.
+    `folder`: that of the start model, for its tokenizer. `section`: of `params`, for errors.
     """
     policy, runtime = models.policy, models.runtime
     if params.engine == "builtin":
-        yield DealtSampler(LocalSampler(policy, text.stops, runtime))
+        yield DealtSampler(LocalSampler(policy, text.stops, runtime, section=f"{section}.sampling"))
         return
     if not processes.is_first():
         yield FirstSampler(policy)

@@ -201,6 +201,10 @@ class PolicyRun(OnlineParams, PolicyKnobs):
             raise ValueError(
                 f"activations = {self.activations}: update trpo differentiates twice, which needs all of them. Use keep"
             )
+        if isinstance(self.update, TrpoOptions) and self.compile:
+            raise ValueError(
+                "compile = true: update trpo differentiates twice, which compiled layers cannot. Remove it"
+            )
         if isinstance(self.update, TrpoOptions) and self.device.precision == "bf16":
             raise ValueError("device.precision = bf16: update trpo solves for its step in float32. Use fp32 or auto")
         if self.text != TextParams() and not self.ptx:

@@ -68,7 +68,10 @@ class LoadedRun(NamedTuple):
         name, params, objective, models, text, prompts, inputs = self
         samples = RolloutSource(
             prompts,
-            sampler or DealtSampler(LocalSampler(models.policy, text.stops, models.runtime)),
+            sampler
+            or DealtSampler(
+                LocalSampler(models.policy, text.stops, models.runtime, section=f"{self.section}.rollout.sampling")
+            ),
             reward,
             models,
             objective.needs,
@@ -99,7 +102,7 @@ def train_on_samples(run: LoadedRun) -> None:
     reward, monitor = run.reward(), params.monitor(run.section)
     processes.from_first(lambda: check_canaries(reward, run.prompts[: params.canaries], run.section))
     stored = params.rollout_log(run.name, run.text, max(map(len, prompts)))
-    with policy_sampler(rollout, run.models, run.text, run.prompts, run.inputs[0]) as sampler:
+    with policy_sampler(rollout, run.models, run.text, run.prompts, run.inputs[0], f"{run.section}.rollout") as sampler:
         training = run.training(reward, monitor, stored, sampler=sampler)
         watch = heldout_watch(params, run.models, run.text, reward, training.source.steps, run.section)
         log = run_training(training if watch is None else replace(training, watch=watch))

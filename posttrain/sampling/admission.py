@@ -25,8 +25,10 @@ class Admission:
         params: SamplingParams,
         device: torch.device,
         backends: Iterable[DecoderBackend],
+        section: str,
     ) -> None:
-        """`prompts`: that of each request."""
+        """`prompts`: that of each request; `section`: of `params`, for errors."""
+        self._section = section
         self._prompts, self._params, free = prompts, params, free_bytes(device)
         parts = [backend.kv_bytes() for backend in backends]
         self._token, self._row = sum(token for token, _ in parts), sum(row for _, row in parts)
@@ -70,4 +72,4 @@ class Admission:
         what = f"the keys and values of a prompt of {len(prompt)} tokens and a completion of {longest} take "
         what += f"{needed / 1e9:.3g} GB, and {self._limit_of_one / 1e9:.3g} GB are {'allowed' if given else 'free'}"
         fix = "Lower sampling.max_tokens, or give shorter prompts"
-        raise ParamsError(what=what, where="sampling.kv_gb", fix=f"Raise it. {fix}" if given else fix)
+        raise ParamsError(what=what, where=f"{self._section}.kv_gb", fix=f"Raise it. {fix}" if given else fix)

@@ -26,8 +26,12 @@ class LocalSampler:
 
     can: frozenset[Capability] = frozenset({"greedy", "mixture", "top_p", "top_k", "stop_strings"})
 
-    def __init__(self, model: Any, stops: Stops, runtime: Runtime, version: str = "") -> None:
+    def __init__(
+        self, model: Any, stops: Stops, runtime: Runtime, version: str = "", section: str = "sampling"
+    ) -> None:
+        """`section`: where params.yaml has the settings of its samples, for errors."""
         self._model, self._stops, self._runtime, self.version = model, stops, runtime, version
+        self._section = section
 
     @property
     def context(self) -> int | None:
@@ -68,8 +72,9 @@ class LocalSampler:
         was_training = self._model.training
         self._model.eval()
         decoder = Decoder(
-            self._model, requests, params, keys, self._stops, self._runtime, mixture=mixture, advance=advance
-        )
+            self._model, requests, params, keys, self._stops, self._runtime,
+            mixture=mixture, advance=advance, section=self._section,
+        )  # fmt: skip
         completions = decoder.run()
         self._model.train(was_training)
         count({"generate_tokens": sum(len(one.ids) for one in completions)})
@@ -102,6 +107,7 @@ class Decoder:
         *,
         mixture: Mixture | None,
         advance: Callable[[int], None] | None,
+        section: str,
     ) -> None:
         """`keys`: the random stream of each request; None: greedy decoding. `advance`: see `Sampler.generate`."""
         unique: dict[int, tuple[int, ...]] = {}
@@ -116,7 +122,7 @@ class Decoder:
             backend_of(one, longest, params.max_tokens, cuda_graphs=runtime.cuda_graphs) for one in models
         ]
         self._check_every = steps_between_checks(self._device)
-        self._admission = Admission(self._prompts, params, self._device, self._backends)
+        self._admission = Admission(self._prompts, params, self._device, self._backends, section)
         self._slots: list[int] = []
         """The number of the request in each slot."""
         self._cached: dict[tuple[int, ...], int] = {}

@@ -19,6 +19,7 @@ from posttrain.measure.record import note, noted
 from posttrain.measure.timings import restore_timings, timings_state
 from posttrain.models.activations import Activations, set_activations
 from posttrain.models.adapters import ADAPTER_CHOICE, AdapterChoice, Attach, attach_of
+from posttrain.models.compiled import compiled
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.masters import round_masters
 from posttrain.models.memory import byte_count
@@ -59,6 +60,9 @@ class TrainingParams(Params):
         description="what is kept for the backward pass: all, or the layers' inputs, of which it recomputes the rest; "
         "offload: with the inputs in host memory (memory, not results)",
     )
+    compile: bool = Field(
+        False, description="compile the layers before the first step (docs/performance.md; results differ by rounding)"
+    )
     checkpoint_every: int = Field(50, ge=1, description="optimizer steps between checkpoints")
     limits: LimitParams = Field(default_factory=LimitParams)
     router: RouterParams = Field(default_factory=RouterParams)
@@ -84,6 +88,14 @@ class TrainingParams(Params):
         if adapter is None or adapter.type == "none" or "lr" in optimizer.model_fields_set:
             return optimizer
         return optimizer.model_copy(update={"lr": ADAPTER_RATE * optimizer.lr})
+
+    @model_validator(mode="after")
+    def _can_be_compiled(self) -> TrainingParams:
+        if self.compile and self.processes > 1:
+            raise ValueError("compile = true: layers are not compiled in shared runs. Set it to false, or processes: 1")
+        if self.compile and self.adapter.type == "qlora":
+            raise ValueError("compile = true: weights in 4 bits are not compiled. Set it to false, or adapter: lora")
+        return self
 
     @model_validator(mode="after")
     def _can_be_shared(self) -> TrainingParams:
@@ -182,16 +194,17 @@ def run_training(run: TrainingRun) -> MetricsLog:
 
 def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None = None) -> MetricsLog:
     """The training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
+    for model in run.models.trained.values():
+        set_activations(model, run.params.activations)
     try:
-        return _train(run, checkpoints, log_path, end)
+        with compiled(run.models.trained.values(), on=run.params.compile):
+            return _train(run, checkpoints, log_path, end)
     finally:
         checkpoints.wait()
 
 
 def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None) -> MetricsLog:
     objective, models, source = run.objective, run.models, run.source
-    for model in models.trained.values():
-        set_activations(model, run.params.activations)
     routers = routers_of(models.policy, run.params.router, run.name)
     first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
     log = MetricsLog(log_path, rows)

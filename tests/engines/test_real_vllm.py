@@ -77,7 +77,7 @@ def sampler(folder: Path) -> Iterator[EngineSampler]:
         text, models = ChatText(load_tokenizer(folder)), models_of(folder)
         params = check(RolloutParams, {"engine": "vllm", "sampling": {"max_tokens": 48, "rows": 64}}, where="rollout")
         prompts = [Prompt("p", [], list(range(16)))]
-        with policy_sampler(params, models, text, prompts, folder) as made:
+        with policy_sampler(params, models, text, prompts, folder, "rollout") as made:
             assert isinstance(made, EngineSampler)
             yield made
 
@@ -160,7 +160,8 @@ from tests.engines.support import models_of
 folder = Path(sys.argv[1])
 models = models_of(folder)
 params = check(RolloutParams, {"engine": "vllm", "sampling": {"rows": 8}}, where="rollout")
-with policy_sampler(params, models, ChatText(load_tokenizer(folder)), [Prompt("p", [], [1])], folder) as sampler:
+text = ChatText(load_tokenizer(folder))
+with policy_sampler(params, models, text, [Prompt("p", [], [1])], folder, "rollout") as sampler:
     sampler.sync(models.policy, "a")
     print(sampler._process._process.pid, sampler._process.folder, flush=True)
     time.sleep(900)

@@ -220,6 +220,28 @@ def test_a_table_without_held_out_prompts_is_refused_by_name(
     assert "data/mine/prompts.parquet" in str(caught.value)
 
 
+def test_few_held_out_prompts_are_noted_and_an_error_of_memory_names_its_key(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shared = {"split": "heldout", "info": "{}", "task": ""}
+    rows = [{"prompt": asked(i), "problem": f"{i}+1", "answer": str(i + 1), **shared} for i in range(3)]
+    write_table(with_ids(from_rows(rows, "prompts"), "prompts"), Path("data/mine/prompts.parquet"), "prompts")
+    models, text = ModelSet(load_model(folder), DEVICE), ChatText(load_tokenizer(folder))
+    params = settings_of("grpo")
+    sampling = params.rollout.sampling.model_copy(update={"kv_gb": 1e-9})
+    params = params.model_copy(update={"rollout": params.rollout.model_copy(update={"sampling": sampling})})
+    for prompts, noted in ((3, False), (4, True)):
+        more = params.model_copy(update={"watch": WatchParams(prompts=prompts)})
+        watch = heldout_watch(more, models, text, function_reward(few_numbers), 6, "online.runs.grpo")
+        said = "online.runs.grpo.watch.prompts = 4: data/mine/prompts.parquet has 3 held-out prompts"
+        assert (said in capsys.readouterr().out) == noted
+    assert watch is not None
+    with pytest.raises(ParamsError) as caught:
+        watch.look(0)
+    assert caught.value.where == "online.runs.grpo.rollout.sampling.kv_gb"
+
+
 @pytest.mark.parametrize(
     ("over", "because"),
     [
