@@ -32,6 +32,8 @@ LEAVING_S: Final = 5.0
 """How long the others may take to end after the run is done."""
 TAIL: Final = 40
 """Lines of a process's output that are shown if it ended without an error line."""
+CRASHES: Final = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+"""Signals by which a process ends itself, mostly after it has printed why."""
 GLOO: Final = "GLOO_SOCKET_IFNAME"
 """The variable that names the network interface by which torch's gloo talks."""
 FOLDER: Final = f"posttrain-run-{os.getuid()}-"
@@ -133,7 +135,8 @@ class Children:
         lines = [RANKED.sub("", line) for line in text.splitlines()]
         name = f"process {number + 1} of {self._size}"
         if status < 0:
-            return Death(0, f"{name} was ended by signal {-status} ({signal.Signals(-status).name})", "")
+            what = f"{name} was ended by signal {-status} ({signal.Signals(-status).name})"
+            return Death(1, what, "\n".join(lines[-TAIL:])) if -status in CRASHES else Death(0, what, "")
         said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         line = said[-1] if said else lines[-1] if lines else "it printed nothing"
         order = 2 if not said and LOST.search(line) else 1

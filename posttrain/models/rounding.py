@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from posttrain.models.adapter_files import whole_model
 from posttrain.models.adapters import adapter_of
 from posttrain.models.masters import keeps_float32, master_of, round_masters
+from posttrain.models.sharding import is_sharded
 from posttrain.models.weights import WeightFiles, has_weights, kind, open_weights
 
 MAX_UNDONE = 0.1
@@ -84,8 +85,9 @@ def saved_layout(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
 
 def saved_tensors(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """Every tensor under the name and in the dtype that it has on disk, in host memory."""
+    copy = is_sharded(model)  # FSDP frees what it has gathered, which it cannot once numpy has seen it
     return _hub_layout(
-        model, unshared(model), lambda name, part: part.detach().to("cpu", _dtype_of(model, name, dtype))
+        model, unshared(model), lambda name, part: part.detach().to("cpu", _dtype_of(model, name, dtype), copy=copy)
     )
 
 
@@ -117,8 +119,18 @@ def unshared(model: nn.Module) -> dict[str, Tensor]:
     """The parameters, or their masters, and saved buffers, each tied tensor once."""
     seen: dict[int, str] = {}
     tensors: dict[str, Tensor] = {}
-    for name, part in model.state_dict(keep_vars=True).items():
+    for name, part in _named_tensors(model).items():
         if id(part) not in seen:
             seen[id(part)] = name
             tensors[name] = master_of(part)
+    return tensors
+
+
+def _named_tensors(model: nn.Module) -> Mapping[str, Tensor]:
+    """The model's state_dict; of a model that is gathered whole without FSDP's hook, which would divide it again."""
+    if not is_sharded(model):
+        return model.state_dict(keep_vars=True)
+    tensors: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        module._save_to_state_dict(tensors, f"{name}." if name else "", keep_vars=True)  # type: ignore[no-untyped-call]
     return tensors

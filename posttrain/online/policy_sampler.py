@@ -12,6 +12,7 @@ import torch
 from posttrain import processes
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.kv_size import kv_bytes, kv_sizes
+from posttrain.models.sharding import whole
 from posttrain.models.text import context_of
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.rollout import Prompt
@@ -39,16 +40,18 @@ def policy_sampler(
     if params.engine == "builtin":
         yield DealtSampler(LocalSampler(policy, text.stops, runtime, section=f"{section}.sampling"))
         return
+    longest = max(len(one.ids) for one in prompts) + params.sampling.max_tokens
+    if any(load_task(one.task).has_turns for one in prompts):
+        longest = context_of(policy.config) or longest * 4
+    with whole(policy):  # its layers are run once, which all processes must do
+        options = _options(params, policy, longest, runtime)
     if not processes.is_first():
         yield FirstSampler(policy)
         return
     from posttrain.sampling.engine import EngineSampler
     from posttrain.sampling.engine_process import EngineProcess
 
-    longest = max(len(one.ids) for one in prompts) + params.sampling.max_tokens
-    if any(load_task(one.task).has_turns for one in prompts):
-        longest = context_of(policy.config) or longest * 4
-    process = EngineProcess(*_options(params, policy, longest, runtime))
+    process = EngineProcess(*options)
     sampler = EngineSampler(policy, folder, text.stops, runtime, process)
     try:
         yield sampler if processes.count() == 1 else FirstSampler(policy, sampler)

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from posttrain import processes
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.sharding import mesh_of, shard
-from posttrain.sampling.dealt import DealtSampler
+from posttrain.sampling.dealt import DealtSampler, FirstSampler
+from posttrain.sampling.engine_weights import write_weights
 from posttrain.sampling.local import LocalSampler
-from posttrain.sampling.sampler import Request, SamplingParams
+from posttrain.sampling.sampler import Completion, Request, SamplingParams
 from posttrain.text.stops import Stops
 from tests.library.models import random_rows, tiny_model
 
@@ -36,7 +41,26 @@ def main() -> None:
     assert all(one == every[0] for one in every), "all processes get the same completions"
     if processes.is_first():
         Path(out).write_text(json.dumps(every[0]), encoding="utf-8")
+    first = FirstSampler(model, _Engine(Path(out).with_suffix("")) if processes.is_first() else None)
+    for version in ("one", "two"):  # twice: the model is divided again in between
+        first.sync(model, version)
+        assert len(first.generate(few, SamplingParams(max_tokens=4), 7)) == 1
     processes.wait_for_all()
+
+
+class _Engine(LocalSampler):
+    """An engine of the first process, which gets its weights as files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def sync(self, model: Any, version: str) -> None:
+        folder = self._folder / version
+        folder.mkdir(parents=True)
+        write_weights(model, folder, folder, version, torch.float32)
+
+    def generate(self, requests: Sequence[Request], *_: Any, **__: Any) -> list[Completion]:
+        return [Completion([1], [0.0], "stop") for _ in requests]
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tests.processes.launched import launch
 
@@ -20,3 +22,7 @@ def test_dealt_completions_are_those_of_one_process(size: int, tmp_path: Path) -
     for (ids, logps, finish), (other_ids, other_logps, other_finish) in zip(found[1], found[size], strict=True):
         assert (ids, finish) == (other_ids, other_finish)
         assert other_logps == pytest.approx(logps, abs=1e-5)
+    for version in ("one", "two"):
+        alone, shared = (load_file(tmp_path / f"{number}" / version / "model.safetensors") for number in (1, size))
+        assert alone.keys() == shared.keys()
+        assert all(torch.equal(alone[name], shared[name]) for name in alone), "the server gets the same weights"
