@@ -38,8 +38,6 @@ weights: with the float32 masters of trained ones. training: gradients, activati
 decoding: copies of weights, a step or a prefill.
 total: the most device memory at a time, of {free} that are free; (!) is more than that. rollouts, checkpoints: disk.
 {shared}Each at its largest, with prompts of {prompt} tokens (--prompt N)."""
-
-
 SHARED = """of N processes: weights to total are of one. On a CPU (!) compares what all of this host take together.
 """
 
@@ -76,14 +74,18 @@ def _row(name: str, found: Demand) -> tuple[str, ...]:
     which = "the first" if found.once else "each"
     each = f", {which} of {found.processes} processes" if found.processes > 1 else ""
     total = f"{format_size(found.total)}{each}{'' if found.fits else ' (!)'}"
-    path = (
-        "rollout." if name.startswith(("online@", "distill@")) and LOWER[found.largest].startswith("sampling.") else ""
-    )
     sizes = (
         weights, found.states.get("moments", 0.0), sum(found.training.values()),
         sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0),
     )  # fmt: skip
-    return (name, *map(_size, sizes), total, *map(_size, disk), _seconds(name), f"{path}{LOWER[found.largest]}")
+    return (name, *map(_size, sizes), total, *map(_size, disk), _seconds(name), _lower(name, found.largest))
+
+
+def _lower(name: str, part: str) -> str:
+    """What lowers a part of a stage's memory, as its settings name it."""
+    keys = LOWER[part]
+    inside = keys.startswith("sampling.") and name.startswith(("online@", "distill@"))
+    return f"rollout.{keys}" if inside else keys
 
 
 def _size(count: float) -> str:

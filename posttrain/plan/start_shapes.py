@@ -38,7 +38,7 @@ def check_start_shapes() -> None:
     errors += _machine_faults(typed)
     if errors:
         listed = "\n  ".join(errors)
-        what = f"{len(errors)} settings do not fit start models or this machine"
+        what = "settings do not fit the start model of a run, or this machine"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=listed)
 
 
