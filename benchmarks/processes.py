@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.machine import machine
 
 WARM, STEPS = 1, 3
-WORK = {"T": (64, 128, 2048), "S": (16, 512, 2048), "smollm2": (4, 512, 512)}
+WORK = {"T": (64, 128, 2048), "S": (16, 512, 2048), "smollm2": (2, 512, 512)}
 """Shape -> rows of a step, tokens of a row, tokens of a micro-batch."""
 
 

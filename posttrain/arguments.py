@@ -109,7 +109,7 @@ def _add_maintenance(commands: Any) -> None:
 
 def _add_checkpoints(commands: Any) -> None:
     """Add the command `checkpoints` and its actions."""
-    does = "list, resume, restart or remove the checkpoints of unfinished runs"
+    does = "list the checkpoints of unfinished runs; resume, restart or clean them"
     actions = _add(commands, "checkpoints", does).add_subparsers(dest="action", metavar="ACTION")
     for name, does in {
         "resume": "let a stage resume its checkpoint although code or packages changed; a later change asks again",

@@ -6,9 +6,9 @@ import difflib
 import os
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar, get_args
+from typing import Any, ClassVar, Final, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
@@ -39,6 +39,8 @@ GROUPS = {
 ONE, SEVERAL = "form-one", "form-several"
 """Tags of a key that takes one or a list; they are no part of a key's name."""
 HALF = re.compile("[\ud800-\udfff]")
+KEY = re.compile(r"(\w+)[\w.]*(?= = |: )")
+"""A key at the beginning of a message."""
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 3, 80, 80, 80
 """Shows values that a few anchors may have made larger than the memory."""
@@ -216,6 +218,8 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
         renamed = [one.renamed[path[-1]] for one in owners if issubclass(one, Params) and path[-1] in one.renamed]
         if renamed:
             return f"{dotted}: renamed to {renamed[0]}"
+        if deeper := sorted({place for owner in owners for place in _deeper(owner, str(path[-1]))}):
+            return f"{dotted}: unknown key. Did you mean {' or '.join(map(repr, deeper))}?"
         known = _fields_at(model, [str(part) for part in path[:-1]])
         return f"{dotted}: unknown key. {did_you_mean(str(path[-1]), known)}".rstrip()
     message = str(failure["msg"]).removeprefix("Value error, ")
@@ -226,8 +230,19 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
     if failure["type"] == "missing" and (wanted := _description(model, path)):
         return f"{dotted} is missing. Write {wanted}"
     if failure["type"] in ("missing", "value_error", "option"):
-        return f"{dotted}: {message}"
+        key = KEY.match(message)  # a rule between keys names the one to change
+        inside = key is not None and key[1] in _fields_at(model, [str(part) for part in path])
+        return f"{dotted}.{message}" if inside else f"{dotted}: {message}"
     return f"{dotted} = {_shown(failure['input'])}: {message}"
+
+
+def _deeper(model: type[BaseModel], key: str, levels: int = 3) -> Iterator[str]:
+    """The paths of a key inside the settings of a model's fields."""
+    for name, field in model.model_fields.items() if levels else ():
+        for inner in () if get_origin(field.annotation) is dict else _models_in(field.annotation):
+            if key in inner.model_fields:
+                yield f"{name}.{key}"
+            yield from (f"{name}.{path}" for path in _deeper(inner, key, levels - 1))
 
 
 def _shown(value: Any) -> str:

@@ -86,6 +86,18 @@ def share(processes: int, at: Place) -> range:
     return range(at.host * each, (at.host + 1) * each)
 
 
+def on_each_host(processes: int) -> int:
+    """How many of a run's processes a host has, or about as many where the settings of the hosts are wrong."""
+    hosts = int(given) if (given := os.environ.get(HOSTS, "1")).isdecimal() and int(given) else 1
+    return -(-processes // hosts)
+
+
+def check_hosts(processes: int) -> None:
+    """Refuse what the start of a run refuses: settings of the hosts that are wrong, or do not divide its processes."""
+    if processes > 1 and (at := place()):
+        share(processes, at)
+
+
 def readable(sockets: Iterable[socket.socket], seconds: float) -> bool:
     """Whether something has come by one of the sockets within some time."""
     with selectors.DefaultSelector() as selector:  # `select` takes no handle above 1023

@@ -15,7 +15,19 @@ from posttrain import inputs
 from posttrain.code import read_params
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.launch.children import LEAVING_S, POLL_S, RESUME, Children, Death
-from posttrain.launch.hosts import ADDRESS, HOST, HOSTS, REMIND_S, WAIT, Line, Place, patience_s, place, share
+from posttrain.launch.hosts import (
+    ADDRESS,
+    HOST,
+    HOSTS,
+    REMIND_S,
+    WAIT,
+    Line,
+    Place,
+    check_hosts,
+    patience_s,
+    place,
+    share,
+)
 from posttrain.launch.others import identity, mark_path
 from posttrain.params import did_you_mean
 from posttrain.stage_table import STAGES, group_of
@@ -46,7 +58,8 @@ def join_run(run: str, command: list[str]) -> str:
 
 
 def _stopped(number: int, _: Any) -> NoReturn:
-    print(f"error: this host was told to end ({signal.Signals(number).name}), which ends the run", file=sys.stderr)
+    what = f"this host was told to end ({signal.Signals(number).name}). A run that it has joined ends too"
+    print(f"error: {what}", file=sys.stderr)
     raise SystemExit(128 + number)
 
 
@@ -59,9 +72,12 @@ def _run_of(name: str) -> tuple[str, str]:
     runs = group_of(read_params(), group)
     if run not in runs:
         raise ParamsError(what=f"no run {group}.{run}", where=PARAMS_FILE, fix=did_you_mean(run, list(runs)))
-    if runs[run].get("processes", 1) == 1:
+    processes = runs[run].get("processes", 1)
+    if processes == 1:
         what = f"{group}.{run} has processes: 1, so there is nothing to join"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Set processes")
+    if isinstance(processes, int):  # host 0 refuses anything else
+        check_hosts(processes)
     return stage, run
 
 

@@ -8,22 +8,25 @@ from typing import Any
 
 from posttrain import inputs
 from posttrain.errors import PosttrainError
-from posttrain.launch.hosts import HOSTS
+from posttrain.launch.hosts import on_each_host
 from posttrain.stage_table import STAGES
 
 
 def process_notes(typed: Mapping[str, Any]) -> list[str]:
-    """A line for each run whose processes are more than what this host has for them; `typed`: the runs' settings."""
-    return [f"note: {where}.{line}" for where, params in typed.items() for line in _notes(where, params)]
+    """What this host lacks for the processes of runs, each once with the runs; `typed`: the runs' settings."""
+    runs: dict[str, list[str]] = {}
+    for where, params in typed.items():
+        for line in _notes(where, params):
+            runs.setdefault(line, []).append(where)
+    return [f"note: {', '.join(where)}: {line}" for line, where in runs.items()]
 
 
 def _notes(where: str, params: Any) -> Iterator[str]:
     processes = getattr(params, "processes", 1)
     if processes == 1:
         return
-    hosts = int(given) if (given := os.environ.get(HOSTS, "1")).isdecimal() and int(given) else 1
-    here = -(-processes // hosts)
-    shown = f"processes = {processes}" + (f" ({here} on each of {hosts} hosts)" if hosts > 1 else "")
+    here = on_each_host(processes)
+    shown = f"processes = {processes}" + (f" ({here} on each host)" if here < processes else "")
     gpus, cores = _gpus(params.device.device), os.cpu_count() or 1
     if gpus is not None and here > gpus:
         yield f"{shown}: this host has {gpus} GPUs, and each process needs one"

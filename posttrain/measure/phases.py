@@ -35,7 +35,7 @@ class Clock:
         self._going: list[str] = []
         self._rest: str = "load"
         self.watchers: list[Watcher] = []
-        self.processes = 1
+        self.starts = 1
 
     def begin(self) -> None:
         """The stage's own work begins: its imports are done."""
@@ -57,7 +57,7 @@ class Clock:
         self._going.pop()
 
     def seconds(self) -> dict[str, float]:
-        """The seconds of every phase up to now, earlier processes of the run included."""
+        """The seconds of every phase up to now, earlier starts of the run included."""
         self._charge()
         return dict(self._spent)
 
@@ -65,10 +65,10 @@ class Clock:
         """The time since the last call belongs to no phase: it was spent on measuring."""
         self._mark = self._now()
 
-    def add(self, seconds: dict[str, float], processes: int) -> None:
-        """Add what earlier processes spent on the same run."""
+    def add(self, seconds: dict[str, float], starts: int) -> None:
+        """Add what earlier starts of the stage spent on the same run."""
         self._spent = {name: spent + seconds.get(name, 0.0) for name, spent in self._spent.items()}
-        self.processes += processes
+        self.starts += starts
 
     def _charge(self) -> None:
         now = self._now()

@@ -41,7 +41,7 @@ def report_timings(stage: str) -> None:
         "seconds": {name: round(seconds, 3) for name, seconds in spent.items()},
         "total": round(total, 3),
         "cpu": round(time.process_time(), 1),  # of this process only, not of one that was killed before
-        "processes": CLOCK.processes,
+        "starts": CLOCK.starts,
         "peak_mb": round(peak_mb(), 1),
         **({"counts": counts()} if counts() else {}),
     }
@@ -50,9 +50,9 @@ def report_timings(stage: str) -> None:
     parts = (
         f"{name} {spent[name]:.1f} s{_rate(name, spent)}" for name in (*NAMES, OTHER) if spent[name] >= SHOWN * total
     )
-    processes = f" in {CLOCK.processes} processes" if CLOCK.processes > 1 else ""
+    starts = f" in {CLOCK.starts} starts" if CLOCK.starts > 1 else ""
     counted = "".join(f"; {name} {value:,.6g}" for name, value in counts().items() if name not in TOKENS)
-    line = f"{stage}: {total:.1f} s{processes}: {', '.join(parts)}; {timings['peak_mb']:.0f} MB{counted}"
+    line = f"{stage}: {total:.1f} s{starts}: {', '.join(parts)}; {timings['peak_mb']:.0f} MB{counted}"
     print(line, file=sys.stderr)
 
 
@@ -64,19 +64,15 @@ def _rate(name: str, spent: Mapping[str, float]) -> str:
 
 def restore_timings(state: object) -> None:
     """Add the seconds and counts in a checkpoint: a run that resumes from it includes them."""
-    if (
-        isinstance(state, Mapping)
-        and isinstance(state.get("seconds"), dict)
-        and isinstance(state.get("processes"), int)
-    ):
-        CLOCK.add(state["seconds"], state["processes"])
+    if isinstance(state, Mapping) and isinstance(state.get("seconds"), dict) and isinstance(state.get("starts"), int):
+        CLOCK.add(state["seconds"], state["starts"])
         if isinstance(state.get("counts"), dict):
             count(state["counts"])
 
 
 def timings_state() -> dict[str, Any]:
     """The seconds and counts up to now, for a checkpoint."""
-    return {"seconds": CLOCK.seconds(), "processes": CLOCK.processes, "counts": counts()}
+    return {"seconds": CLOCK.seconds(), "starts": CLOCK.starts, "counts": counts()}
 
 
 def peak_mb() -> float:
@@ -101,8 +97,8 @@ def timings_table(folder: Path = FOLDER) -> str:
     lines = [f"{'stage':<28}{'seconds':>9}" + "".join(f"{name:>10}" for name in names) + f"{'peak MB':>9}"]
     for one in [*timings, every]:
         shares = "".join(f"{one['seconds'][name] / max(one['total'], 1e-9):>10.0%}" for name in names)
-        processes = f"  in {one['processes']} processes" if one.get("processes", 1) > 1 else ""
-        lines.append(f"{one['stage']:<28}{one['total']:>9.1f}{shares}{one['peak_mb']:>9.0f}{processes}")
+        starts = f"  in {one['starts']} starts" if one.get("starts", 1) > 1 else ""
+        lines.append(f"{one['stage']:<28}{one['total']:>9.1f}{shares}{one['peak_mb']:>9.0f}{starts}")
     return "\n".join(lines)
 
 

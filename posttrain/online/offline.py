@@ -56,7 +56,9 @@ class OfflineRun(TrainingParams, PolicyKnobs):
         needs = self.objective(1).needs
         refused = [reason for column, reason in UNKNOWN.items() if column in needs]
         if CORRECTED not in needs:
-            refused.append("the rollouts are of other policies than the one that is trained. Set correction: truncate")
+            refused.append(
+                "correction = none: the rollouts are of other policies than this one. Set correction: truncate"
+            )
         if self.update.type == "trpo":
             refused.append("trpo bounds the KL to the sampling policy. Use update adamw")
         if self.resample or self.overlong is not None:

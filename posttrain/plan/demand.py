@@ -11,6 +11,7 @@ from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.reward import RewardObjective
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.evaluate.settings import EvaluateParams
+from posttrain.launch.hosts import on_each_host
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.masters import compute_in_bf16
 from posttrain.models.memory import byte_count, decoding_bytes
@@ -36,12 +37,24 @@ class Demand:
     """Bytes that a run takes; `training` and `sampling` are held one after the other, `states` all the time."""
 
     free: float
+    """Of the device; of the machine where the device is its CPU."""
     states: dict[str, float]
     """Weights, and the moments of the optimizer."""
     training: dict[str, float] = field(default_factory=dict)
     sampling: dict[str, float] = field(default_factory=dict)
     rollouts: float = 0.0
     checkpoints: float = 0.0
+    processes: int = 1
+    """Those that share the run; all other figures are of the first one, but for what is on the disk."""
+    in_one_memory: int = 1
+    """Of them, those that share the free memory."""
+    once: float = 0.0
+    """Bytes that only the first process takes."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the free memory holds what all processes take of it."""
+        return self.in_one_memory * (self.total - self.once) + self.once <= self.free
 
     @property
     def total(self) -> float:
@@ -108,10 +121,12 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, pro
     divided = params.processes > 1 and params.divides_models
     shards = (params.shards or params.processes) if divided else 1
     parts = training_parts(models, _step_tokens(group, params, prompt), params.activations, shards)
-    judges = _reward_models(params, shape)
-    states = {"weights": parts.pop("weights") + _frozen_bytes(judges, runtime)}
+    once = _frozen_bytes(_reward_models(params, shape), runtime)
+    states = {"weights": parts.pop("weights") + once}
     states |= {name: parts.pop(name) for name in ("masters", "moments") if name in parts}
-    demand = Demand(free_bytes(runtime.device), states, parts)
+    demand = Demand(free_bytes(runtime.device), states, parts, processes=params.processes, once=once)
+    if runtime.device.type == "cpu":
+        demand.in_one_memory = on_each_host(params.processes)
     demand.checkpoints = float((KEPT + 1) * checkpoint_bytes(models))
     if isinstance(params, OnlineParams):
         rollout = params.rollout
@@ -122,7 +137,8 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, pro
                 size = 2 if runtime.bf16 else 4
                 demand.sampling["decoding"] += size * sum(part.numel() for part in models.policy.parameters())
         else:  # the server holds its part while the policy is trained too
-            demand.states["engine"] = sum(engine_bytes(rollout, models.policy, prompt + most, runtime)) + OWN_BYTES
+            engine = sum(engine_bytes(rollout, models.policy, prompt + most, runtime)) + OWN_BYTES
+            demand.states["engine"], demand.once = engine, once + engine
         stored = most_bytes(params.rollouts, params.most_rollouts, prompt + most)
         demand.rollouts = min(stored, params.rollouts_gb * 1e9)
     return demand
@@ -162,6 +178,7 @@ def _add_sampling(
     """Add what decoding takes: keys and values up to their budget."""
     rows = min(prompts * samples, params.rows)
     kept, rest = decoding_bytes(policy, rows, min(prompts, rows), prompt, params.max_tokens, bf16=runtime.bf16)
-    budget = FREE_SHARE * max(demand.free - sum(demand.states.values()), 0)
+    held = demand.in_one_memory * (sum(demand.states.values()) - demand.once) + demand.once
+    budget = FREE_SHARE * max(demand.free - held, 0)
     budget = budget if params.kv_gb is None else params.kv_gb * 1e9
     demand.sampling = {"keys and values": min(kept, budget), "decoding": rest}

@@ -26,6 +26,7 @@ LOWER = {
     "head": "a smaller vocabulary",
     "keys and values": "sampling.kv_gb",
     "decoding": "sampling.rows",
+    "engine": "sampling.kv_gb",
 }
 """What lowers each part."""
 COLUMNS = (
@@ -36,7 +37,9 @@ NOTES = """
 weights: with the float32 masters of trained ones. training: gradients, activations, the head.
 decoding: copies of weights, a step or a prefill.
 total: the most device memory at a time, of {free} that are free; (!) is more than that. rollouts, checkpoints: disk.
-Each at its largest, with prompts of {prompt} tokens (--prompt N)."""
+{shared}Each at its largest, with prompts of {prompt} tokens (--prompt N)."""
+SHARED = """of N processes: weights to total are of one. On a CPU (!) compares what all of this host take together.
+"""
 
 
 def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
@@ -51,28 +54,38 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
             what = f"'{name}' is no stage that trains or samples"
             raise ParamsError(what=what, where=PARAMS_FILE, fix=did_you_mean(name, list(known)))
     rows: list[tuple[str, ...]] = [COLUMNS]
-    unknown, free = [], "unknown"
+    unknown, free, shared = [], "unknown", ""
     for name in chosen:
         try:
             demand = demand_of(*known[name], settings, prompt, model)
             rows.append(_row(name, demand))
             free = format_size(demand.free)
+            shared = SHARED if demand.processes > 1 else shared
         except ModelError as error:
             unknown.append(f"{name}: {error}")
     widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*table, *unknown, NOTES.format(free=free, prompt=prompt)])
+    return "\n".join([*table, *unknown, NOTES.format(free=free, prompt=prompt, shared=shared)])
 
 
 def _row(name: str, found: Demand) -> tuple[str, ...]:
     sampling, disk = found.sampling, (found.rollouts, found.checkpoints)
     weights = found.states["weights"] + found.states.get("masters", 0.0)
-    total = format_size(found.total) + (" (!)" if found.total > found.free else "")
+    which = "the first" if found.once else "each"
+    each = f", {which} of {found.processes} processes" if found.processes > 1 else ""
+    total = f"{format_size(found.total)}{each}{'' if found.fits else ' (!)'}"
     sizes = (
         weights, found.states.get("moments", 0.0), sum(found.training.values()),
         sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0),
     )  # fmt: skip
-    return (name, *map(_size, sizes), total, *map(_size, disk), _seconds(name), LOWER[found.largest])
+    return (name, *map(_size, sizes), total, *map(_size, disk), _seconds(name), _lower(name, found.largest))
+
+
+def _lower(name: str, part: str) -> str:
+    """What lowers a part of a stage's memory, as its settings name it."""
+    keys = LOWER[part]
+    inside = keys.startswith("sampling.") and name.startswith(("online@", "distill@"))
+    return f"rollout.{keys}" if inside else keys
 
 
 def _size(count: float) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from posttrain.errors import EngineError, ModelError, ParamsError
+from posttrain.errors import ModelError, ParamsError, PosttrainError
+from posttrain.launch.hosts import check_hosts
 from posttrain.models.adapters import ADAPTERS, INSTALL, LoraOptions, linear_layers
 from posttrain.models.routers import find_routers
 from posttrain.online.runs import OnlineParams
@@ -25,17 +26,37 @@ def check_start_shapes() -> None:
 
     A start model whose shape is not known yet, as one of the Hub, is left to its run.
     """
-    settings, errors = read(), list[str]()
+    settings, errors, typed = read(), list[str](), dict[str, TrainingParams]()
     for stage in STAGES:
         for name in group_of(settings, stage.group) if stage.makes == "model" else ():
             params = load_settings(stage.group, name)
             if isinstance(params, TrainingParams):
                 start = str(getattr(params, "start", stage.output(name)))  # a run of base.scratch makes its own
                 shape = partial(_shape, start, settings, scores=stage.name == "reward")
+                typed[f"{stage.group}.{name}"] = params
                 errors += _faults(f"{stage.group}.{name}", params, start, shape)
+    errors += _machine_faults(typed)
     if errors:
         listed = "\n  ".join(errors)
-        raise ParamsError(what=f"{len(errors)} runs do not fit their start models", where=PARAMS_FILE, fix=listed)
+        what = "settings do not fit the start model of a run, or this machine"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=listed)
+
+
+def _machine_faults(typed: Mapping[str, TrainingParams]) -> list[str]:
+    """What this machine lacks or has set wrong, each once with the runs that need it."""
+    runs: dict[str, list[str]] = {}
+    for where, params in typed.items():
+        for check in (_check_engine, lambda params: check_hosts(params.processes)):
+            try:
+                check(params)
+            except PosttrainError as error:
+                runs.setdefault(str(error).removeprefix(f"{PARAMS_FILE}: "), []).append(where)
+    return [f"{', '.join(where)}: {fault}" for fault, where in runs.items()]
+
+
+def _check_engine(params: TrainingParams) -> None:
+    if isinstance(params, OnlineParams) and params.rollout.engine != "builtin":
+        engine_command()
 
 
 def _shape(model: str, settings: Any, *, scores: bool) -> Any | None:
@@ -48,11 +69,6 @@ def _shape(model: str, settings: Any, *, scores: bool) -> Any | None:
 
 def _faults(where: str, params: TrainingParams, start: str, shape: Any) -> Iterator[str]:
     """A line for each setting that the start model cannot have."""
-    if isinstance(params, OnlineParams) and params.rollout.engine != "builtin":
-        try:
-            engine_command()
-        except EngineError as error:
-            yield f"{where}: {error}"
     adapter = params.adapter if isinstance(params.adapter, LoraOptions) else None
     if adapter is None and not params.router.balance:
         return

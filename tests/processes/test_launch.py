@@ -17,6 +17,7 @@ import pytest
 
 from posttrain.errors import PosttrainError
 from posttrain.launch.hosts import ADDRESS, HOST, HOSTS, WAIT, place, share
+from posttrain.launch.join import join
 from posttrain.launch.others import differences
 from tests.workspace import ROOT, environment
 
@@ -354,6 +355,29 @@ def test_the_number_of_a_host_comes_from_slurm_and_kubernetes_too(monkeypatch: p
     monkeypatch.setenv("SLURM_NODEID", "2")
     monkeypatch.setenv(HOST, "0")
     assert (place() or found).host == 0
+
+
+def test_a_host_does_not_wait_for_a_run_that_hosts_cannot_divide(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "params.yaml").write_text("sft: {runs: {main: {processes: 4}}}\n")
+    monkeypatch.chdir(tmp_path)
+    for name, value in {HOSTS: "3", HOST: "1", ADDRESS: f"127.0.0.1:{free_port()}", WAIT: "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(PosttrainError, match="processes = 4 cannot be divided among POSTTRAIN_HOSTS = 3"):
+        join("sft/main")
+
+
+def test_a_host_that_is_told_to_end_while_it_waits_says_so_in_a_line(start: Start) -> None:
+    env = {HOSTS: 2, HOST: 1, ADDRESS: f"127.0.0.1:{free_port()}", WAIT: 60, "PYTHONUNBUFFERED": 1}
+    waiting = start("joining", 4, 5, **env)
+    mark = waiting.folder / "checkpoints/.held/sft@main.host-1"
+    assert came_true(mark.exists, 60), waiting.process.communicate(timeout=5)
+    waiting.process.terminate()
+    status, _, errors = waiting.ended()
+    assert status == 128 + signal.SIGTERM
+    assert errors == "error: this host was told to end (SIGTERM). A run that it has joined ends too\n"
+    assert not mark.exists()
 
 
 def test_what_hosts_do_not_share_is_named() -> None:
