@@ -9,7 +9,7 @@ FSDP is imported where it is used: that takes most of a second, which a run of o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
@@ -57,15 +57,26 @@ def shard(model: Any, mesh: DeviceMesh, *, bf16: bool) -> Any:
             if not part.requires_grad and part.dtype == torch.float32:
                 part.data = part.data.to(torch.bfloat16)
     setattr(model, SCOPE, lambda function: function())
-    for layer in [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]:
-        fully_shard(layer, mesh=mesh, mp_policy=precision)
-    fully_shard(model, mesh=mesh, mp_policy=precision)
+    layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
+    for part in (*layers, model):
+        fully_shard(part, mesh=mesh, mp_policy=precision)
     _free_after_use(model)
+    _gather_backwards([*layers, model])
     for part in _sharded_modules(model):  # neither call reaches the modules within
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
     register_fsdp_forward_method(model, SCOPE)
     return model
+
+
+def _gather_backwards(modules: Sequence[Any]) -> None:
+    """In a backward pass let each module gather the one before it ahead of time, and the first one nothing.
+
+    FSDP would follow the order of all forward passes since the last backward pass. Processes that sample run different
+    numbers of them: some would then gather what others do not, and all would wait for each other.
+    """
+    for before, module in zip([modules[0], *modules], modules, strict=False):
+        module.set_modules_to_backward_prefetch([before])
 
 
 def is_sharded(model: Any) -> bool:

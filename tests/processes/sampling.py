@@ -15,11 +15,14 @@ import torch
 
 from posttrain import processes
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.sharding import mesh_of, shard
+from posttrain.models.forward import score_tokens
+from posttrain.models.sharding import gathered, mesh_of, shard
+from posttrain.rollout import TokenRow
 from posttrain.sampling.dealt import DealtSampler, FirstSampler
 from posttrain.sampling.engine_weights import write_weights
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import Completion, Request, SamplingParams
+from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from tests.library.models import random_rows, tiny_model
 
@@ -35,8 +38,16 @@ def main() -> None:
     sampler = DealtSampler(LocalSampler(model, Stops((5, 9), lambda ids: " ".join(map(str, ids))), runtime))
     prompts, _ = random_rows(9)
     requests = [Request(prompt, f"{nth}:{sample}") for nth, prompt in enumerate(prompts) for sample in range(3)]
+    rows = pack([TokenRow(prompt, (3, 4)) for prompt in prompts])
+
+    def backward() -> None:
+        gathered(model, lambda: score_tokens(model, rows))[0].sum().backward()
+
     few = requests[:1]  # fewer prompts than processes
-    done = [*sampler.generate(requests, SamplingParams(max_tokens=12), 7), *sampler.generate(few, SamplingParams(), 7)]
+    done = sampler.generate(requests, SamplingParams(max_tokens=12), 7)
+    backward()
+    done += sampler.generate(few, SamplingParams(), 7)
+    backward()  # some processes have run no prompt since the last one
     every = processes.gathered([[one.ids, one.logps, one.finish] for one in done])
     assert all(one == every[0] for one in every), "all processes get the same completions"
     if processes.is_first():
