@@ -17,6 +17,8 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from benchmarks.speed.case import BETAS, CLIP, LEARNING_RATE, Shape
 
 TILE_BYTES = 16 * 2**20
+SIMILAR = 1.25
+"""Rows of one attention call: the longest is at most this much longer than the shortest."""
 EPS = 1e-6
 
 
@@ -129,18 +131,18 @@ class Packed:
         ids: list[int] = []
         positions: list[int] = []
         source: list[int] = []
-        self.blocks: list[tuple[int, int, list[tuple[int, int]]]] = []
+        spans: list[tuple[int, int, int, int]] = []
+        begin = edge = 0
         self.last: list[int] = []
         before: list[int] | None = None
         for prompt, answer in rows:
             if prompt != before or before is None:
-                self.blocks.append((len(ids), len(ids) + len(prompt), []))
+                begin, edge = len(ids), len(ids) + len(prompt)
                 ids += prompt
                 positions += range(len(prompt))
                 before = prompt
             start, end = len(ids), len(ids) + len(answer)
-            _, edge, mine = self.blocks[-1]
-            mine.append((start, end))
+            spans.append((begin, edge, start, end))
             source += [edge - 1, *range(start, end - 1)]
             ids += answer
             positions += range(len(prompt), len(prompt) + len(answer))
@@ -150,24 +152,45 @@ class Packed:
         self.target = torch.tensor([token for _, answer in rows for token in answer])
         self.lengths = torch.tensor([len(answer) for _, answer in rows])
         self.last_B = torch.tensor(self.last)
+        self._side_by_side(spans)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """[N, H, d] each: every row by itself, without padding."""
-        parts = []
-        for start, edge, answers in self.blocks:
-            if len(answers) == 1:
-                parts.append(_causal(q[start : answers[0][1]], k[start : answers[0][1]], v[start : answers[0][1]]))
-                continue
-            for i, (first, end) in enumerate(answers):
-                whole = [torch.cat([part[start:edge], part[first:end]]) for part in (q, k, v)]
-                out = _causal(*whole)
-                parts.append(out if i == 0 else out[edge - start :])
-        return torch.cat(parts)
+        """[N, H, d] each: rows of similar length side by side, padded on the right."""
+        outputs = []
+        for gather in self.gathers:
+            q_, k_, v_ = (_rows(part, gather).transpose(1, 2) for part in (q, k, v))
+            outputs.append(sdpa(q_, k_, v_, is_causal=True).transpose(1, 2).flatten(0, 1))
+        return torch.cat(outputs).index_select(0, self.take)
+
+    def _side_by_side(self, spans: list[tuple[int, int, int, int]]) -> None:
+        """Gather indices [S, T] of rows of similar length, and where each token's output comes from.
+
+        A span is (start of the prompt, its end, start of the answer, its end).
+        """
+        self.gathers: list[Tensor | slice] = []
+        self.take, base = torch.empty(len(self.ids), dtype=torch.long), 0
+        size = [edge - start + end - first for start, edge, first, end in spans]
+        left = sorted(range(len(spans)), key=lambda row: -size[row])
+        while left:
+            width = size[left[0]]
+            bucket = [row for row in left if size[row] * SIMILAR >= width]
+            left = left[len(bucket) :]
+            gather = torch.zeros(len(bucket), width, dtype=torch.long)
+            for place, row in enumerate(bucket):
+                start, edge, first, end = spans[row]
+                tokens = torch.cat([torch.arange(start, edge), torch.arange(first, end)])
+                gather[place, : size[row]] = tokens
+                self.take[tokens] = torch.arange(size[row]) + base + place * width
+            start, edge, first, end = spans[bucket[0]]
+            self.gathers.append(slice(start, end) if len(bucket) == 1 and edge == first else gather)
+            base += gather.numel()
 
 
-def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    q, k, v = (part.transpose(0, 1)[None] for part in (q, k, v))
-    return sdpa(q, k, v, is_causal=True)[0].transpose(0, 1)
+def _rows(part: Tensor, gather: Tensor | slice) -> Tensor:
+    """[N, H, d] -> [S, T, H, d]; a single row is not copied."""
+    if isinstance(gather, slice):
+        return part[None, gather]
+    return part.index_select(0, gather.flatten()).view(*gather.shape, *part.shape[1:])
 
 
 def _leaf(weight: Tensor) -> Tensor:

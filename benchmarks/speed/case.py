@@ -50,6 +50,7 @@ SHAPES = {
     "control": Shape("control", 8, 512, 8, 1368, 512),
     "tiny": Shape("tiny", 2, 32, 2, 64, 97),
     "Q": Shape("Q", 28, 1024, 16, 3072, 151_936, "qwen3", kv_heads=8, head_size=128),
+    "8B": Shape("8B", 36, 4096, 32, 12_288, 151_936, "qwen3", kv_heads=8, head_size=128),
     "tiny-qwen3": Shape("tiny-qwen3", 2, 32, 4, 64, 97, "qwen3", kv_heads=2, head_size=16),
 }
 

@@ -33,12 +33,18 @@ TINY: dict[str, Case] = {
     for name in WORKLOADS
 } | {"sft/tiny-qwen3": Case(SHAPES["tiny-qwen3"], batch=4, longest=24, updates=2, warm=0)}
 
+_Q = Case(SHAPES["Q"], batch=16, longest=2048, updates=10, warm=3, warm_longest=2048, device="cuda")
+_8B = replace(_Q, shape=SHAPES["8B"], updates=2, warm=1)
+
 GPU: dict[str, Case] = {
-    "sft/Q": Case(SHAPES["Q"], batch=16, longest=2048, updates=10, warm=3, warm_longest=2048, device="cuda"),
-    "grpo/Q": Case(
-        SHAPES["Q"], batch=64, longest=256, updates=8, warm=2, warm_longest=256, longest_answer=512, device="cuda"
-    ),
+    "sft/Q": _Q,
+    "dpo/Q": replace(_Q, longest=1024, warm_longest=1024),
+    "grpo/Q": replace(_Q, batch=64, longest=256, warm_longest=256, updates=8, warm=2, longest_answer=512),
+    "sft/Q-32k": replace(_Q, batch=1, longest=32_768, warm_longest=32_768, updates=2, warm=1, padding=1.0),
+    "sft/8B": _8B,
+    "dpo/8B": replace(_8B, batch=8, longest=1024, warm_longest=1024),
 }
+"""Steps of about 16,000 tokens; one row of 32,768 tokens."""
 
 
 def _changed(base: Case, **changes: Any) -> Case:

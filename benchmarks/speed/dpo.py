@@ -10,6 +10,7 @@ from benchmarks.speed.meter import Meter, Report
 from benchmarks.speed.reward import SIDE
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.train.loop import TrainingParams
 
 
 def posttrain(case: Case) -> Report:
@@ -22,11 +23,16 @@ def posttrain_lora(case: Case) -> Report:
     return _posttrain(case, lora=True)
 
 
-def _posttrain(case: Case, *, lora: bool) -> Report:
+def posttrain_lora_recompute(case: Case) -> Report:
+    """The same with layers computed again in the backward pass."""
+    return _posttrain(case, lora=True, training=ours.RECOMPUTED)
+
+
+def _posttrain(case: Case, *, lora: bool, training: TrainingParams = ours.TRAINING) -> Report:
     updates, meter = batches(case, 2), Meter(case.warm, case.device)
     models = ours.models_of(case, ours.device(case), reference=True, lora=lora)
     objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings(loss={"beta": 0.1}))
-    log = ours.fit(objective, ours.Given(updates, SIDE), models, meter)
+    log = ours.fit(objective, ours.Given(updates, SIDE), models, meter, training)
     return meter.report(case.batch * case.updates, [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
 
@@ -73,6 +79,7 @@ def _trl(case: Case, over: dict[str, Any], **parts: Any) -> Report:
 SIDES = {
     "posttrain": posttrain,
     "posttrain_lora": posttrain_lora,
+    "posttrain_lora_recompute": posttrain_lora_recompute,
     "bound": bound_loops.dpo,
     "trl": trl,
     "trl_lora": trl_lora,

@@ -74,6 +74,7 @@ T = TypeVar("T")
 
 
 TRAINING = TrainingParams(checkpoint_every=10_000)
+RECOMPUTED = TRAINING.model_copy(update={"activations": "recompute"})
 
 
 class NoCheckpoints(Checkpoints):

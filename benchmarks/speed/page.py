@@ -57,15 +57,20 @@ samples 4 prompts x 8 completions of at most 64 tokens, S 2 x 8 of 128; each rou
 
 UNMEASURED = """## Not measured
 
-Nothing here has run on a GPU. `python -m pytest tests/library/test_cuda.py -n 0` checks there what needs no clock
-(skipped without CUDA): two runs byte for byte, CUDA graphs on and off, attention. Open are:
+**Nothing has run on a GPU.** Two commands wait for one: `python -m pytest tests/library/test_cuda.py -n 0` (two runs
+byte for byte, CUDA graphs on and off, attention; skipped without CUDA) and `make bench-gpu`, which writes its own page
+with these targets for one H200: SFT of a 0.6B model at 30 % of the device's peak, DPO at 25 %, GRPO twice as fast as
+TRL with generate and 0.67 of TRL with vLLM, SFT and DPO with LoRA of an 8B model within 60 GB, a row of 32,768 tokens
+with 152,000 words, `device.deterministic` within 15 %. Also open, the whole list:
 
-- `device.deterministic`: its cost, and equality of two runs.
+- bf16 weights with float32 masters, the head's bf16 products, and their speed.
+- `activations: recompute` and `offload`: time and memory. The memory estimate of `plan` next to what CUDA allocates.
 - Attention in 16 bits by torch's `varlen_attn`, which attends a shared prompt once (posttrain/models/varlen.py). Its
   index algebra equals the CPU path to 1e-6, with gradients. float32, the CPU, soft caps and sinks gather whole rows:
   there a shared prompt is attended once for each row. Deterministic kernels may not cover its backward pass.
-- `device.cuda_graphs`: off by default, and removed unless a GPU shows 1.3 times a round's speed.
-- Mixtures of experts, checkpoints and saving from a GPU.
+- `device.cuda_graphs`: off by default, and removed unless a GPU shows 1.3 times a round's speed. `compile: true`.
+- LoRA, DoRA and QLoRA; mixtures of experts; checkpoints and saving from a GPU.
+- [Several processes](processes.md#not-measured) with NCCL, and [vLLM](engines.md#never-run) on CUDA.
 """
 
 COMPILED = """## Compiled layers

@@ -61,6 +61,8 @@ def measured(case: str, side: str) -> Report:
 
 def agree(case: str, reports: Reports) -> None:
     """Nobody does less: the losses of sides with the same rows are the same; samples of others are as long."""
+    if "posttrain" not in reports:
+        return
     ours = reports["posttrain"][0]
     for side in {"bound", "trl"} & set(reports):
         theirs = reports[side][0]

@@ -32,6 +32,16 @@ def posttrain_lora(case: Case) -> Report:
     return _posttrain(case, ours.device(case), lora=True)
 
 
+def posttrain_recompute(case: Case) -> Report:
+    """The same with layers computed again in the backward pass."""
+    return _posttrain(case, ours.device(case), training=ours.RECOMPUTED)
+
+
+def posttrain_lora_recompute(case: Case) -> Report:
+    """The same with adapters."""
+    return _posttrain(case, ours.device(case), lora=True, training=ours.RECOMPUTED)
+
+
 def posttrain_compiled(case: Case) -> Report:
     """The same with compiled layers; what the compiler takes before the first step is not counted."""
     return _posttrain(case, ours.device(case), training=COMPILED)
@@ -121,6 +131,8 @@ SIDES = {
     "trl_lora": trl_lora,
     "posttrain_bf16": posttrain_bf16,
     "posttrain_free": posttrain_free,
+    "posttrain_recompute": posttrain_recompute,
+    "posttrain_lora_recompute": posttrain_lora_recompute,
     "posttrain_compiled": posttrain_compiled,
     "posttrain_bf16_compiled": posttrain_bf16_compiled,
     "trl_bf16": trl_bf16,

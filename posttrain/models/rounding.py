@@ -132,5 +132,5 @@ def _named_tensors(model: nn.Module) -> Mapping[str, Tensor]:
         return model.state_dict(keep_vars=True)
     tensors: dict[str, Tensor] = {}
     for name, module in model.named_modules():
-        module._save_to_state_dict(tensors, f"{name}." if name else "", keep_vars=True)  # type: ignore[no-untyped-call]
+        module._save_to_state_dict(tensors, f"{name}." if name else "", keep_vars=True)
     return tensors

@@ -28,7 +28,7 @@ class RolloutParams(Params):
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     replay: ReplayParams = Field(default_factory=ReplayParams)
     gap_rows: int = Field(
-        4, ge=0, description="rows of a round whose log-probs the trainer recomputes (metric sampler_gap); 0: none"
+        2, ge=0, description="rows of a round whose log-probs the trainer recomputes (metric sampler_gap); 0: none"
     )
 
     engine: Literal["builtin", "vllm"] = Field(

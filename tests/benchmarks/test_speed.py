@@ -50,10 +50,16 @@ def test_model_flops_are_those_that_torch_counts() -> None:
 
 def test_the_page_of_a_gpu_names_targets_and_what_is_missing(tmp_path: Path) -> None:
     fast, slow = (Report(seconds, 10.0, 100.0, [1.0]) for seconds in (1.0, 2.0))
-    write({"grpo/Q": {"posttrain": [fast], "trl": [slow]}}, "a machine", 989.0, tmp_path / "page.md")
+    found = {
+        "grpo/Q": {"posttrain": [fast], "trl": [slow]},
+        "dpo/Q": {"posttrain": [fast]},
+        "sft/8B": {"posttrain_lora_recompute": [fast]},
+    }
+    write(found, "a machine", 989.0, tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
     assert "| grpo/Q / trl | 2.00 | 2.00 | reached |" in text
-    assert "| sft/Q / peak | 0.45 | not measured | |" in text
+    assert "| sft/Q / peak | 0.30 | not measured | |" in text
+    assert "| dpo/Q / peak | 0.25 | " in text and "| sft/8B / GB, at most | 60 | 0 | reached |" in text
     assert "| grpo/Q / trl_vllm | 0.67 | not measured | |" in text
 
 
