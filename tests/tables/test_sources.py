@@ -195,7 +195,7 @@ def test_a_row_in_two_splits_is_refused() -> None:
         ([{"path": "a", "weight": 1}, "b"], "here: chat.1 has no weight, but others have one. Give every source a wei"),
         (
             ["a", {"path": "b", "test_share": 0.1}],
-            "here: chat.0.test_share = 0.05, chat.1.test_share = 0.1: a problem in two tables would be in different",
+            "here.chat.0.test_share = 0.05, chat.1.test_share = 0.1: a problem in two tables would be in different",
         ),
         ({"path": "a", "rname": {}}, "here.chat.rname: unknown key. Did you mean 'rename'?"),
         (5, "here.chat"),
