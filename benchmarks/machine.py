@@ -12,8 +12,9 @@ from pathlib import Path
 
 
 def machine() -> str:
-    """Processor, cores, memory."""
-    return f"{_processor()}, {os.cpu_count()} cores shared with other work, {_memory()} GiB"
+    """Processor, cores, memory, and how busy it is: the measured process itself is a load of 1."""
+    load = f"load {os.getloadavg()[2]:.1f} (mean of 15 minutes)"
+    return f"{_processor()}, {os.cpu_count()} cores, {_memory()} GiB, {load}"
 
 
 def versions(*packages: str) -> str:
