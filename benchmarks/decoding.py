@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.machine import machine
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.loading import with_our_attention
+from posttrain.models.loading import prepared
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.text.stops import Stops
@@ -85,7 +85,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     device = Runtime(DeviceParams(threads=2))
     mine_of, theirs_of = model_of_smollm2(), model_of_smollm2()
-    with_our_attention(mine_of)
+    prepared(mine_of)
     theirs_of.set_attn_implementation("sdpa")
     vocabulary = mine_of.config.vocab_size
     random = torch.Generator().manual_seed(0)

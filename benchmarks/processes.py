@@ -28,15 +28,15 @@ WORK = {"T": (64, 128, 2048), "S": (16, 512, 2048), "smollm2": (2, 512, 512)}
 
 def start_model(shape: str) -> Callable[..., Any]:
     """What makes a model of the shape with random weights."""
-    from posttrain.models.loading import with_our_attention
+    from posttrain.models.loading import prepared
 
     if shape == "smollm2":
         from benchmarks.decoding import model_of_smollm2
 
-        return lambda *, scores=False: with_our_attention(model_of_smollm2())  # noqa: ARG005
+        return lambda *, scores=False: prepared(model_of_smollm2())  # noqa: ARG005
     from benchmarks.speed.case import SHAPES, language_model
 
-    return lambda *, scores=False: with_our_attention(language_model(SHAPES[shape]))  # noqa: ARG005
+    return lambda *, scores=False: prepared(language_model(SHAPES[shape]))  # noqa: ARG005
 
 
 def measure(rank: int, size: int, meeting: str, shape: str) -> float:

@@ -24,7 +24,7 @@ from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import register
+from posttrain.models.loading import prepared
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rollouts import RolloutSource
 from posttrain.rewards.reward import Context, Reward, Term
@@ -93,8 +93,7 @@ class NoCheckpoints(Checkpoints):
 
 def ready(model: Any, case: Case) -> Any:
     """A model as posttrain's store hands it out."""
-    model.set_attn_implementation(register())
-    return model.to(case.device).eval()
+    return prepared(model).to(case.device)
 
 
 RANK, ALPHA = 16, 32

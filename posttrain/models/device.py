@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +17,9 @@ from posttrain.errors import ModelError
 from posttrain.measure.record import note
 from posttrain.params import Params
 from posttrain.renames import DEVICE, keys
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Names of glibc's <malloc.h>."""
 
 
 class DeviceParams(Params):
@@ -50,12 +54,22 @@ class Runtime:
             raise ModelError(what="device not found", where=f"device = {name}", fix="Use auto or cpu")
         if name == "cuda" and params.deterministic:
             use_deterministic_kernels()
+        if name == "cpu":
+            keep_freed_memory()
         self.device = torch.device(name)
         bf16 = name == "cuda" and torch.cuda.is_bf16_supported()
         self.cuda_graphs = params.cuda_graphs
         self.bf16 = params.precision == "bf16" or (params.precision == "auto" and bf16)
         model = torch.cuda.get_device_name() if name == "cuda" else name
         note(device=model, precision="bf16" if self.bf16 else "fp32", threads=params.threads)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep up to 2 GB of freed memory: large tensors are else new pages, which Linux clears each time."""
+    with suppress(OSError, AttributeError):  # another libc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, 2**30)
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def use_deterministic_kernels() -> None:

@@ -22,6 +22,7 @@ from torch import nn
 from posttrain.errors import ModelError
 from posttrain.models.device import free_bytes
 from posttrain.models.forward import backbone
+from posttrain.models.norms import fuse_norms
 from posttrain.models.rounding import unshared
 from posttrain.models.self_check import verify_forward
 from posttrain.models.weights import FLOATS, WEIGHTS, WeightFiles, kind
@@ -129,7 +130,7 @@ def load_weights(cls: Any, config: Any, weights: WeightFiles) -> Any:
         what = f"the config ties {', '.join(untied)} to other weights, and the files give them values of their own"
         raise ModelError(what=what, where=where, fix="Set tie_word_embeddings: false in it")
     with quiet():
-        verify_forward(with_our_attention(model), str(weights.folder))
+        verify_forward(prepared(model), str(weights.folder))
     return model
 
 
@@ -199,9 +200,10 @@ def meta_model(cls: Any, config: Any, where: str) -> Any:
     return model
 
 
-def with_our_attention(model: Any) -> Any:
-    """The model with our attention, for use."""
+def prepared(model: Any) -> Any:
+    """The model with our attention and norms, for use."""
     from posttrain.models.forward import register
 
     model.set_attn_implementation(register())
+    fuse_norms(model)
     return model.eval()

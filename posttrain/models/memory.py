@@ -14,14 +14,18 @@ from posttrain.models.decode import PREFILL_TOKENS, supports_decoder_step
 from posttrain.models.kv_size import kv_bytes, kv_sizes
 from posttrain.models.masters import master_of
 from posttrain.models.nf4 import Nf4Linear
+from posttrain.models.norms import has_fused_norms
 from posttrain.models.sharding import is_divided
 
 LAYER_BYTES = {False: (24, 16, 12, 8, 8), True: (16, 8, 6, 4, 6)}
 """Bytes that a layer saves per token for the backward pass, in float32 and in bf16: for each unit of the
 hidden size D, the feed-forward width F, all heads A and all key-value heads K, and of A + K where queries and keys are
 normed. Measured on gated feed-forward layers; others save less."""
+FUSED_BYTES = {False: (8, 4), True: (8, 4)}
+"""What norms of one operation save less than these, for each unit of D, and of A + K."""
 NORM_BYTES = {False: 4, True: 2}
-"""Of these, bytes per token and unit of width of what a norm computes, which the gradient of its weight needs."""
+"""Of these, bytes per token and unit of width of what a norm of several operations computes, which the gradient of its
+weight needs."""
 INPUT_BYTES = {False: 4, True: 2}
 """Bytes per token and unit of D of a layer's input."""
 OUTPUT_BYTES = {False: 8, True: 6}
@@ -96,7 +100,10 @@ def layer_bytes(model: Any, *, bf16: bool) -> int:
     """Bytes of activations per token that a layer saves for the backward pass."""
     width, (by_hidden, by_forward, by_heads, by_keys, by_norm) = _widths(model), LAYER_BYTES[bf16]
     normed = any(name.endswith(("q_norm", "q_layernorm")) for name, _ in model.named_modules())
-    if adapter_of(model) is not None:  # the gradient of a frozen norm would need its input
+    if has_fused_norms(model):
+        less_hidden, less_norm = FUSED_BYTES[bf16]
+        by_hidden, by_norm = by_hidden - less_hidden, by_norm - less_norm
+    elif adapter_of(model) is not None:  # the gradient of a frozen norm would need its input
         by_hidden, by_norm = by_hidden - 2 * NORM_BYTES[bf16], by_norm - NORM_BYTES[bf16]
     layer = by_hidden * width.hidden + by_forward * width.forward + by_heads * width.heads + by_keys * width.keys
     return layer + by_norm * (width.heads + width.keys) * normed + _adapter_bytes(model, bf16=bf16)

@@ -33,8 +33,8 @@ from posttrain.models.loading import (
     meta_model,
     model_class,
     not_finite,
+    prepared,
     scorer_name,
-    with_our_attention,
     with_scalar_head,
 )
 from posttrain.models.nf4 import round_model
@@ -98,7 +98,7 @@ def new_model(config: Any, seed: int) -> Any:
     cls = model_class(config)
     meta_model(cls, config, "the model's shape")
     torch.manual_seed(seed)
-    return with_our_attention(cls(config))
+    return prepared(cls(config))
 
 
 @phase("load")

@@ -10,7 +10,7 @@ import torch
 
 from posttrain.errors import ModelError
 from posttrain.models.kv_size import kv_sizes
-from posttrain.models.loading import model_class, quiet, scorer_name, with_our_attention
+from posttrain.models.loading import model_class, prepared, quiet, scorer_name
 from posttrain.models.scratch import scratch_config
 from posttrain.models.store import load_config
 from posttrain.params import at
@@ -49,7 +49,7 @@ def shape_of(config: Any, *, scores: bool = False) -> Any:
     elif not config.architectures:
         config.architectures = [scorer_name(config.model_type).replace("ForSequenceClassification", "ForCausalLM")]
     with quiet(), torch.device("meta"):
-        model = with_our_attention(model_class(config)(config))
+        model = prepared(model_class(config)(config))
         if not scores:
             kv_sizes(model.to(torch.bfloat16))  # some experts have no float32 kernel on meta
         return model.to(torch.float32)
