@@ -18,7 +18,9 @@ RUN = (
     '{"algorithm": "grpo", "start": "sft/main", "data": "two_step/prompts", "corpus": "none", "reward_model": "none", '
 )
 RUNAWAY = f'{RUN}"kl": {{"beta": 0.0001}}, "optimizer": {{"lr": 0.02, "schedule": "constant"}}'
-COLLAPSE = f'{RUN}"limits": {{"kl": null}}, "optimizer": {{"lr": 0.9, "schedule": "linear", "clip": 1.0e9}}'
+COLLAPSE = (
+    f'{RUN}"patience": null, "limits": {{"kl": null}}, "optimizer": {{"lr": 0.9, "schedule": "linear", "clip": 1.0e9}}'
+)
 EXPLOSION = (
     '{"start": "base/tiny", "data": "two_step/chat", "epochs": 5.0, "checkpoint_every": 1, '
     '"optimizer": {"lr": 0.9, "warmup": 0.9, "clip": 1.0e9}, '
@@ -37,7 +39,7 @@ def run_with(stage_server: Server, workspace: Path, stage: str, path: list[str],
         pytest.param(
             "online grpo",
             ["online", "runs", "grpo"],
-            f'{RUNAWAY}, {SMALL}, "checkpoint_every": 1}}',
+            f'{RUNAWAY}, {SMALL}, "checkpoint_every": 1, "limits": {{"kl": 2.0, "steps": 2}}}}',
             "runs away",
             id="kl",
         ),
