@@ -58,7 +58,7 @@ def join_run(run: str, command: list[str]) -> str:
 
 
 def _stopped(number: int, _: Any) -> NoReturn:
-    what = f"this host was told to end ({signal.Signals(number).name}). A run that it has joined ends too"
+    what = f"stopped by {signal.Signals(number).name}. A run that this host had joined stops on all hosts"
     print(f"error: {what}", file=sys.stderr)
     raise SystemExit(128 + number)
 

@@ -376,7 +376,7 @@ def test_a_host_that_is_told_to_end_while_it_waits_says_so_in_a_line(start: Star
     waiting.process.terminate()
     status, _, errors = waiting.ended()
     assert status == 128 + signal.SIGTERM
-    assert errors == "error: this host was told to end (SIGTERM). A run that it has joined ends too\n"
+    assert errors == "error: stopped by SIGTERM. A run that this host had joined stops on all hosts\n"
     assert not mark.exists()
 
 
