@@ -104,7 +104,14 @@ def came_true(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in processes if _runs(one)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # it ended between the two questions
+        return False
 
 
 def assert_all_end(runs: list[Started], processes: list[psutil.Process]) -> None:
