@@ -74,9 +74,9 @@ class DecoderStep:
                 linear(rms_norm(x, width, layer.before, eps), *layer.qkv), layer, cos, sin
             )
             mixed = cache.attend(i, query, key, value, layer.scoring).reshape(x.shape[0], -1)
-            x = x + linear(mixed, *layer.out)
+            x = _added(x, mixed, *layer.out)
             gate, up = linear(rms_norm(x, width, layer.after, eps), *layer.gate_up).chunk(2, dim=1)
-            x = x + linear(silu(gate) * up, *layer.down)
+            x = _added(x, silu(gate).mul_(up), *layer.down)
         return rms_norm(x, width, self._norm, eps)
 
     def _query_key_value(self, qkv: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,7 +91,7 @@ class DecoderStep:
                 for part, w in zip(parts, layer.head_norms, strict=True)
             ]
             both = torch.cat(normed, dim=1)
-        both = torch.addcmul(both * cos, both.roll(self._size // 2, -1), sin)[:, :, None]
+        both = (both * cos).addcmul_(both.roll(self._size // 2, -1), sin)[:, :, None]
         return both[:, :heads], both[:, heads:], split[:, rotated:, None]
 
 
@@ -135,6 +135,11 @@ def _concatenated(dtype: torch.dtype, *parts: Any) -> tuple[Tensor, Tensor | Non
     weights, biases = [merged_weight(part) for part in parts], [linear_of(part).bias for part in parts]
     weight = torch.cat(weights) if len(parts) > 1 else weights[0]
     return weight.to(dtype), None if biases[0] is None else torch.cat(biases)
+
+
+def _added(x: Tensor, part: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x + linear(part), in one product."""
+    return torch.addmm(x if bias is None else x + bias, part, weight.t())
 
 
 DecodeFn = Callable[[Tensor, Tensor], Tensor]

@@ -73,23 +73,27 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         wide = x.float()
-        scale = wide.pow(2).mean(-1, keepdim=True).add_(epsilon).rsqrt_()
+        squares = wide.pow(2)
+        scale = squares.mean(-1, keepdim=True).add_(epsilon).rsqrt_()
         ctx.save_for_backward(x, weight, scale)
         ctx.epsilon = epsilon
-        normed: Tensor = weight * (wide * scale).to(x.dtype)
-        return normed
+        unit = torch.mul(wide, scale, out=squares).to(x.dtype)
+        return unit.mul_(weight) if weight.dtype == unit.dtype else weight * unit
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight, scale = ctx.saved_tensors
-        wide, grad, width = x.float(), grads[0].float(), x.shape[-1]
-        if torch.is_grad_enabled():  # a gradient of the gradient is wanted
-            scale = (wide.pow(2).mean(-1, keepdim=True) + ctx.epsilon).rsqrt()
-        unit = wide * scale
+        grad, again = grads[0].float(), torch.is_grad_enabled()  # a gradient of the gradient is wanted
+        if again:
+            scale = (x.float().pow(2).mean(-1, keepdim=True) + ctx.epsilon).rsqrt()
+        unit = x.float() * scale
         along = grad * unit
         of_weight = along.flatten(0, -2).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
-        slope = (along.flatten(0, -2) @ weight.float() / width).view(scale.shape)
-        of_x = (grad * weight - unit * slope) * scale
+        slope = (along.flatten(0, -2) @ weight.float() / x.shape[-1]).view(scale.shape)
+        if again:
+            of_x = (grad * weight - unit * slope) * scale
+        else:
+            of_x = torch.mul(grad, weight, out=along).addcmul_(unit, slope, value=-1).mul_(scale)
         return of_x.to(x.dtype), of_weight, None
 
 
