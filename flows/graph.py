@@ -140,7 +140,7 @@ def _repair_and_check(root: Path) -> str:
         from posttrain.sections import check_params
 
         _, _, notes = check_params().partition("\n")
-        check_start_shapes()
+        notes = "\n".join(filter(None, [notes, check_start_shapes()]))
     _print_note(repair(root))
     return notes
 

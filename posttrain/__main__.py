@@ -89,9 +89,7 @@ def _check(_: argparse.Namespace) -> str:
     from posttrain.plan.start_shapes import check_start_shapes
     from posttrain.sections import check_params
 
-    found = check_params()
-    check_start_shapes()
-    return found
+    return "\n".join(filter(None, [check_params(), check_start_shapes()]))
 
 
 def _run(arguments: argparse.Namespace) -> str:

@@ -23,7 +23,7 @@ from posttrain.models.adapter_files import is_adapter
 from posttrain.models.tokenizer import TemplateParams, template_fault
 from posttrain.online.offline import OFFLINE, OfflineRun, need_full
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
-from posttrain.params import EXPLAINED, GROUPS, PARAMS_FILE, did_you_mean, load, read
+from posttrain.params import EXPLAINED, GROUPS, PARAMS_FILE, at, check, did_you_mean, load, read
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Term
 from posttrain.run_graph import RunOutputs, notes
@@ -37,7 +37,7 @@ from posttrain.tables.options import FileTable
 from posttrain.tables.sources import FilesRun, sources_by_key
 from posttrain.tables.sources import HubRun as HubTables
 from posttrain.tasks.task import TASKS, load_task, task_run
-from posttrain.train.run_config import Algorithm, load_run
+from posttrain.train.run_config import Algorithm, typed_run
 from posttrain.user_code import PATH as IMPORT_PATH
 from posttrain.user_text import push_notes
 from posttrain.workspace import CUSTOM, is_outside
@@ -169,9 +169,14 @@ def _check_name(name: object, group: str) -> None:
 def load_settings(group: str, name: str) -> Any:
     """The typed settings of a run."""
     where = f"{group}.{name}"
-    if group == "data.tasks":
-        return task_run(name)[2]
-    return load_run(where, ALGORITHMS[group]) if group in ALGORITHMS else load(MODELS[group], where)
+    return task_run(name)[2] if group == "data.tasks" else settings_of(group, at(read(), where), where)
+
+
+def settings_of(group: str, own: Any, where: str) -> Any:
+    """The typed settings of what params.yaml has of a run."""
+    if group in ALGORITHMS:
+        return typed_run(own, where, ALGORITHMS[group])
+    return check(MODELS[group], {} if own is None else own, where=where)
 
 
 def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:

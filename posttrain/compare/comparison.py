@@ -62,6 +62,10 @@ class Comparison:
 def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Comparison:
     """Every pair of settings, or each against one of them, with Holm's correction within each of the measures."""
     settings, notes = grouped(found)
+    unread = [setting for setting in settings if not any(one.parsed for one in setting.trained)]
+    if len(unread) < len(settings):
+        settings = [setting for setting in settings if setting not in unread]
+    notes += [f"{one.label}: not compared, as none of its completions has an answer that can be read" for one in unread]
     means = [_mean(setting) for setting in settings]
     order = sorted(range(len(settings)), key=lambda nth: -means[nth].value)
     settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
@@ -70,9 +74,7 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
     held_out = [_within_1(pair) for pair in _judged(pairs, lambda one, two: difference(scored[one], scored[two]))]
     at = [at_equal(settings, budget) for budget in BUDGETS]
     training = [Training(one, [] if one.why_not else _judged(pairs, one.difference)) for one in at]
-    return Comparison(
-        len(found[0].prompts), means, held_out, training, [*notes, *_unmeasured(settings), *_unequal(means)]
-    )
+    return Comparison(len(found[0].prompts), means, held_out, training, [*notes, *_unequal(means)])
 
 
 def verdict(pair: Pair, labels: Sequence[str]) -> str:
@@ -122,12 +124,6 @@ def _spent(setting: Setting, budget: Budget) -> float | None:
     amounts = [used(one, budget) for one in setting.trained]
     known = [float(amount[-1]) for amount in amounts if amount is not None]
     return sum(known) / len(known) if known and len(known) == len(amounts) else None
-
-
-def _unmeasured(settings: Sequence[Setting]) -> list[str]:
-    """A warning for each setting whose score is 0 because no answer could be read."""
-    unread = [setting.label for setting in settings if not any(one.parsed for one in setting.trained)]
-    return [f"{label}: not measured, as no completion has an answer that can be read" for label in unread]
 
 
 def _unequal(means: Sequence[Mean]) -> list[str]:

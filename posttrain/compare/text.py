@@ -22,7 +22,8 @@ def as_text(found: Comparison, score: Score) -> str:
     labels = [mean.label for mean in found.means]
     if found.held_out:
         parts.append(f"{metric}, first minus second, {_how(found.held_out)}\n{_pairs(found.held_out, labels)}")
-    parts += [_training(one, labels) for one in found.training if found.held_out]
+    if found.held_out:
+        parts += _in_training(found.training, labels)
     return "\n\n".join([*parts, conclusion(found)])
 
 
@@ -99,6 +100,13 @@ def _pairs(pairs: Sequence[Pair], labels: Sequence[str]) -> str:
     text = _aligned(rows, left=(0, 1, 5))
     hidden = len(ranked) - MOST_PAIRS
     return text if hidden <= 0 else f"{text}\n({hidden} more, less clear; --against NAME or --json shows them)"
+
+
+def _in_training(trainings: Sequence[Training], labels: Sequence[str]) -> list[str]:
+    reasons = {one.at.why_not for one in trainings}
+    if len(reasons) == 1 and (reason := reasons.pop()):
+        return [f"In training: cannot tell, {reason}"]
+    return [_training(one, labels) for one in trainings]
 
 
 def _training(training: Training, labels: Sequence[str]) -> str:

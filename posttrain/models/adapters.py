@@ -45,8 +45,8 @@ class LoraOptions(Options):
     targets: str | list[str] = Field(
         ALL_LINEAR,
         min_length=1,
-        description="the linear layers that get one: all but the head and the experts of a mixture, or names such as "
-        "q_proj",
+        description="the linear layers that get one: all but the head, and the routers and experts of a mixture; or "
+        "names such as q_proj",
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="of the adapter's input; not in runs that sample")
     merge: bool = Field(False, description="save a whole model with the adapter merged into it")
@@ -167,16 +167,18 @@ def linear_layers(model: Any, targets: str | list[str], base: Path) -> list[str]
     core = backbone(model)
     prefix = next(name for name, part in model.named_modules() if part is core)
     linear = [name for name, part in core.named_modules() if isinstance(part, nn.Linear)]
-    if any(parameter.dim() > 2 for parameter in core.parameters()):
+    mixture = any(parameter.dim() > 2 for parameter in core.parameters())
+    if mixture:
         linear = [name for name in linear if name.rpartition(".")[2] not in EXPERTS]
     named = [] if targets == ALL_LINEAR else [targets] if isinstance(targets, str) else targets
     wanted = [one for one in linear if not named or _is_target(one, named)]
     unknown = [target for target in named if not any(_is_target(one, [target]) for one in linear)]
     if unknown or not wanted:
         known = sorted({one.rpartition(".")[2] for one in linear})
-        what = f"no linear layer is named {', '.join(unknown)}" if unknown else "it has no linear layers"
-        fix = f"Name some of: {', '.join(known)}" if known else "Train all of its weights: adapter: none"
-        raise ModelError(what=f"adapter.targets of {base}: {what}", where=type(model).__name__, fix=fix)
+        what = f"{base} has no linear layer {', '.join(unknown)}" if unknown else f"{base} has no linear layers"
+        none = "The head, routers and experts take none" if mixture else "The head takes none"
+        fix = f"Name some of: {', '.join(known)}. {none}" if known else "Train all of its weights: adapter: none"
+        raise ModelError(what=f"{what} that takes an adapter", where="adapter.targets", fix=fix)
     return [f"{prefix}.{one}" for one in wanted]
 
 

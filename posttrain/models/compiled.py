@@ -36,7 +36,7 @@ def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
         return
     models = list(models)
     torch.compiler.reset()  # what an earlier run of this process compiled
-    layers = [layer for model in models for layer in _layers(model)]
+    layers = [layer for model in models for layer in compiled_layers(model)]
     bodies: dict[type, Callable[..., Any]] = {}
     with attention_uncompiled(), torch.compiler.set_stance("default"):
         try:
@@ -64,7 +64,7 @@ def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *i
     return run(*inputs)
 
 
-def _layers(model: Any) -> list[Any]:
+def compiled_layers(model: Any) -> list[Any]:
     """The layers to compile; refuses a model that has none."""
     layers = checkpointed_layers(model)
     reasons = {

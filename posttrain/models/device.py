@@ -49,9 +49,7 @@ class Runtime:
         """
         self.fused = fused
         torch.set_num_threads(params.threads)
-        name = params.device if params.device != "auto" else _best()
-        if not {"cuda": torch.cuda, "mps": torch.backends.mps, "cpu": torch.cpu}[name].is_available():
-            raise ModelError(what="device not found", where=f"device = {name}", fix="Use auto or cpu")
+        name = device_name(params)
         if name == "cuda" and params.deterministic:
             use_deterministic_kernels()
         if name == "cpu":
@@ -62,6 +60,15 @@ class Runtime:
         self.bf16 = params.precision == "bf16" or (params.precision == "auto" and bf16)
         model = torch.cuda.get_device_name() if name == "cuda" else name
         note(device=model, precision="bf16" if self.bf16 else "fp32", threads=params.threads)
+
+
+def device_name(params: DeviceParams) -> str:
+    """The chosen device, which must be there."""
+    name = params.device if params.device != "auto" else _best()
+    if not {"cuda": torch.cuda, "mps": torch.backends.mps, "cpu": torch.cpu}[name].is_available():
+        what = "this machine has no such device"
+        raise ModelError(what=what, where=f"device.device = {name}", fix="Use auto or cpu")
+    return name
 
 
 def keep_freed_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,15 +16,16 @@ from posttrain.launch.hosts import on_each_host
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.masters import compute_in_bf16
 from posttrain.models.memory import byte_count, decoding_bytes
+from posttrain.models.text import context_of
 from posttrain.online.policy_sampler import OWN_BYTES, engine_bytes
 from posttrain.online.rollout_log import most_bytes
 from posttrain.online.runs import DistillRun, OnlineParams
-from posttrain.params import load
+from posttrain.params import at, check, merge
 from posttrain.plan.shapes import config_of, shape_of
 from posttrain.sampling.admission import FREE_SHARE
 from posttrain.sampling.annotator import SamplesRun
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.sections import load_settings
+from posttrain.sections import settings_of
 from posttrain.slots import NONE
 from posttrain.stage_table import Settings
 from posttrain.train.checkpoint import KEPT
@@ -54,37 +56,47 @@ class Demand:
     @property
     def fits(self) -> bool:
         """Whether the free memory holds what all processes take of it."""
-        return self.in_one_memory * (self.total - self.once) + self.once <= self.free
+        return self.taken <= self.free
+
+    @property
+    def taken(self) -> float:
+        """What all processes take of the free memory."""
+        return self.in_one_memory * (self.total - self.once) + self.once
 
     @property
     def total(self) -> float:
         """The most device memory at a time."""
         return sum(self.states.values()) + max(sum(self.training.values()), sum(self.sampling.values()))
 
-    @property
-    def largest(self) -> str:
-        """The part that takes the most when memory is fullest."""
-        phase = max(self.training, self.sampling, key=lambda parts: sum(parts.values()))
-        parts = self.states | phase
-        return max(parts, key=lambda name: parts[name])
 
+def demand_of(
+    group: str, run: str, settings: Settings, prompt: int, model: str | None, change: Mapping[str, Any] | None = None
+) -> Demand:
+    """What a run takes, with a change of its settings.
 
-def demand_of(group: str, run: str, settings: Settings, prompt: int, model: str | None) -> Demand:
-    """What a run takes; `prompt`: tokens of the longest prompt, `model`: the config to take in place of every other."""
+    `prompt`: tokens of the longest prompt, `model`: the config to take in place of every other.
+    """
 
     def shape(name: str, *, scores: bool = False) -> Any:
         return shape_of(config_of(model or name, settings), scores=scores)
 
     if group == "evaluate.policies":
-        params = load(EvaluateParams, "evaluate.settings")
-        policy, others = shape(settings["evaluate"]["policies"][run]), [shape(params.reference)]
-        return _of_sampling(params, policy, [*others, *_reward_models(params, shape)], params.prompts, prompt)
-    params = load_settings(group, run)
+        section, policy = "evaluate.settings", settings["evaluate"]["policies"][run]
+        params = check(EvaluateParams, _changed(settings, section, change), where=section)
+        others = [] if params.reference in (NONE, policy) else [shape(params.reference)]
+        others += _reward_models(params, shape)
+        return _of_sampling(params, shape(policy), others, params.prompts, prompt)
+    section = f"{group}.{run}"
+    params = settings_of(group, _changed(settings, section, change), section)
     if group == "data.samples":
         count = params.prompts + params.heldout_prompts
         return _of_sampling(params, shape(params.policy), _reward_models(params, shape), count, prompt)
     start = partial(shape, f"base/{run}" if group == "base.scratch" else params.start)
     return _of_training(group, params, start, shape, prompt)
+
+
+def _changed(settings: Settings, section: str, change: Mapping[str, Any] | None) -> Any:
+    return merge(at(settings, section) or {}, change or {})
 
 
 def _reward_models(params: Any, shape: Any) -> list[Any]:
@@ -118,6 +130,8 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, pro
     attach = params.attach(Path())
     models = ModelSet.of(start, runtime, needs, attach, reference_moves=getattr(params, "parts", 1) > 1)
     models = replace(models, teacher=teacher, micro_tokens=params.micro_tokens)
+    if isinstance(params, OnlineParams):
+        prompt = _within(models.policy, prompt, params.rollout.sampling.max_tokens)
     divided = params.processes > 1 and params.divides_models
     shards = (params.shards or params.processes) if divided else 1
     parts = training_parts(models, _step_tokens(group, params, prompt), params.activations, shards)
@@ -142,6 +156,12 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, pro
         stored = most_bytes(params.rollouts, params.most_rollouts, prompt + most)
         demand.rollouts = min(stored, params.rollouts_gb * 1e9)
     return demand
+
+
+def _within(policy: Any, prompt: int, most: int) -> int:
+    """The longest prompt that leaves room for a completion in the model's context."""
+    context = context_of(policy.config)
+    return prompt if context is None else max(min(prompt, context - most), 1)
 
 
 def _needs(group: str, params: Any) -> frozenset[str]:
@@ -176,6 +196,7 @@ def _add_sampling(
     demand: Demand, policy: Any, runtime: Runtime, params: SamplingParams, prompts: int, samples: int, prompt: int
 ) -> None:
     """Add what decoding takes: keys and values up to their budget."""
+    prompt = _within(policy, prompt, params.max_tokens)
     rows = min(prompts * samples, params.rows)
     kept, rest = decoding_bytes(policy, rows, min(prompts, rows), prompt, params.max_tokens, bf16=runtime.bf16)
     held = demand.in_one_memory * (sum(demand.states.values()) - demand.once) + demand.once

@@ -14,7 +14,7 @@ from posttrain.models.loading import model_class, prepared, quiet, scorer_name
 from posttrain.models.scratch import scratch_config
 from posttrain.models.store import load_config
 from posttrain.params import at
-from posttrain.sections import load_settings
+from posttrain.sections import settings_of
 from posttrain.stage_table import Settings, model_runs, section_of, stage_of
 from posttrain.workspace import model_path
 
@@ -29,7 +29,7 @@ def config_of(model: str, settings: Settings) -> Any:
                 return load_config(folder)
         group, _, run = section_of(settings, name).rpartition(".")
         if group == "base.scratch":
-            params = load_settings(group, run)
+            params = settings_of(group, at(settings, f"{group}.{run}"), f"{group}.{run}")
             return scratch_config(params.shape, params.tokenizer.vocabulary, stop=0, pad=None)
         made = (at(settings, f"{group}.{run}") or {}) if name in model_runs(settings) else {}
         name = str(made.get("start", made.get("path", name)))

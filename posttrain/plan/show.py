@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from posttrain.errors import ModelError, ParamsError
 from posttrain.measure.timings import read_timings, timings_path
 from posttrain.params import PARAMS_FILE, did_you_mean, read
 from posttrain.plan.demand import Demand, demand_of
+from posttrain.plan.lower import what_lowers
 from posttrain.stage_table import STAGES, group_of
 from posttrain.workspace import format_size
 
@@ -16,34 +18,24 @@ GROUPS = (
     "offline.runs", "evaluate.policies",
 )  # fmt: skip
 """Those whose runs train or sample."""
-LOWER = {
-    "weights": "a smaller model, processes",
-    "masters": "adapter, processes",
-    "moments": "adapter, processes",
-    "gradients": "adapter, processes",
-    "gathered": "a smaller model",
-    "activations": "activations, micro_tokens",
-    "head": "a smaller vocabulary",
-    "keys and values": "sampling.kv_gb",
-    "decoding": "sampling.rows",
-    "engine": "sampling.kv_gb",
-}
-"""What lowers each part."""
 COLUMNS = (
     "stage", "weights", "moments", "training", "KV cache", "decoding", "total", "rollouts", "checkpoints", "last run",
-    "lower total by",
+    "settings that lower it (to)",
 )  # fmt: skip
 NOTES = """
 weights: with the float32 masters of trained ones. training: gradients, activations, the head.
 decoding: copies of weights, a step or a prefill.
 total: the most device memory at a time, of {free} that are free; (!) is more than that. rollouts, checkpoints: disk.
-{shared}Each at its largest, with prompts of {prompt} tokens (--prompt N)."""
+On a CPU the process itself takes about 0.5 GB more, and stages that run at the same time share what is free.
+{shared}Each at its largest, with prompts of {prompt} tokens (--prompt N) where the model's context allows them."""
 SHARED = """of N processes: weights to total are of one. On a CPU (!) compares what all of this host take together.
 """
 
 
 def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
     """A table of the stages."""
+    if prompt < 1:
+        raise ParamsError(what=f"--prompt = {prompt}", where="plan", fix="Give at least 1")
     settings = read()
     known = {f"{one.name}@{run}": (one.group, run) for one in STAGES if one.group in GROUPS
              for run in group_of(settings, one.group)}  # fmt: skip
@@ -54,15 +46,18 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
             what = f"'{name}' is no stage that trains or samples"
             raise ParamsError(what=what, where=PARAMS_FILE, fix=did_you_mean(name, list(known)))
     rows: list[tuple[str, ...]] = [COLUMNS]
-    unknown, free, shared = [], "unknown", ""
+    unknown, free, shared = [], "", ""
     for name in chosen:
         try:
-            demand = demand_of(*known[name], settings, prompt, model)
-            rows.append(_row(name, demand))
+            planned = partial(demand_of, *known[name], settings, prompt, model)
+            demand = planned()
+            rows.append((*_row(name, demand), what_lowers(name, demand, planned)))
             free = format_size(demand.free)
             shared = SHARED if demand.processes > 1 else shared
         except ModelError as error:
             unknown.append(f"{name}: {error}")
+    if not free:
+        return "\n".join(unknown)
     widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([*table, *unknown, NOTES.format(free=free, prompt=prompt, shared=shared)])
@@ -78,14 +73,7 @@ def _row(name: str, found: Demand) -> tuple[str, ...]:
         weights, found.states.get("moments", 0.0), sum(found.training.values()),
         sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0),
     )  # fmt: skip
-    return (name, *map(_size, sizes), total, *map(_size, disk), _seconds(name), _lower(name, found.largest))
-
-
-def _lower(name: str, part: str) -> str:
-    """What lowers a part of a stage's memory, as its settings name it."""
-    keys = LOWER[part]
-    inside = keys.startswith("sampling.") and name.startswith(("online@", "distill@"))
-    return f"rollout.{keys}" if inside else keys
+    return (name, *map(_size, sizes), total, *map(_size, disk), _seconds(name))
 
 
 def _size(count: float) -> str:

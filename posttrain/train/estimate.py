@@ -38,6 +38,8 @@ def training_parts(
     `shards`: the processes that models will be divided among; None: they are as they will be.
     """
     shards = models.divided_by if shards is None else shards
+    if activations == "offload" and models.runtime.device.type == "cpu":  # the host's memory is the device's
+        activations = "recompute"
     trained, bf16 = models.trained.values(), models.runtime.bf16
     own = float(byte_count(models.trained_parameters().values())) / shards
     tokens = min(models.micro_tokens, step_tokens)

@@ -100,13 +100,18 @@ class StepRouting:
         return self._routers.balance * float(self.metrics()["balance_loss"])
 
     def metrics(self) -> dict[str, Tensor]:
-        """The loss, the mean entropy of the routers, and the largest load of an expert: 1 where all have the same."""
+        """The loss, the mean entropy of the routers, and the largest and the smallest load of an expert.
+
+        A load of 1 is the even share, 0 an expert that no token chose.
+        """
         if self._sums is None:
             return {}
         sums = self._sums.of_all()
         load_LE = sums.chosen_LE / self._tokens
+        relative_LE = load_LE / load_LE.mean(1, keepdim=True)
         return {
             "balance_loss": balance_loss(load_LE, sums.probability_LE / self._tokens),
             "router_entropy": sums.entropy_L.mean() / self._tokens,
-            "expert_load_max": (load_LE / load_LE.mean(1, keepdim=True)).max(),
+            "expert_load_max": relative_LE.max(),
+            "expert_load_min": relative_LE.min(),
         }

@@ -120,14 +120,17 @@ def test_with_one_seed_only_the_trainings_differ_and_not_the_settings(finished: 
 
 
 def test_a_policy_without_readable_answers_is_not_compared(finished: Path) -> None:
-    assert not any("not measured" in note for note in compare(select([], None, "sampled")).notes)
+    assert not any("not compared" in note for note in compare(select([], None, "sampled")).notes)
     mute = [
         {**row, "completion": "It is seven.", "reward": 0.0, "status": "unparseable"}
         for row in workspace.rollouts("grpo")
     ]
     workspace.put_policy(finished, "grpo", mute)
-    words = as_text(compare(select([], None, "sampled")), "sampled")
-    assert re.search(r"note: .*grpo.*: not measured, as no completion has an answer that can be read", words)
+    found = compare(select([], None, "sampled"))
+    assert "grpo" not in {mean.label for mean in found.means}
+    assert len(found.held_out) == len(found.means) * (len(found.means) - 1) / 2
+    words = as_text(found, "sampled")
+    assert re.search(r"note: grpo: not compared, as none of its completions has an answer that can be read", words)
 
 
 def by_task(folder: Path, policies: tuple[str, ...]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from posttrain.plan.show import plan
 from posttrain.sections import load_settings
 from posttrain.train.estimate import training_parts
 from posttrain.train.model_set import ModelSet
-from posttrain.workspace import write_json
+from posttrain.workspace import format_size, write_json
 from tests.library.models import tiny_folder
 
 GRPO = {
@@ -129,6 +131,33 @@ def test_processes_on_a_cpu_share_the_free_memory(params: Path, monkeypatch: pyt
     assert "processes" not in plan(["preference@dpo"], None, 512)
 
 
+def test_the_settings_that_lower_a_total_are_named_with_what_is_left(params: Path) -> None:
+    """Each is the plan of the run with that setting; those that it has already, or cannot have, are not named."""
+    file = params / "params.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+
+    def named(stage: str, **run: Any) -> dict[str, str]:
+        group, _, name = stage.partition("@")
+        changed = copy.deepcopy(settings)
+        changed[group]["runs"][name] |= run
+        file.write_text(yaml.safe_dump(changed), encoding="utf-8")
+        last = plan([stage], None, 512).splitlines()[1].split("  ")[-1]
+        return {} if last == "a smaller model" else dict(re.findall(r"([\w.]+: [\w.]+) \(([^)]+)\)", last))
+
+    whole = named("sft@main")
+    assert 3 <= len(whole) <= 4
+    for change, left in whole.items():
+        key, value = change.split(": ")
+        assert key in {"device.precision", "activations", "adapter", "micro_tokens"}, "a CPU gains nothing by processes"
+        nested = {"device": {"precision": value}} if key == "device.precision" else {key: value}
+        settings["sft"]["runs"]["main"] |= nested
+        assert format_size(demand_of("sft.runs", "main", settings, 512, None).total) == left
+        assert change not in named("sft@main")
+        for one in nested:
+            del settings["sft"]["runs"]["main"][one]
+    assert "activations: offload" not in named("sft@main", activations="recompute"), "the host's memory is the device's"
+
+
 def test_a_run_with_an_engine_names_what_lowers_it(params: Path) -> None:
     file = params / "params.yaml"
     settings = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -140,7 +169,7 @@ def test_a_run_with_an_engine_names_what_lowers_it(params: Path) -> None:
     found = demand_of("online.runs", "grpo", read(), 512, None)
     assert found.once == found.states["engine"], "the first process alone has a server"
     (row,) = [line for line in plan(["online@grpo"], None, 512).splitlines() if line.startswith("online@grpo")]
-    assert "the first of 2 processes" in row and row.endswith("  rollout.sampling.kv_gb")
+    assert "the first of 2 processes" in row and row.endswith("  a smaller model"), "the server's own memory is most"
 
 
 @pytest.mark.usefixtures("params")

@@ -152,7 +152,7 @@ def test_the_routers_of_every_family_are_found_and_balanced(name: str) -> None:
     found = step()
     experts = routers[0].weight.shape[0]
     assert 0 < found["router_entropy"] <= math.log(experts) + 1e-5
-    assert 1 <= found["expert_load_max"] <= experts and found["balance_loss"] > 0
+    assert 0 <= found["expert_load_min"] <= 1 <= found["expert_load_max"] <= experts and found["balance_loss"] > 0
     assert all(router.weight.grad.abs().max() > 0 for router in routers)
 
 
@@ -171,7 +171,7 @@ def test_a_weight_for_a_dense_model_is_refused() -> None:
 
 def test_a_dense_model_has_no_such_metrics() -> None:
     found = closure(tiny_model(), Runtime(CPU), LikelihoodObjective(LikelihoodKnobs()), 64, None)()
-    assert not {"balance_loss", "router_entropy", "expert_load_max"} & found.keys()
+    assert not {"balance_loss", "router_entropy", "expert_load_max", "expert_load_min"} & found.keys()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from posttrain.__main__ import main
@@ -64,14 +65,47 @@ def test_what_fits_or_is_not_known_yet_passes(checked: Check, adapter: Any, star
 
 
 def test_targets_that_no_layer_has_are_named(checked: Check) -> None:
-    with pytest.raises(ParamsError, match=r"sft\.runs\.tried: .*no linear layer is named q_prj.*k_proj.*q_proj"):
+    with pytest.raises(
+        ParamsError, match=r"sft\.runs\.tried\.adapter\.targets: sft/first has no linear layer q_prj .*k_proj.*q_proj"
+    ):
         checked(adapter={"type": "lora", "rank": 4, "targets": ["q_prj"]})
 
 
 def test_a_rank_above_that_of_a_matrix_is_refused(checked: Check) -> None:
-    with pytest.raises(ParamsError, match=r"adapter\.rank = 17: k_proj, v_proj of sft/first have at most 16 rows"):
+    with pytest.raises(ParamsError, match=r"adapter\.rank = 17: k_proj, v_proj of sft/first have 16 rows"):
         checked(adapter={"type": "lora", "rank": 17})
     checked(adapter={"type": "lora", "rank": 17, "targets": ["q_proj", "down_proj"]})
+
+
+def test_a_mixture_is_not_compiled_and_its_experts_take_no_adapter(checked: Check) -> None:
+    with pytest.raises(ParamsError, match=r"sft\.runs\.tried\.compile = true, and Qwen3MoeForCausalLM cannot be"):
+        checked("base/mixed", compile=True)
+    adapter = {"type": "lora", "rank": 4, "targets": ["experts"]}
+    with pytest.raises(ParamsError, match=r"no linear layer experts .*routers and experts take none"):
+        checked("base/mixed", adapter=adapter)
+
+
+def test_completions_as_long_as_the_context_are_refused(checked: Check, tmp_path: Path) -> None:
+    checked()
+    file = tmp_path / "params.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    run = {
+        "algorithm": "grpo", "start": "sft/first", "data": "d/prompts", "corpus": "none", "reward_model": "none",
+        "rollout": {"sampling": {"max_tokens": 256}},
+    }  # fmt: skip
+    evaluated = {"settings": {"data": "d/prompts", "sampling": {"max_tokens": 999}}, "policies": {"sft": "sft/first"}}
+    file.write_text(yaml.safe_dump({**settings, "online": {"runs": {"a": run}}, "evaluate": evaluated}))
+    with pytest.raises(ParamsError) as raised:
+        check_start_shapes()
+    for place in ("online.runs.a.rollout.sampling.max_tokens = 256", "evaluate.settings.sampling.max_tokens = 999"):
+        assert f"{place}: sft/first has a context of 256 tokens" in str(raised.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it has the device")
+def test_a_device_that_is_not_there_is_noted(checked: Check) -> None:
+    """Not refused: the run may be meant for another machine."""
+    checked(device={"device": "cuda"})
+    assert check_start_shapes() == "sft.runs.tried: device.device = cuda, which this machine does not have"
 
 
 def test_a_dense_model_has_no_load_to_balance(checked: Check) -> None:

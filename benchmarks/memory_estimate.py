@@ -1,0 +1,188 @@
+"""The memory estimate at the sizes of real models, next to the bytes of all tensors of a training step.
+
+python -m benchmarks.memory_estimate              measures and writes its table into docs/memory.md (16 GB of memory)
+python -m benchmarks.memory_estimate SHAPE RUN    one of them, as JSON
+
+Weights are random. The 8B shape has 4 of its 36 layers, which are all alike, so that it fits a small machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from benchmarks import RESULTS, ROOT
+from benchmarks.machine import machine
+from benchmarks.speed.case import SHAPES, Shape, language_model
+from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.models.activations import Activations, set_activations
+from posttrain.models.adapters import LoraOptions, twin
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.loading import prepared
+from posttrain.models.lora import add, freeze
+from posttrain.models.masters import master_of
+from posttrain.rollout import token_rows
+from posttrain.train.estimate import training_parts
+from posttrain.train.model_set import ModelSet
+from posttrain.train.step import AdamW, Batch, OptimizerParams, StepClosure, make_batch
+from posttrain.workspace import write_json, write_text
+from tests.library.live import LiveBytes
+
+KEPT = RESULTS / "memory-estimate.json"
+PAGE = ROOT / "docs/memory.md"
+BEGIN, END = "<!-- estimate:begin -->", "<!-- estimate:end -->"
+GB = 1e9
+ROWS = 4
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained, and how."""
+
+    objective: Literal["sft", "dpo"]
+    precision: Literal["fp32", "bf16"]
+    activations: Activations
+    adapter: Literal["none", "lora", "qlora"] = "none"
+
+
+RUNS = {
+    "SFT": Run("sft", "fp32", "keep"),
+    "SFT, bf16, recompute": Run("sft", "bf16", "recompute"),
+    "DPO, bf16": Run("dpo", "bf16", "keep"),
+    "SFT, LoRA, bf16": Run("sft", "bf16", "keep", "lora"),
+    "DPO, LoRA, bf16, recompute": Run("dpo", "bf16", "recompute", "lora"),
+    "SFT, QLoRA, bf16, recompute": Run("sft", "bf16", "recompute", "qlora"),
+}
+MODELS: dict[str, tuple[Shape, int]] = {
+    "SmolLM2-135M": (Shape("SmolLM2", 30, 576, 9, 1536, 49_152, kv_heads=3), 2048),
+    "Qwen3-0.6B": (SHAPES["Q"], 1024),
+    "Qwen3-8B, 4 layers": (replace(SHAPES["8B"], layers=4), 2048),
+}
+"""Shapes, and the tokens of a step."""
+CASES = [
+    (model, run)
+    for model in MODELS
+    for run, one in RUNS.items()
+    if one.adapter != "none" or model != "Qwen3-8B, 4 layers"
+]
+"""All weights of the 8B shape do not fit a small machine."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of a step, as estimated and as its tensors take them; `weights` are estimated exactly."""
+
+    estimated: float
+    measured: float
+    weights: float
+
+    @property
+    def ratio(self) -> float:
+        """The estimate over the measured size."""
+        return self.estimated / self.measured
+
+    @property
+    def ratio_beyond_weights(self) -> float:
+        """The same of gradients, moments, activations and the head."""
+        return (self.estimated - self.weights) / (self.measured - self.weights)
+
+
+def measure(shape: Shape, tokens: int, run: Run) -> Sizes:
+    """Of an optimizer step whose moments are there already."""
+    runtime = Runtime(DeviceParams(device="cpu", precision=run.precision, threads=os.cpu_count() or 1))
+    models = ModelSet(runtime=runtime, micro_tokens=tokens, **_models(shape, run))
+    set_activations(models.policy.train(), run.activations)
+    parts = training_parts(models, tokens, run.activations)
+    there = [part for model in (models.policy, models.reference) if model for part in _tensors(model)]
+    update = AdamW({"policy": (models.policy, 1e-5)}, OptimizerParams(), 4)
+    with LiveBytes([*there, *map(master_of, there)]) as live:
+        update.step(_closure(run, models, ROWS * 8), 0.0)
+        live.most = live.now
+        update.step(_closure(run, models, tokens), 0.0)
+    return Sizes(sum(parts.values()), float(live.most), parts["weights"] + parts.get("masters", 0.0))
+
+
+def _models(shape: Shape, run: Run) -> dict[str, Any]:
+    model = prepared(language_model(shape))
+    if run.adapter == "none":
+        reference = {"reference": prepared(language_model(shape))} if run.objective == "dpo" else {}
+        return {"policy": model, **reference}
+    options = LoraOptions(type=run.adapter)
+    freeze(model, options)
+    reference = {"reference": twin(model)} if run.objective == "dpo" else {}
+    return {"policy": add(model, options, Path(), 0), **reference}
+
+
+def _tensors(model: Any) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def _closure(run: Run, models: ModelSet, tokens: int) -> StepClosure:
+    objective: Objective = LikelihoodObjective(LikelihoodKnobs())
+    if run.objective == "dpo":
+        objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
+    batch = _batch(objective, tokens)
+    return StepClosure(objective, models, batch.with_prepared(_prepared(objective, batch)))
+
+
+def _prepared(objective: Objective, batch: Batch) -> Any:
+    return objective.prepare(batch.columns, objective.initial_state()).step
+
+
+def _batch(objective: Objective, tokens: int) -> Batch:
+    """Rows of random ids, the first token of each its prompt."""
+    length = tokens // ROWS
+    rows = token_rows([[1]] * ROWS, torch.randint(2, 100, (ROWS, length - 1)).tolist())
+    columns = {"side": torch.tensor([1.0, -1.0] * (ROWS // 2)), "margin": torch.zeros(ROWS)}
+    known = {"ref_logp": torch.full((ROWS * (length - 1),), -1.0)}
+    pairs = torch.arange(ROWS) // 2 if "side" in objective.needs else None
+    return make_batch(rows, columns, known, pairs)
+
+
+def table(found: dict[str, Sizes]) -> str:
+    """A line for each case."""
+    lines = ["| shape | run | estimate | measured | ratio | beyond weights |", "|---|---|---:|---:|---:|---:|"]
+    for name, one in found.items():
+        model, _, run = name.partition(": ")
+        sizes = f"{one.estimated / GB:.2f} GB | {one.measured / GB:.2f} GB"
+        lines.append(f"| {model} | {run} | {sizes} | {one.ratio:.3f} | {one.ratio_beyond_weights:.3f} |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Measure every case that has no result yet, each in its own process, and write the page."""
+    if arguments:
+        model, run = arguments
+        print(json.dumps(vars(measure(*MODELS[model], RUNS[run]))))
+        return 0
+    kept: dict[str, dict[str, float]] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.is_file() else {}
+    for model, run in CASES:
+        if (name := f"{model}: {run}") in kept:
+            continue
+        command = [sys.executable, "-m", "benchmarks.memory_estimate", model, run]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{name} failed:\n{done.stderr[-2000:]}")
+        kept[name] = json.loads(done.stdout.splitlines()[-1])
+        write_json(KEPT, kept)
+        print(f"{name}: {Sizes(**kept[name]).ratio:.3f}", flush=True)
+    shown = table({name: Sizes(**kept[name]) for name in (f"{model}: {run}" for model, run in CASES)})
+    tokens = ", ".join(f"{model.partition(',')[0]} {count:,}" for model, (_, count) in MODELS.items())
+    note = f"Tokens of the step: {tokens}; rank 32. `python -m benchmarks.memory_estimate`, {machine()}."
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    write_text(PAGE, f"{before}{BEGIN}\n{shown}\n\n{note}\n{END}{rest.partition(END)[2]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

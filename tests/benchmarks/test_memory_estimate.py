@@ -1,0 +1,23 @@
+"""The memory estimate at the size of a real model; the other sizes are in docs/memory.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.memory_estimate import MODELS, RUNS, Sizes, measure, table
+from benchmarks.speed.case import SHAPES
+
+
+def test_a_step_is_measured_and_shown() -> None:
+    found = measure(SHAPES["S"], 256, RUNS["SFT, LoRA, bf16"])
+    assert 0.9 < found.ratio < 1.1 and found.weights < found.measured
+    assert f"| S | SFT | {found.estimated / 1e9:.2f} GB |" in table({"S: SFT": found})
+    assert Sizes(12.0, 11.0, 1.0).ratio_beyond_weights == 1.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", RUNS)
+def test_the_estimate_of_smollm2_holds_within_a_tenth(run: str) -> None:
+    found = measure(*MODELS["SmolLM2-135M"], RUNS[run])
+    assert 1 / 1.1 < found.ratio < 1.1
+    assert 1 / 1.1 < found.ratio_beyond_weights < 1.1
