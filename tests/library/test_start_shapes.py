@@ -93,7 +93,12 @@ def test_completions_as_long_as_the_context_are_refused(checked: Check, tmp_path
         "algorithm": "grpo", "start": "sft/first", "data": "d/prompts", "corpus": "none", "reward_model": "none",
         "rollout": {"sampling": {"max_tokens": 256}},
     }  # fmt: skip
-    evaluated = {"settings": {"data": "d/prompts", "sampling": {"max_tokens": 999}}, "policies": {"sft": "sft/first"}}
+    evaluated = {
+        "settings": {
+            "data": "d/prompts", "reference": "none", "reward_model": "none", "sampling": {"max_tokens": 999},
+        },
+        "policies": {"sft": "sft/first"},
+    }  # fmt: skip
     file.write_text(yaml.safe_dump({**settings, "online": {"runs": {"a": run}}, "evaluate": evaluated}))
     with pytest.raises(ParamsError) as raised:
         check_start_shapes()
