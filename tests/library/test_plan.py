@@ -132,7 +132,7 @@ def test_processes_on_a_cpu_share_the_free_memory(params: Path, monkeypatch: pyt
 
 
 def test_the_settings_that_lower_a_total_are_named_with_what_is_left(params: Path) -> None:
-    """Each is the plan of the run with that setting; those that gain nothing on a CPU (offload, processes) are not named."""
+    """Each is the plan of the run with that setting; those that gain nothing on a CPU are not named."""
     file = params / "params.yaml"
     settings = yaml.safe_load(file.read_text(encoding="utf-8"))
 
