@@ -118,6 +118,10 @@ def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
         try:
             notes = _repair_and_check(root)
             stages = read(root, targets)
+            if is_posttrain_pipeline(root) and any(stage.reasons for stage in stages):
+                from posttrain.plan.start_shapes import check_start_shapes  # imports torch: seconds
+
+                notes = "\n".join(filter(None, [notes, check_start_shapes()]))
             _print_note(notes)
             return stages
         except (LockError, PipelineError) as error:
@@ -136,11 +140,9 @@ def _repair_and_check(root: Path) -> str:
     _print_note(repair_lock(root))
     notes = ""
     if is_posttrain_pipeline(root):
-        from posttrain.plan.start_shapes import check_start_shapes  # a second of imports
         from posttrain.sections import check_params
 
         _, _, notes = check_params().partition("\n")
-        notes = "\n".join(filter(None, [notes, check_start_shapes()]))
     _print_note(repair(root))
     return notes
 
