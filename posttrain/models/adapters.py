@@ -175,10 +175,11 @@ def linear_layers(model: Any, targets: str | list[str], base: Path) -> list[str]
     unknown = [target for target in named if not any(_is_target(one, [target]) for one in linear)]
     if unknown or not wanted:
         known = sorted({one.rpartition(".")[2] for one in linear})
-        what = f"{base} has no linear layer {', '.join(unknown)}" if unknown else f"{base} has no linear layers"
+        named_so = f"no linear layer of {base} that takes an adapter is named {', '.join(unknown)}"
+        what = named_so if unknown else f"{base} has no linear layers that take an adapter"
         none = "The head, routers and experts take none" if mixture else "The head takes none"
         fix = f"Name some of: {', '.join(known)}. {none}" if known else "Train all of its weights: adapter: none"
-        raise ModelError(what=f"{what} that takes an adapter", where="adapter.targets", fix=fix)
+        raise ModelError(what=what, where="adapter.targets", fix=fix)
     return [f"{prefix}.{one}" for one in wanted]
 
 

@@ -87,7 +87,7 @@ def _without_device(devices: Mapping[str, DeviceParams]) -> Iterator[str]:
         try:
             device_name(params)
         except ModelError:
-            yield f"{where}: device.device = {params.device}, which this machine does not have"
+            yield f"note: {where}: device.device = {params.device}, which this machine does not have"
 
 
 def _machine_faults(typed: Mapping[str, TrainingParams]) -> list[str]:

@@ -66,7 +66,8 @@ def test_what_fits_or_is_not_known_yet_passes(checked: Check, adapter: Any, star
 
 def test_targets_that_no_layer_has_are_named(checked: Check) -> None:
     with pytest.raises(
-        ParamsError, match=r"sft\.runs\.tried\.adapter\.targets: sft/first has no linear layer q_prj .*k_proj.*q_proj"
+        ParamsError,
+        match=r"sft\.runs\.tried\.adapter\.targets: no linear layer of sft/first .* is named q_prj\. .*k_proj.*q_proj",
     ):
         checked(adapter={"type": "lora", "rank": 4, "targets": ["q_prj"]})
 
@@ -81,7 +82,7 @@ def test_a_mixture_is_not_compiled_and_its_experts_take_no_adapter(checked: Chec
     with pytest.raises(ParamsError, match=r"sft\.runs\.tried\.compile = true, and Qwen3MoeForCausalLM cannot be"):
         checked("base/mixed", compile=True)
     adapter = {"type": "lora", "rank": 4, "targets": ["experts"]}
-    with pytest.raises(ParamsError, match=r"no linear layer experts .*routers and experts take none"):
+    with pytest.raises(ParamsError, match=r"is named experts\. .*routers and experts take none"):
         checked("base/mixed", adapter=adapter)
 
 
@@ -110,7 +111,7 @@ def test_completions_as_long_as_the_context_are_refused(checked: Check, tmp_path
 def test_a_device_that_is_not_there_is_noted(checked: Check) -> None:
     """Not refused: the run may be meant for another machine."""
     checked(device={"device": "cuda"})
-    assert check_start_shapes() == "sft.runs.tried: device.device = cuda, which this machine does not have"
+    assert check_start_shapes() == "note: sft.runs.tried: device.device = cuda, which this machine does not have"
 
 
 def test_a_dense_model_has_no_load_to_balance(checked: Check) -> None:
