@@ -14,6 +14,10 @@ from torch import Tensor, nn
 from posttrain.models.forward import backbone
 
 BLOCK = 64
+PART_BLOCKS = 2**14
+"""Blocks of a matrix that are made at a time."""
+PART_BYTES = 16
+"""Bytes for each number of such a part: its indices, and its values in float32 twice."""
 LEVELS = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
     *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
@@ -35,11 +39,21 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dequantise(codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The matrix that the codes stand for."""
+    """The matrix that the codes stand for, made in parts: a part's indices take many times its own memory."""
     levels = torch.tensor(LEVELS, device=codes.device)
-    both = torch.stack([codes >> 4, codes & 15], dim=1).int()
-    flat = (levels[both].view(-1, BLOCK) * scales[:, None]).flatten()
-    return flat[: shape.numel()].view(shape).to(dtype)
+    flat = torch.empty(scales.numel(), BLOCK, dtype=dtype, device=codes.device)
+    parts = (torch.split(one, PART_BLOCKS) for one in (codes.view(-1, BLOCK // 2), scales, flat))
+    for codes_part, scales_part, made in zip(*parts, strict=True):
+        both = torch.stack([codes_part >> 4, codes_part & 15], dim=2).int().flatten(1)
+        made.copy_(levels[both] * scales_part[:, None])
+    return flat.flatten()[: shape.numel()].view(shape)
+
+
+def dense_bytes(model: nn.Module, itemsize: int) -> int:
+    """What the largest matrix in 4 bits takes while it is whole, and the part of it that is made last."""
+    sizes = [layer.in_features * layer.out_features for layer in model.modules() if isinstance(layer, Nf4Linear)]
+    most = max(sizes, default=0)
+    return itemsize * most + PART_BYTES * min(most, PART_BLOCKS * BLOCK)
 
 
 class Nf4Linear(nn.Linear):

@@ -15,15 +15,20 @@ LESS = 0.95
 """A change is worth naming if it leaves at most this share of the total."""
 NAMED = 2
 """Most changes of each kind that are named, the best first."""
-OTHER_RESULTS = ("adapter", "device.precision")
-"""Settings that change what a run learns by more than rounding."""
+OTHER_RESULTS = ("adapter", "device.precision", "reference")
+"""Settings that change what a run learns or measures by more than rounding."""
 TRAINING: tuple[Mapping[str, Any], ...] = (
     {"activations": "recompute"},
     {"activations": "offload"},
     {"adapter": {"type": "lora"}},
     {"adapter": {"type": "qlora"}},
-    {"micro_tokens": 4096},
+    {"micro_tokens": 1024},
 )
+TOGETHER: tuple[Mapping[str, Any], ...] = tuple(
+    {"adapter": {"type": kind}, "activations": "recompute", "device": {"precision": "bf16"}}
+    for kind in ("lora", "qlora")
+)
+"""Tried where a run does not fit."""
 ONLINE = ("online@", "distill@")
 SAMPLING = ("data_samples@", "evaluate@")
 
@@ -49,7 +54,7 @@ def what_lowers(stage: str, found: Demand, planned: Planned) -> str:
         for head, kind in kinds.items()
         if kind
     ]
-    return "; ".join(listed) or "a smaller model"
+    return "; ".join(listed) or ("-" if found.fits else "a smaller model")
 
 
 def _changes(stage: str, found: Demand) -> Iterator[Mapping[str, Any]]:
@@ -57,6 +62,9 @@ def _changes(stage: str, found: Demand) -> Iterator[Mapping[str, Any]]:
     if not stage.startswith(SAMPLING):
         yield from TRAINING
         yield {"processes": 2 * found.processes}
+        yield from () if found.fits else TOGETHER
+    elif stage.startswith("evaluate@"):
+        yield {"reference": "none"}
     held = found.sampling.get("keys and values", 0.0) + found.states.get("engine", 0.0)
     if held:
         kept = max(round(held / 2e9, 1), 0.1)
@@ -66,7 +74,10 @@ def _changes(stage: str, found: Demand) -> Iterator[Mapping[str, Any]]:
 
 def _named(change: Mapping[str, Any]) -> str:
     """As params.yaml has it, on one line: {"rollout": {"sampling": {"rows": 64}}} -> rollout.sampling.rows: 64."""
-    [(key, value)] = change.items()
-    if not isinstance(value, Mapping):
-        return f"{key}: {value}"
-    return f"{key}: {value['type']}" if "type" in value else f"{key}.{_named(value)}"
+    named = []
+    for key, value in change.items():
+        if not isinstance(value, Mapping):
+            named.append(f"{key}: {value}")
+        else:
+            named.append(f"{key}: {value['type']}" if "type" in value else f"{key}.{_named(value)}")
+    return " + ".join(named)

@@ -18,6 +18,7 @@ from posttrain.models.device import free_bytes
 from posttrain.models.loading import is_scorer
 from posttrain.models.logp import GPU_TILE_BYTES, TILE_BYTES, TILE_TOKENS
 from posttrain.models.memory import byte_count, gathered_bytes, layer_bytes, master_bytes, vocabulary, waiting_bytes
+from posttrain.models.nf4 import dense_bytes
 from posttrain.train.model_set import ModelSet
 
 GB = 1e9
@@ -45,12 +46,13 @@ def training_parts(
     tokens = min(models.micro_tokens, step_tokens)
     waiting = float(tokens * sum(waiting_bytes(model, activations, bf16=bf16) for model in trained))
     layer = float(tokens * max(layer_bytes(one, bf16=bf16) for one in trained))
+    dense = float(max(dense_bytes(one, 2 if bf16 else 4) for one in trained))
     again = 0.0 if activations == "keep" else layer
     head = 0.0 if is_scorer(models.policy) else _tile_bytes(models, tokens)
     # gradients of earlier passes
     before = own if step_tokens > models.micro_tokens else _head_bytes(models.policy) / shards
-    start = {"gradients": before, "activations": waiting + again, "head": max(head - again, 0.0)}
-    end = {"gradients": own, "activations": layer, "head": 0.0}
+    start = {"gradients": before, "activations": waiting + again + dense, "head": max(head - again - dense, 0.0)}
+    end = {"gradients": own, "activations": layer + dense, "head": 0.0}
     return {
         **(_whole_weights(models) if shards == 1 else _divided_weights(models, shards)),
         "moments": 2 * own,
