@@ -3,7 +3,8 @@
 python -m benchmarks.memory_estimate              measures and writes its table into docs/memory.md (16 GB of memory)
 python -m benchmarks.memory_estimate SHAPE RUN    one of them, as JSON
 
-Weights are random. The 8B shape has 4 of its 36 layers, which are all alike, so that it fits a small machine.
+Weights are random, embedding and head one matrix. The 8B shape has 4 of its 36 layers, which are all alike, so that it
+fits a small machine.
 """
 
 from __future__ import annotations
@@ -63,18 +64,14 @@ RUNS = {
     "DPO, LoRA, bf16, recompute": Run("dpo", "bf16", "recompute", "lora"),
     "SFT, QLoRA, bf16, recompute": Run("sft", "bf16", "recompute", "qlora"),
 }
+PART_OF_8B = "Qwen3-8B, 4 layers"
 MODELS: dict[str, tuple[Shape, int]] = {
     "SmolLM2-135M": (Shape("SmolLM2", 30, 576, 9, 1536, 49_152, kv_heads=3), 2048),
     "Qwen3-0.6B": (SHAPES["Q"], 1024),
-    "Qwen3-8B, 4 layers": (replace(SHAPES["8B"], layers=4), 2048),
+    PART_OF_8B: (replace(SHAPES["8B"], layers=4), 2048),
 }
 """Shapes, and the tokens of a step."""
-CASES = [
-    (model, run)
-    for model in MODELS
-    for run, one in RUNS.items()
-    if one.adapter != "none" or model != "Qwen3-8B, 4 layers"
-]
+CASES = [(model, run) for model in MODELS for run, one in RUNS.items() if one.adapter != "none" or model != PART_OF_8B]
 """All weights of the 8B shape do not fit a small machine."""
 
 
@@ -132,11 +129,8 @@ def _closure(run: Run, models: ModelSet, tokens: int) -> StepClosure:
     if run.objective == "dpo":
         objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
     batch = _batch(objective, tokens)
-    return StepClosure(objective, models, batch.with_prepared(_prepared(objective, batch)))
-
-
-def _prepared(objective: Objective, batch: Batch) -> Any:
-    return objective.prepare(batch.columns, objective.initial_state()).step
+    prepared_step = objective.prepare(batch.columns, objective.initial_state()).step
+    return StepClosure(objective, models, batch.with_prepared(prepared_step))
 
 
 def _batch(objective: Objective, tokens: int) -> Batch:

@@ -119,9 +119,9 @@ def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
             notes = _repair_and_check(root)
             stages = read(root, targets)
             if is_posttrain_pipeline(root) and any(stage.reasons for stage in stages):
-                from posttrain.plan.start_shapes import check_start_shapes  # imports torch: seconds
+                from posttrain.plan.check_models import check_models  # imports torch: seconds
 
-                notes = "\n".join(filter(None, [notes, check_start_shapes()]))
+                notes = "\n".join(filter(None, [notes, check_models()]))
             _print_note(notes)
             return stages
         except (LockError, PipelineError) as error:

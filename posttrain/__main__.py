@@ -86,10 +86,10 @@ def _check(_: argparse.Namespace) -> str:
     from posttrain.installed import check_installed
 
     check_installed()
-    from posttrain.plan.start_shapes import check_start_shapes
+    from posttrain.plan.check_models import check_models
     from posttrain.sections import check_params
 
-    return "\n".join(filter(None, [check_params(), check_start_shapes()]))
+    return "\n".join(filter(None, [check_params(), check_models()]))
 
 
 def _run(arguments: argparse.Namespace) -> str:

@@ -15,8 +15,8 @@ import yaml
 from posttrain.__main__ import main
 from posttrain.errors import EngineError, ParamsError
 from posttrain.launch.hosts import ADDRESS, HOST, HOSTS
-from posttrain.plan import start_shapes
-from posttrain.plan.start_shapes import check_start_shapes
+from posttrain.plan import check_models as module
+from posttrain.plan.check_models import check_models
 from posttrain.sampling.engine_process import PYTHON, engine_command
 from posttrain.sampling.engine_server import VERSION
 from tests.library.models import tiny_folder
@@ -48,7 +48,7 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
             }},
         }  # fmt: skip
         (tmp_path / "params.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-        check_start_shapes()
+        check_models()
 
     return check
 
@@ -102,7 +102,7 @@ def test_completions_as_long_as_the_context_are_refused(checked: Check, tmp_path
     }  # fmt: skip
     file.write_text(yaml.safe_dump({**settings, "online": {"runs": {"a": run}}, "evaluate": evaluated}))
     with pytest.raises(ParamsError) as raised:
-        check_start_shapes()
+        check_models()
     for place in ("online.runs.a.rollout.sampling.max_tokens = 256", "evaluate.settings.sampling.max_tokens = 999"):
         assert f"{place}: sft/first has a context of 256 tokens" in str(raised.value)
 
@@ -111,7 +111,7 @@ def test_completions_as_long_as_the_context_are_refused(checked: Check, tmp_path
 def test_a_device_that_is_not_there_is_noted(checked: Check) -> None:
     """Not refused: the run may be meant for another machine."""
     checked(device={"device": "cuda"})
-    assert check_start_shapes() == "note: sft.runs.tried: device.device = cuda, which this machine does not have"
+    assert check_models() == "note: sft.runs.tried: device.device = cuda, which this machine does not have"
 
 
 def test_a_dense_model_has_no_load_to_balance(checked: Check) -> None:
@@ -124,7 +124,7 @@ def test_a_dense_model_has_no_load_to_balance(checked: Check) -> None:
 
 
 def test_a_missing_package_is_named_with_its_command(checked: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_shapes, "find_spec", lambda name: None if name == "peft" else object())
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "peft" else object())
     with pytest.raises(ParamsError, match=r"adapter = lora: it needs the package peft\. Install the extra `lora`"):
         checked("base/far", adapter={"type": "lora", "rank": 4})
 
@@ -160,7 +160,7 @@ def test_an_environment_without_vllm_is_named_once_with_its_runs(
     file.write_text(yaml.safe_dump({**settings, "online": {"runs": {"a": run, "b": run}}}), encoding="utf-8")
     monkeypatch.setenv(PYTHON, sys.executable)  # the tests' own environment has no vLLM
     with pytest.raises(ParamsError) as raised:
-        check_start_shapes()
+        check_models()
     wanted = (
         f"online.runs.a, online.runs.b: rollout.engine vllm: vLLM is missing in the environment of {sys.executable}. "
     )

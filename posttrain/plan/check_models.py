@@ -27,7 +27,7 @@ from posttrain.stage_table import STAGES, Settings, group_of
 from posttrain.train.loop import TrainingParams
 
 
-def check_start_shapes() -> str:
+def check_models() -> str:
     """Refuse every run whose settings do not fit its model; params.yaml is right otherwise.
 
     A model whose shape is not known yet, as one of the Hub, is left to its run. Returns notes.
