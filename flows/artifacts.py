@@ -18,6 +18,7 @@ from flows.graph import Stage, mermaid
 from posttrain.errors import PipelineError
 from posttrain.measure.timings import FOLDER, timings_table
 from posttrain.report.plots_page import vegalite_5
+from posttrain.report.summary import NOT_MEASURED
 from posttrain.workspace import library_command, library_environment
 
 MAX_PLOTS = 12
@@ -32,6 +33,10 @@ class Outcome:
     message: str = ""
 
 
+_NOT_RUN = Outcome("NotRun")
+_CURRENT = ("Completed", "RunCached", "Cached")
+
+
 def table(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> str:
     """The stages with their states and seconds, for the terminal."""
     rows = [(row["stage"], row["state"], f"{row['seconds']:.1f}") for row in rows_of(stages, outcomes)]
@@ -44,7 +49,7 @@ def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[di
     """One row per stage, in the order of the DAG."""
     rows = []
     for stage in stages:
-        outcome = outcomes.get(stage.name, Outcome("NotRun"))
+        outcome = outcomes.get(stage.name, _NOT_RUN)
         why = "; ".join(stage.reasons)
         row = {"stage": stage.name, "state": outcome.state, "seconds": round(outcome.seconds, 2), "stale because": why}
         rows.append(row)
@@ -63,17 +68,19 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     about = "The DAG of dvc.yaml, as mermaid: GitHub, GitLab and VS Code draw it. Prefect draws it above the run's logs"
     create_markdown_artifact(f"```mermaid\n{mermaid(stages, states)}\n```", key="dag", description=about)
     with contextlib.suppress(PipelineError):  # stages that ran on other hosts have no timings here
-        timings = timings_table(root / FOLDER)
+        timings = timings_table(root / FOLDER, [stage.name for stage in stages])
         create_markdown_artifact(f"```\n{timings}\n```", key="timings", description="What each stage's time went into")
     if any(outcome.state == "Failed" for outcome in outcomes.values()):
         _posttrain(root, "report")  # the page must not be that of an earlier run
     if rows := results(root):
         create_table_artifact(rows, key="results", description="Every policy with its figures, or why it has none")
-    changed = metrics_diff(root)
-    if changed:
+    # Figures of stages that this flow has run or found current: the others may have those of earlier params.
+    current = [stage for stage in stages if outcomes.get(stage.name, _NOT_RUN).state in _CURRENT]
+    if changed := metrics_diff(root, [file for stage in current for file in stage.metrics]):
         create_table_artifact(changed, key="metrics", description="Metrics against the last commit")
     # Not as image artifacts: Prefect's page would print the address of each, which contains the whole picture.
-    if images := "\n\n".join(f"![{title}]({image})" for title, image in plots(root).items()):
+    drawn = plots(root, [file for stage in current for file in stage.plots])
+    if images := "\n\n".join(f"![{title}]({image})" for title, image in drawn.items()):
         create_markdown_artifact(images, key="plots", description="The plots that dvc.yaml names")
 
 
@@ -81,7 +88,10 @@ def results(root: Path) -> list[dict[str, Any]]:
     """The rows of `python -m posttrain results`, one per policy; empty where nothing is evaluated."""
     rows: list[dict[str, Any]] = json.loads(_posttrain(root, "results", "--json") or "[]")
     columns = ("policy", "score", "low", "high", "greedy", "kl", "error")
-    return [{column: row.get(column, "") for column in columns} for row in rows]
+    return [
+        {column: NOT_MEASURED if row.get(column, "") is None else row.get(column, "") for column in columns}
+        for row in rows
+    ]
 
 
 def _posttrain(root: Path, *words: str) -> str:
@@ -93,9 +103,9 @@ def _posttrain(root: Path, *words: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def plots(root: Path) -> dict[str, str]:
-    """The plots of the report and those that dvc.yaml names, as DVC shows them: title -> PNG as a data URI."""
-    data = _dvc_json(root, "plots", "show", "--json").get("data", {})
+def plots(root: Path, files: Sequence[str]) -> dict[str, str]:
+    """Draw these plots of the report, or those that dvc.yaml names, as DVC shows them: title -> PNG as a data URI."""
+    data = _dvc_json(root, "plots", "show", "--json", *files).get("data", {}) if files else {}
     selected = {title: parts for title, parts in data.items() if "/" not in title or title.startswith("report/")}
     return {
         title: f"data:image/png;base64,{base64.b64encode(_png(part['content'])).decode()}"
@@ -117,9 +127,13 @@ def _dvc_json(root: Path, *words: str) -> dict[str, Any]:
     return data
 
 
-def metrics_diff(root: Path) -> list[dict[str, Any]]:
-    """The rows of `dvc metrics diff`, one per metric; empty before the first commit or without changes."""
-    files: Mapping[str, Mapping[str, Mapping[str, Any]]] = _dvc_json(root, "metrics", "diff", "--json")
+def metrics_diff(root: Path, targets: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of `dvc metrics diff`, one per metric; empty before the first commit or without changes."""
+    if not targets:
+        return []
+    files: Mapping[str, Mapping[str, Mapping[str, Any]]] = _dvc_json(
+        root, "metrics", "diff", "--json", "--targets", *targets
+    )
     return [
         {"file": file, "metric": metric, **{key: _rounded(change.get(key)) for key in ("old", "new", "diff")}}
         for file, metrics in files.items()

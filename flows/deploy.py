@@ -23,6 +23,8 @@ from posttrain.workspace import python_path
 def main(words: list[str] | None = None) -> int:
     """Command line; `serve` and `watch` run until they are interrupted."""
     options = parser().parse_args(words)
+    # A script's shell starts `... &` with SIGINT ignored, and SIGTERM ends the service by SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         root = find_root(Path.cwd())
@@ -80,6 +82,7 @@ def _add(commands: Any, name: str, does: str, example: str) -> argparse.Argument
 
 def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
     temporary = server.connect(home)
+    arguments.check_cron(options.cron)
     if temporary is not None:
         temporary.wait()
     if "PYTHONPATH" not in os.environ:
@@ -110,6 +113,7 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
 
 def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
     _need_server(home)
+    arguments.check_cron(options.cron)
     from prefect import Flow
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
 

@@ -17,10 +17,11 @@ from pydantic import Field
 
 from posttrain.code import CODE
 from posttrain.dvc_repair import repair_lock
-from posttrain.errors import PipelineError, PosttrainError
-from posttrain.params import Params, check, did_you_mean, read_yaml
+from posttrain.errors import PipelineError, PosttrainError, from_system
+from posttrain.formats import read_yaml
+from posttrain.params import Params, check, did_you_mean
 from posttrain.stage_table import STAGES
-from posttrain.status import refresh_code
+from posttrain.status import read_once, refresh_code
 from posttrain.verify import repair
 from posttrain.workspace import library_command, library_environment
 
@@ -51,6 +52,10 @@ class Stage:
     upstream: tuple[str, ...]
     needs: Needs
     reasons: tuple[str, ...]
+    plots: tuple[str, ...] = ()
+    """Its outputs that are plots."""
+    metrics: tuple[str, ...] = ()
+    """Its outputs that are metrics."""
 
 
 def find_root(start: Path) -> Path:
@@ -81,15 +86,17 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
         # DVC is not typed; this function turns everything that comes from it into plain data.
         repo: Any = Repo(str(root), _wait_for_lock=True)
         hidden = {CODE} if is_posttrain_pipeline(root) else set()
-        if hidden:
-            refresh_code(repo)
-        graph: Any = repo.index.graph
-        target_stages = _target_stages(repo, targets)
-        selected = _closure(graph, target_stages) if targets else set(graph)
-        order = networkx.lexicographical_topological_sort(graph.subgraph(selected).reverse(), key=_name)
-        names = [(_name(node), node) for node in order]
-        # Only the targets by name: DVC looks each name up by itself, which takes longer than the status.
-        status = repo.status(targets=[_name(node) for node in target_stages] or None, with_deps=bool(target_stages))
+        with read_once(repo):
+            if hidden:
+                refresh_code(repo)
+            graph: Any = repo.index.graph
+            target_stages = _target_stages(repo, targets)
+            selected = _closure(graph, target_stages) if targets else set(graph)
+            order = networkx.lexicographical_topological_sort(graph.subgraph(selected).reverse(), key=_name)
+            names = [(_name(node), node) for node in order]
+            # Only the targets by name: DVC looks each name up by itself, which takes longer than the status.
+            wanted = [_name(node) for node in target_stages] or None
+            status = repo.status(targets=wanted, with_deps=bool(target_stages))
     except LockError:
         raise
     except DvcException as error:
@@ -103,6 +110,8 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
             upstream=() if node.frozen else tuple(sorted({_name(above) for above in graph.successors(node)} - hidden)),
             needs=_needs(name, getattr(node, "meta", None)),
             reasons=tuple(_reason(entry) for entry in status.get(name, ())),
+            plots=tuple(os.path.relpath(out.fs_path) for out in node.outs if out.plot),
+            metrics=tuple(os.path.relpath(out.fs_path) for out in node.outs if out.metric),
         )
         for name, node in names
         if name not in hidden  # it is up to date, and an input of the others
@@ -185,7 +194,8 @@ def to_json(stage: Stage) -> dict[str, Any]:
 
 def from_json(data: Mapping[str, Any]) -> Stage:
     """The stage from the data of `to_json`."""
-    return Stage(data["name"], tuple(data["upstream"]), Needs(**data["needs"]), tuple(data["reasons"]))
+    texts = {key: tuple(data[key]) for key in ("upstream", "reasons", "plots", "metrics")}
+    return Stage(data["name"], needs=Needs(**data["needs"]), **texts)
 
 
 def stale(stages: Iterable[Stage]) -> set[str]:
@@ -284,7 +294,8 @@ def main(targets: Sequence[str]) -> int:
     """Print the stages, or the error, as one JSON object."""
     try:
         stages = read_when_free(Path.cwd(), targets)
-    except PosttrainError as error:
+    except (PosttrainError, OSError) as failed:
+        error = from_system(failed, "the graph") if isinstance(failed, OSError) else failed
         print(json.dumps({"error": {"what": error.what, "where": error.where, "fix": error.fix}}))
         return 1
     print(json.dumps({"stages": [to_json(stage) for stage in stages]}))

@@ -13,8 +13,9 @@ import socket
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from flows import process
 from flows.artifacts import Outcome
@@ -24,16 +25,22 @@ from flows.sweep_config import check_committed
 from flows.untracked import untracked_inputs
 from posttrain.compare.experiments import git
 from posttrain.errors import PipelineError, PosttrainError
-from posttrain.params import PARAMS_FILE, read_yaml
+from posttrain.formats import read_yaml
+from posttrain.params import PARAMS_FILE
 from posttrain.recorded_runs import check_and_sync
 from posttrain.user_text import push_notes
 
 FLOW = "stage"
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _POLL = 1.0
 _MESSAGE_LINES = 12
 _START_TIMEOUT = 60.0
 """Prefect lists a dead host as ready for up to a minute; a stage that it does not start goes to another host."""
 _LOST = "LOST"
+_SILENT_S = 40.0
+"""A host asks the server for work every few seconds, also while it runs a stage; else it is dead."""
+_LOOK_S = 5.0
+"""How often the server is asked for hosts that have come, while a stage waits for one."""
 _CANCEL_TIMEOUT = 30.0
 """How long a host may take to end a cancelled stage; a dead one never reports it."""
 
@@ -67,7 +74,7 @@ def pull_result(root: Path, name: str) -> None:
 
 
 class Workers:
-    """The hosts that serve now; each runs one stage at a time."""
+    """The hosts that serve; each runs one stage at a time. Hosts may come and die while the flow runs."""
 
     def __init__(self, root: Path) -> None:
         check_committed("--workers", "Commit them, because hosts check out the commit: git commit -a")
@@ -78,13 +85,13 @@ class Workers:
         self._commit = git("rev-parse", "HEAD").strip()
         self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._pulling = threading.Lock()
-        hosts = _serving_hosts()
-        if not hosts:
+        self._serving: set[str] = set()
+        self._last_seen: dict[str, datetime | None] = {}
+        self._looking, self._looked = threading.Lock(), 0.0
+        self._look()
+        if not self._serving:
             fix = "Start one in each clone: python -m flows.workers, with the same PREFECT_API_URL"
             raise PipelineError(what="no host serves stages", where="--workers", fix=fix)
-        self._serving = set(hosts)
-        for host in hosts:
-            self._free.put(host)
         push_results(root)
 
     def run(self, stage: Stage, cancel: threading.Event) -> Outcome:
@@ -96,7 +103,9 @@ class Workers:
                 state, message = _run_on(host, stage, self._commit, cancel)
             finally:
                 if state == _LOST:
-                    self._serving.discard(host)
+                    with self._looking:
+                        self._serving.discard(host)
+                    print(f"{stage.name}: {message}", file=sys.stderr, flush=True)
                 else:
                     self._free.put(host)
             if state != _LOST:
@@ -120,12 +129,25 @@ class Workers:
         return Outcome("Completed", time.monotonic() - start, f"on {host}")
 
     def _next_free(self, cancel: threading.Event) -> str | None:
-        while self._serving and not cancel.is_set():
+        waiting_since = time.monotonic()
+        while not cancel.is_set() and (self._serving or time.monotonic() - waiting_since < _START_TIMEOUT):
             try:
                 return self._free.get(timeout=_POLL)
             except queue.Empty:
-                continue
+                self._look()
         return None
+
+    def _look(self) -> None:
+        """Take in hosts that have come, and those that were lost and ask for work again."""
+        with self._looking:
+            if time.monotonic() - self._looked < _LOOK_S:
+                return
+            for host, seen in _serving_hosts().items():
+                if host not in self._serving and seen != self._last_seen.get(host, _NEVER):
+                    self._serving.add(host)
+                    self._free.put(host)
+                self._last_seen[host] = seen
+            self._looked = time.monotonic()
 
 
 def _dvc(root: Path, guard: OrphanGuard, *words: str, timeout: float | None = None) -> None:
@@ -139,15 +161,16 @@ def _dvc(root: Path, guard: OrphanGuard, *words: str, timeout: float | None = No
         raise PipelineError(what=f"dvc {words[0]} {how}:\n{tail}\n", where=str(root), fix=fix)
 
 
-def _serving_hosts() -> list[str]:
-    """The hosts whose process has sent the server a recent heartbeat."""
+def _serving_hosts() -> dict[str, datetime | None]:
+    """The hosts that the server takes for serving, and when each last asked for work."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowFilter, FlowFilterName
     from prefect.client.schemas.objects import DeploymentStatus
 
     with get_client(sync_client=True) as client:
         deployments = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])))
-    return sorted(one.name for one in deployments if one.status == DeploymentStatus.READY and not one.paused)
+    ready = (one for one in deployments if one.status == DeploymentStatus.READY and not one.paused)
+    return {one.name: one.last_polled for one in sorted(ready, key=lambda one: one.name)}
 
 
 def _run_on(host: str, stage: Stage, commit: str, cancel: threading.Event) -> tuple[str, str]:
@@ -155,11 +178,12 @@ def _run_on(host: str, stage: Stage, commit: str, cancel: threading.Event) -> tu
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import StateType
     from prefect.deployments import run_deployment
-    from prefect.states import Cancelled, Cancelling
+    from prefect.states import Cancelled, Cancelling, Crashed
 
     parameters = {"name": stage.name, "commit": commit, "timeout": stage.needs.timeout}
     run: Any = run_deployment(f"{FLOW}/{host}", parameters=parameters, timeout=0)
     cancelled_at, scheduled_at = 0.0, time.monotonic()
+    seen, seen_at = None, scheduled_at
     with get_client(sync_client=True) as client:
         while True:
             state = client.read_flow_run(run.id).state
@@ -176,3 +200,9 @@ def _run_on(host: str, stage: Stage, commit: str, cancel: threading.Event) -> tu
             if waiting and time.monotonic() - scheduled_at > _START_TIMEOUT:
                 client.set_flow_run_state(run.id, Cancelled(), force=True)
                 return _LOST, f"{host} has not started it within {_START_TIMEOUT:.0f} s. Is it still running?"
+            last = client.read_deployment(run.deployment_id).last_polled
+            if last != seen:
+                seen, seen_at = last, time.monotonic()
+            elif not waiting and not cancelled_at and time.monotonic() - seen_at > _SILENT_S:
+                client.set_flow_run_state(run.id, Crashed(message=f"{host} does not answer"), force=True)
+                return _LOST, f"{host} has not answered for {_SILENT_S:.0f} s; another host takes the stage"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,7 @@ _DVC_HINTS = (
     "Use `dvc push`",
 )
 """DVC's advice after each stage."""
+_EXITED = re.compile(r"exited with (-?\d+)")
 _HOOKS: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notify.on_failure]}
 
 
@@ -92,7 +94,7 @@ class StageRunner:
             force = ["--force"] if self.selection == "all" else []
             words = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", *force, "-s", stage.name]
             command = process.Command(words, self.root, env, stage.needs.timeout)
-            parser = DvcOutputParser(stage.name, get_run_logger().info)
+            parser = DvcOutputParser(stage.name, _log_line)
             ended = process.run(command, write=parser, cancel=self.cancel, guard=self.guard)
             while parser.busy and not self.cancel.is_set():
                 parser.start_waiting()
@@ -107,12 +109,18 @@ class StageRunner:
                 return Outcome("Failed", ended.seconds, str(error))
             return Outcome(parser.state, ended.seconds)
         how = (
-            f"exit code {ended.code}"
+            f"exit code {parser.code or ended.code}"
             if ended.reason is process.Reason.ENDED
             else f"timed out after {ended.seconds:.0f} s"
         )
         tail = "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
         return Outcome("Failed", ended.seconds, f"stage '{stage.name}' failed ({how}):\n{tail}")
+
+
+def _log_line(line: str) -> None:
+    """Log a line of a stage's output, its error as an error."""
+    log = get_run_logger()
+    (log.error if line.startswith(("error:", "ERROR:")) else log.info)(line)
 
 
 class DvcOutputParser:
@@ -123,6 +131,8 @@ class DvcOutputParser:
 
     def __init__(self, name: str, write: Callable[[str], None]) -> None:
         self._write, self._state, self._waiting, self.busy = write, "", False, False
+        self.code = ""
+        """The exit code of the stage's command, where it failed; DVC's own is 255 then."""
         self._states = {
             f"Running stage '{name}'": "Completed",
             f"Stage '{name}' is cached - skipping run": "RunCached",
@@ -137,6 +147,8 @@ class DvcOutputParser:
     def __call__(self, line: str) -> None:
         if not self._state:
             self._state = next((state for prefix, state in self._states.items() if line.startswith(prefix)), "")
+        if line.startswith("ERROR: failed to reproduce") and (ended := _EXITED.search(line)):
+            self.code = ended[1]
         self.busy = self.busy or (not self._state and _BUSY in line)
         if (self._state or not self._waiting) and not line.lstrip().startswith(_DVC_HINTS):
             self._write(line)
@@ -229,6 +241,7 @@ def _submit_and_wait(runner: StageRunner) -> None:
             futures[stage.name] = _submitted(runner, stage, upstream)
         for future in futures.values():
             future.wait()
+        _end_what_was_not_run(futures)
     except (KeyboardInterrupt, SystemExit, TerminationSignal):
         runner.cancel.set()
         if runner.executor in task_runners.CLUSTER_RUNNERS:
@@ -241,6 +254,16 @@ def _submit_and_wait(runner: StageRunner) -> None:
     finally:
         if runner.executor in task_runners.CLUSTER_RUNNERS:
             runner.outcomes |= {name: outcome for name, future in futures.items() if (outcome := _outcome(future))}
+
+
+def _end_what_was_not_run(futures: Mapping[str, PrefectFuture[Any]]) -> None:
+    """Give stages behind a failed one a final state: Prefect leaves them pending, and draws them as still waiting."""
+    left = [(name, future.task_run_id) for name, future in futures.items() if not future.state.is_final()]
+    if left:
+        with get_client(sync_client=True) as client:
+            for name, task_run_id in left:
+                state: State[Any] = Cancelled(name="NotRun", message=f"{name}: a stage before it failed")
+                client.set_task_run_state(task_run_id, state, force=True)
 
 
 def _submitted(runner: StageRunner, stage: Stage, upstream: list[PrefectFuture[Any]]) -> PrefectFuture[Any]:

@@ -22,7 +22,8 @@ from pydantic import Field, model_validator
 from flows.graph import is_posttrain_pipeline
 from posttrain.compare.experiments import git
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
-from posttrain.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read, read_yaml
+from posttrain.formats import read_yaml
+from posttrain.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read
 from posttrain.seeds import SEED
 from posttrain.stage_table import group_of
 from posttrain.workspace import CUSTOM, library_command, library_environment

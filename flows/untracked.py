@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from posttrain.compare.experiments import git
-from posttrain.params import PARAMS_FILE, read_yaml
+from posttrain.formats import read_yaml
+from posttrain.params import PARAMS_FILE
 from posttrain.user_code import is_import_path, own_file
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str] | None = None) -> int:
     """Serve the flow `stage` from this clone until interrupted."""
     options = parser().parse_args(words)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script's shell started this with `&`
     try:
         root = find_root(Path.cwd())
         os.chdir(root)
@@ -45,6 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     os.environ.setdefault("PYTHONPATH", python_path())
+    os.environ.setdefault("PREFECT_RUNNER_POLL_FREQUENCY", "5")  # by which the coordinator sees that this host lives
     from flows.serving import serve
     from flows.stage import stage
 

@@ -7,10 +7,14 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.arguments import parser
-from posttrain.errors import ParamsError, PosttrainError
+from posttrain.errors import ParamsError, PosttrainError, from_system
+from posttrain.formats import refuse_swollen
+from posttrain.measure.masking import masked
+from posttrain.workspace import PARAMS_FILE
 
 CALLS = {
     "accept": ("posttrain.accept:accept", "stages", "reason"),
@@ -30,7 +34,7 @@ CALLS = {
     "status": ("posttrain.status:status",),
     "timings": ("posttrain.measure.timings:timings_table",),
     "tokens": ("posttrain.train.token_counts:token_counts", "table", "model", "plot"),
-    "upgrade": ("posttrain.upgrade:upgrade", "mode"),
+    "upgrade": ("posttrain.project:upgrade", "mode"),
     "where": ("posttrain.where.report:where", "row", "form"),
     "why": ("posttrain.why.explain:why", "what", "form"),
 }
@@ -42,16 +46,26 @@ def main() -> int:
     _leave_out_folder()
     arguments = parser().parse_args()
     try:
+        if Path(".dvc/config.local").is_file():
+            from posttrain.dvc_repair import follow_move
+
+            follow_move(Path.cwd())
         print(_run_command(arguments))
     except PosttrainError as error:
-        error = _params_error_behind(error)
-        if os.environ.get("POSTTRAIN_TRACEBACK"):
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return _said(_params_error_behind(error))
     except BrokenPipeError:
         sys.stderr.close()
+    except OSError as error:
+        return _said(from_system(error, f"python -m posttrain {arguments.command}"))
     return 0
+
+
+def _said(error: PosttrainError) -> int:
+    """The exit code of an error, after one line that says it."""
+    if os.environ.get("POSTTRAIN_TRACEBACK"):
+        traceback.print_exc()
+    print(f"error: {masked(str(error))}", file=sys.stderr)
+    return 1
 
 
 def _leave_out_folder() -> None:
@@ -87,9 +101,10 @@ def _check(_: argparse.Namespace) -> str:
 
     check_installed()
     from posttrain.plan.check_models import check_models
+    from posttrain.plan.check_rows import check_rows
     from posttrain.sections import check_params
 
-    return "\n".join(filter(None, [check_params(), check_models()]))
+    return "\n".join(filter(None, [check_params(), check_rows(), check_models()]))
 
 
 def _run(arguments: argparse.Namespace) -> str:
@@ -111,12 +126,14 @@ def _run(arguments: argparse.Namespace) -> str:
 def _repair(_: argparse.Namespace) -> str:
     from posttrain.verify import repair
 
+    refuse_swollen(PARAMS_FILE)
     return repair(Path.cwd()) or "nothing to repair"
 
 
 def _verify(_: argparse.Namespace) -> str:
     from posttrain.verify import verify
 
+    refuse_swollen(PARAMS_FILE)
     return verify(Path.cwd())
 
 
@@ -152,15 +169,16 @@ def _clean(arguments: argparse.Namespace) -> str:
 
 
 def _results(arguments: argparse.Namespace) -> str:
+    not_current = _not_current(say_running=arguments.form != "json")
     from posttrain.report.results import results_json, results_table
 
-    return (results_json if arguments.form == "json" else results_table)(_not_current())
+    return (results_json if arguments.form == "json" else results_table)(not_current)
 
 
 def _report(_: argparse.Namespace) -> str:
     from posttrain.report.results import write_report
 
-    return write_report(_not_current())
+    return write_report(_not_current(say_running=True))
 
 
 def _readme(_: argparse.Namespace) -> str:
@@ -169,12 +187,16 @@ def _readme(_: argparse.Namespace) -> str:
     return write_readme(_not_current())
 
 
-def _not_current() -> dict[str, str]:
+def _not_current(*, say_running: bool = False) -> Mapping[str, str]:
     from posttrain.params import read
-    from posttrain.report.stale_results import not_current
+    from posttrain.report.stale_results import staleness
     from posttrain.stage_table import policies
 
-    return not_current(policies(read()))
+    found = staleness(policies(read()))
+    if say_running and found.running:
+        are = "is" if len(found.running) == 1 else "are"
+        print(f"{', '.join(found.running)} {are} running; of finished stages:\n", flush=True)
+    return found.reasons
 
 
 def _checkpoints(arguments: argparse.Namespace) -> str:

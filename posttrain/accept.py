@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.code import CODE, Code, code_path, read_code
+from posttrain.current.reasons import accepted_code, code_changes
 from posttrain.digests import file_digest
 from posttrain.errors import PipelineError
 from posttrain.measure.record import record_path
 from posttrain.params import did_you_mean
-from posttrain.recorded_runs import read_record
-from posttrain.status import accepted_code, code_changes, dvc_repo
-from posttrain.workspace import write_json
+from posttrain.recorded_runs import read_record, undo_interrupted_accept
+from posttrain.status import dvc_repo
+from posttrain.workspace import write_json, write_text
 
 
 def accept(targets: Sequence[str], reason: str) -> str:
     """Have DVC treat the results of these stages as those of the present code; each record keeps the reason."""
     if not reason.strip():
         raise PipelineError(what="the reason is empty", where="--reason", fix="Say why the results stay the same")
+    undo_interrupted_accept(Path())
     with dvc_repo() as repo:
         names = _chosen(targets, {stage.addressing for stage in repo.index.graph} - {CODE})
         changed = repo.status()
@@ -30,7 +32,7 @@ def accept(targets: Sequence[str], reason: str) -> str:
             _check(name, changed.get(name, []))
         lines = []
         for name in names:
-            words = code_changes(name)
+            words = code_changes(name, read_code(code_path(name)))
             _accept(repo, name, reason)
             lines.append(f"{name}: accepted: {', '.join(words)}")
     return "\n".join(lines)
@@ -72,17 +74,20 @@ def _check(name: str, reasons: Sequence[Any]) -> None:
 
 def _accept(repo: Any, name: str, reason: str) -> None:
     """Add the accepted changes to the record and commit; if DVC fails, restore the record."""
+    from dvc.repo import lock_repo
+
     file, code = record_path(name), code_path(name)
-    before, record = file.read_bytes(), read_record(file)
+    before, record = file.read_text(encoding="utf-8"), read_record(file)
     changes = _changes(accepted_code(record) or {}, read_code(code) or {})
     record["accepted"] = [*record.get("accepted", []), {"reason": reason, "changed": changes}]
     record["inputs"][str(code)] = file_digest(code)
-    write_json(file, record)
-    try:
-        repo.commit(name, force=True)
-    except BaseException:  # Ctrl-C too: the record must not name what was not committed
-        file.write_bytes(before)
-        raise
+    with lock_repo(repo):
+        try:
+            write_json(file, record)
+            repo.commit(name, force=True)
+        except BaseException:  # Ctrl-C too: the record must not name what was not committed
+            write_text(file, before)
+            raise
 
 
 def _changes(old: Code, new: Code) -> dict[str, dict[str, list[str | None]]]:

@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.padded import settings_of
+from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.errors import DataError, ModelError
+from posttrain.errors import DataError, ModelError, ParamsError
 from posttrain.formulas.ragged import to_padded
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward import register, runs_in_rows
@@ -29,12 +31,14 @@ from posttrain.params import check
 from posttrain.rollout import TokenRow
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
+from posttrain.tables.layouts import convert
+from posttrain.tables.turns import RowError
 from posttrain.text.chat import ChatText
-from posttrain.text.chat_template import Conversation
 from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.model_set import ModelSet
 from posttrain.train.routing import RouterParams, routers_of
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure
+from posttrain.train.tokenize_tables import conversation
 
 __all__ = ["Samples", "load_model", "sample", "train_model"]
 
@@ -75,7 +79,7 @@ class Samples:
 def sample(
     model: Any,
     tokenizer: Any,
-    prompts: Sequence[str | Messages],
+    prompts: str | Messages | Sequence[str | Messages],
     *,
     n: int = 1,
     max_tokens: int = 64,
@@ -86,7 +90,7 @@ def sample(
     greedy: bool = False,
     seed: int = 0,
 ) -> Samples:
-    """Draw n completions of each prompt: a string (one user turn) or a list of messages.
+    """Draw n completions of each prompt: a string (one user turn) or a list of messages. One prompt needs no list.
 
     The same seed gives the same completions, whatever the other prompts are. stop: strings that end a completion.
     """
@@ -94,7 +98,7 @@ def sample(
     params = check(SamplingParams, values, where="sample", file="arguments")
     model = _own(model)
     text = _text(model, tokenizer)
-    asked = text.prompts([_turns(prompt, "user") for prompt in prompts])
+    asked = text.prompts([_turns(prompt, "user") for prompt in _as_list(prompts)])
     requests = [Request(ids, f"{place}:{nth}") for place, ids in enumerate(asked) for nth in range(n)]
     runtime = _runtime(model)
     with _our_attention(model), computing(model, runtime):
@@ -173,6 +177,10 @@ def _own(model: Any) -> Any:
 def _objective(algorithm: str, settings: Mapping[str, Any] | None) -> Objective:
     if algorithm == "sft":
         return LikelihoodObjective(check(LikelihoodKnobs, dict(settings or {}), where="sft", file="settings"))
+    if algorithm not in PREFERENCE_ROWS and (algorithm in POLICY_ROWS or algorithm in SAMPLED_ROWS):
+        what = f"'{algorithm}' learns from its own samples, and train_model from rows in memory"
+        fix = "Use online.runs in params.yaml (docs/README.md), or posttrain.losses.policy_loss in a loop of your own"
+        raise ParamsError(what=what, where="algorithm", fix=fix)
     return PreferenceObjective(settings_of(PREFERENCE_ROWS, algorithm, settings))
 
 
@@ -192,9 +200,9 @@ def _examples(text: ChatText, rows: Sequence[Mapping[str, Any]], objective: Obje
     for number, row in enumerate(rows):
         try:
             examples.append(_example(text, row, objective))
-        except KeyError as error:
+        except RowError as error:
             fix = "help(posttrain.train_model) lists the columns"
-            raise DataError(what=f"{error} is missing", where=f"rows[{number}]", fix=fix) from error
+            raise DataError(what=str(error), where=f"rows[{number}]", fix=fix) from error
         longest = max(map(len, examples[-1].rows))
         if text.context is not None and longest > text.context:
             what = f"{longest} tokens are longer than the model's context of {text.context}"
@@ -203,21 +211,39 @@ def _examples(text: ChatText, rows: Sequence[Mapping[str, Any]], objective: Obje
 
 
 def _example(text: ChatText, row: Mapping[str, Any], objective: Objective) -> Example:
+    """A row as training has it; it is read as a row of a file is."""
     if isinstance(objective, PreferenceObjective) and objective.knobs.paired:
-        return Example([_answer(text, row, "chosen"), _answer(text, row, "rejected")], {"side": [1.0, -1.0]})
+        read = convert(row, "pairs")
+        return Example([_answer(text, read, "chosen"), _answer(text, read, "rejected")], {"side": [1.0, -1.0]})
     if isinstance(objective, PreferenceObjective):
-        return Example([_answer(text, row, "completion")], {"label": [1.0 if row["label"] else -1.0]})
-    if "messages" in row:
-        return Example(text.conversations([Conversation(row["messages"], row.get("tools"))], "all"))
-    return Example([_answer(text, row, "completion")])
+        read = convert(row, "feedback")
+        return Example([_answer(text, read, "completion")], {"label": [1.0 if read["label"] else -1.0]})
+    read = convert(row, "chat")
+    whole = conversation({**read, "id": "", "messages": _messages(read["messages"])}, "rows")
+    return Example(text.conversations([whole], "all" if row.get("messages") is not None else "last"))
 
 
-def _answer(text: ChatText, row: Mapping[str, Any], column: str) -> TokenRow:
-    return text.exchange(_turns(row["prompt"], "user"), _turns(row[column], "assistant"))
+def _answer(text: ChatText, read: Mapping[str, Any], column: str) -> TokenRow:
+    return text.exchange(_messages(read["prompt"]), _messages(read[column]))
+
+
+def _messages(turns: Sequence[tuple[str, str]]) -> Messages:
+    return [{"role": role, "content": content} for role, content in turns]
 
 
 def _turns(turns: str | Messages, role: str) -> Messages:
     return [{"role": role, "content": turns}] if isinstance(turns, str) else turns
+
+
+def _as_list(prompts: str | Messages | Sequence[str | Messages]) -> Sequence[str | Messages]:
+    """Return several prompts as they are, and one prompt, a string or messages, as a list of one."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if not prompts:
+        raise DataError(what="there are no prompts", where="prompts", fix="Give at least one")
+    if all(isinstance(one, Mapping) for one in prompts):
+        return [cast("Messages", prompts)]
+    return cast("Sequence[str | Messages]", prompts)
 
 
 def _text(model: Any, tokenizer: Any) -> ChatText:

@@ -65,10 +65,12 @@ def _add_results(commands: Any) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="a run of params.yaml, an experiment, a sweep (all its experiments) or 'workspace'; default: all runs",
+        help="a policy, an experiment, a sweep (all its experiments), a commit or 'workspace'; default: all policies",
     )
     compare.add_argument(
-        "--policy", metavar="MODEL", help="the policy of each experiment, e.g. online/grpo; default: those that differ"
+        "--policy",
+        metavar="NAME",
+        help="the policy of each experiment, e.g. grpo or online/grpo; default: of those that differ the last one",
     )
     compare.add_argument("--against", metavar="NAME", help="compare each with this one only; default: all pairs")
     compare.add_argument("--task", action="append", default=[], metavar="NAME", help="use only prompts of this task")
@@ -100,7 +102,7 @@ def _add_maintenance(commands: Any) -> None:
     clean.add_argument(
         "--list", action="store_const", const="list", default="remove", dest="form", help="list them only"
     )
-    does = "update a project, or a workspace of posttrain 0.1, to the installed version; without --yes only show it"
+    does = "update a project to the installed version; without --yes only show it"
     upgrade = _add(commands, "upgrade", does, "--yes")
     upgrade.add_argument(
         "--yes", action="store_const", const="write", default="show", dest="mode", help="write the changes"

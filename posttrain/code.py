@@ -14,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.errors import ParamsError, PipelineError
-from posttrain.formats import check_merged
+from posttrain.errors import PipelineError
+from posttrain.formats import read_yaml
 from posttrain.installed import check_installed
 from posttrain.measure.record import PYTHON
 from posttrain.outlines import Outline, Outlines, import_line
@@ -64,23 +64,6 @@ def code_path(stage: str) -> Path:
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
-def read_params() -> dict[str, Any]:
-    """params.yaml as plain data; its meaning is checked elsewhere."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        text = Path(PARAMS_FILE).read_text(encoding="utf-8")
-        check_merged(text, PARAMS_FILE)
-        found = YAML(typ="safe", pure=True).load(text)
-    except FileNotFoundError as error:
-        raise ParamsError(what="file not found", where=PARAMS_FILE, fix="Run in the project's root folder") from error
-    except (YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ParamsError(what=f"this is not valid YAML ({reason})", where=PARAMS_FILE, fix="Fix the file") from error
-    return found if isinstance(found, dict) else {}
-
-
 class Library:
     """The modules of the library and of the user, and which of them each run can load."""
 
@@ -91,13 +74,26 @@ class Library:
             **_modules(LIBRARY / "stages", LIBRARY),
         }
         self.outlines = outlines or Outlines()
+        self._like: dict[str, list[tuple[set[str], set[str], Code]]] = {}
 
     def code(self, stage: str, settings: Mapping[str, Any]) -> Code:
         """The files that one run can load and the packages behind them."""
-        names, found = set(_names(stage, settings)), dict[str, Outline]()
+        names, kind = set(_names(stage, settings)), stage.partition("@")[0]
+        own = {*self._own(names), *_own_files(names)}
+        known = self._like.setdefault(kind, [])
+        like = (code for rows, used, code in known if names & rows | own == used)
+        if (code := next(like, None)) is None:
+            rows, code = self._found(kind, names)
+            known.append((rows, names & rows | own, code))
+        seed = _shared_seed(stage, settings)
+        return code if seed is None else {**code, "settings": {SEED: str(seed)}}
+
+    def _found(self, kind: str, given_names: Collection[str]) -> tuple[set[str], Code]:
+        """The code of a kind of run that uses these names, and the rows among which it has looked for them."""
+        names, found = set(given_names), dict[str, Outline]()
         given = {file: self.outlines.of(file, "").digest(()) for file in _own_files(names)}
         while True:  # a row that is used may name others
-            found = self._closure([f"stages.{stage.partition('@')[0]}", *self._own(names)], names)
+            found = self._closure([f"stages.{kind}", *self._own(names)], names)
             parts = [part for outline in found.values() for part in outline.parts(names)]
             more = {name for part in parts for name in part.names}
             if more <= names:
@@ -105,9 +101,8 @@ class Library:
             names |= more
         files = given | {_shown(self.modules[module]): outline.digest(names) for module, outline in found.items()}
         imported = {name.partition(".")[0] for part in parts for name in part.imports}
-        code = {"files": dict(sorted(files.items())), "packages": _versions(imported)}
-        seed = _shared_seed(stage, settings)
-        return code if seed is None else {**code, "settings": {SEED: str(seed)}}
+        rows = {name for outline in found.values() for name in outline.rows}
+        return rows, {"files": dict(sorted(files.items())), "packages": _versions(imported)}
 
     def closure(self, module: str) -> dict[str, str]:
         """Path -> digest of a module of the library and of all that it imports."""
@@ -162,7 +157,7 @@ def _shared_seed(stage: str, settings: Mapping[str, Any]) -> int | None:
 def write_code() -> list[Path]:
     """Write the code of every run of params.yaml and remove that of runs that are gone; the files that changed."""
     check_installed()
-    library, settings = Library(), read_params()
+    library, settings = Library(), read_yaml(PARAMS_FILE)
     found = {code_path(stage): library.code(stage, settings) for stage in run_names(settings)}
     library.outlines.keep()
     changed = []
@@ -179,7 +174,7 @@ def write_code() -> list[Path]:
 def is_current() -> bool:
     """Whether code/ holds the code and the packages as they are."""
     check_installed()
-    library, settings = Library(), read_params()
+    library, settings = Library(), read_yaml(PARAMS_FILE)
     stages = list(run_names(settings))
     wanted = {code_path(stage) for stage in stages}
     current = set(FOLDER.rglob("*.json")) == wanted and all(
@@ -271,10 +266,18 @@ def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
     yield from _texts([tasks.get(text.removesuffix("/prompts")) for text in texts if text.endswith("/prompts")])
 
 
+def named_files(settings: Any) -> list[str]:
+    """The files in `custom` that settings name, also by their folder."""
+    return _own_files(set(_texts(settings)))
+
+
 def _own_files(names: Collection[str]) -> list[str]:
     """The files in `custom` that a run's settings name, such as a chat template."""
-    paths = [one for one in names if one.startswith(f"{CUSTOM}/") and not one.endswith(".py")]
-    return [one for one in paths if Path(one).is_file() and not is_outside(one, CUSTOM)]
+    paths = [Path(one) for one in names if one.startswith(f"{CUSTOM}/")]
+    files = {file for path in paths for file in ([path, *path.rglob("*")] if path.is_dir() else [path])}
+    return [
+        str(one) for one in files if one.suffix not in (".py", ".pyc") and one.is_file() and not is_outside(one, CUSTOM)
+    ]
 
 
 def _tasks(run: Any) -> Iterator[str]:

@@ -20,6 +20,11 @@ KEPT: Final = Path(".dvc/tmp/digests.json")
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 SETTLED_NS: Final = 2_000_000_000
 """A file that is younger may be written again without a change of its times, which have a coarse clock."""
+TICK_NS: Final = 100_000_000
+"""The same for a time that is finer than a millisecond."""
+
+WRITES: Final = 50
+"""How often to wait for a tick until dvc.lock is written."""
 
 Mark = tuple[int, int, int, int]
 """Inode, size, and the times of the last write and of the last change of anything."""
@@ -52,11 +57,21 @@ class Digests:
         marks = self.marks(path)
         return [{"md5": self._file(f"{path}/{name}", marks[name]), "relpath": name} for name in sorted(marks)]
 
+    def adopt(self, path: str, digest: str, manifest: Path, until: int) -> None:
+        """Take the digests that DVC has recorded of an output; not of files that changed after this time."""
+        parts = {"": digest}
+        if digest.endswith(".dir"):  # DVC's list of the folder's files
+            whole = manifest.is_file() and f"{file_digest(manifest)}.dir" == digest
+            parts = {one["relpath"]: one["md5"] for one in listed(manifest)} if whole else {}
+        for name, found in self.marks(path).items():
+            if name in parts and max(found[2:]) <= until:
+                self._known[f"{path}/{name}" if name else path] = [*found, parts[name]]
+
     def keep(self) -> None:
         """Remember them for other processes, where the workspace is DVC's."""
         if (self._root / KEPT).parent.is_dir():
             now = time.time_ns()
-            old = {path: one for path, one in self._known.items() if now - max(one[2:4]) > SETTLED_NS}
+            old = {path: one for path, one in self._known.items() if _settled(max(one[2:4]), now)}
             write_json(self._root / KEPT, {"boot": boot(), "files": old, "sum": _sum(old)})
 
     @cached_property
@@ -96,6 +111,11 @@ class Digests:
         if file.is_file():
             patterns.append(DvcIgnorePatterns.from_file(str(file), localfs, file.name))
         return [one.matches for one in patterns]
+
+
+def _settled(changed: int, now: int) -> bool:
+    """Whether a file that is written again now gets another time: its clock may tick in seconds or in milliseconds."""
+    return now - changed > (TICK_NS if changed % 1_000_000 else SETTLED_NS)
 
 
 def _sum(files: dict[str, list[Any]]) -> str:
@@ -139,9 +159,24 @@ def boot() -> str:
 
 def recorded(folder: Path = Path()) -> dict[str, dict[str, Any]]:
     """The stages that the folder's dvc.lock has recorded, read while no DVC writes it."""
-    file = folder / LOCK
     with dvc_lock(folder):
-        return _stages(file, mark(file)) if file.is_file() else {}
+        return read_lock(folder)
+
+
+def read_lock(folder: Path) -> dict[str, dict[str, Any]]:
+    """The same where the lock is held already."""
+    file = folder / LOCK
+    return _stages(file, mark(file)) if file.is_file() else {}
+
+
+def read_settled(folder: Path = Path()) -> dict[str, dict[str, Any]]:
+    """The same without the lock, while DVC may write the file in place: once it has not changed for a moment."""
+    file = folder / LOCK
+    for _ in range(WRITES):
+        if not file.is_file() or time.time_ns() - file.stat().st_mtime_ns > TICK_NS:
+            break
+        time.sleep(TICK_NS / 1e9)
+    return read_lock(folder)
 
 
 @contextmanager

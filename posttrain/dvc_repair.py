@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 import psutil
 
 from posttrain.errors import PipelineError
+from posttrain.user_cache import cache_folder
 from posttrain.workspace import write_text
 
 LOCK = Path("dvc.lock")
@@ -29,6 +31,8 @@ CLOCK_S = 2.0
 """The largest difference between the kernel's and the file system's clock."""
 SITE_CACHE = Path(".dvc/tmp/site")
 """DVC unpickles files of this folder. Its default, /var/tmp/dvc, can be written by every user of the machine."""
+SITE_SETTING = re.compile(rf"site_cache_dir = \"?(/.+/{re.escape(str(SITE_CACHE))})\"?")
+USER_SITE_CACHE = "posttrain/site"
 COPIES = Path(".dvc/tmp/exps/standalone")
 """Where `dvc exp run --temp` makes a copy of the workspace for each experiment."""
 LINK_TEST = re.compile(r"\.[\w-]{22}\.tmp")
@@ -58,20 +62,44 @@ def repair_lock(root: Path) -> str:
         return "\n".join(line for line in [*repairs, *_remove_link_tests(root)] if line)
 
 
+def follow_move(root: Path) -> None:
+    """Name the site cache of this folder if the settings name that of the folder which it was copied or moved from.
+
+    DVC takes no relative path: it would begin wherever DVC is started. A copy that DVC makes for an experiment is left.
+    """
+    settings = root / ".dvc/config.local"
+    if os.environ.get("DVC_ROOT", str(root)) != str(root):
+        return
+    named = SITE_SETTING.search(settings.read_text(encoding="utf-8")) if settings.is_file() else None
+    if named and str(root).isascii() and Path(named[1]) != root / SITE_CACHE:
+        _set_site_cache(root)
+
+
 def _set_site_cache(root: Path) -> None:
     """Have every DVC in this clone use a site cache that only its owner can enter, unless another one is configured."""
     from dvc.config import Config
 
-    ours = root.resolve() / SITE_CACHE
+    ours = _site_cache(root.resolve())
     ours.mkdir(mode=0o700, parents=True, exist_ok=True)
     ours.chmod(0o700)
     config = Config(str(root / ".dvc"))
     local = config.read("local")
     named = str(local.get("core", {}).get("site_cache_dir", ""))
     # One with the same end is from before the clone was moved or copied.
-    if named != str(ours) and (not named or named.endswith(f"/{SITE_CACHE}")):
+    if named != str(ours) and (not named or named.endswith(f"/{SITE_CACHE}") or f"/{USER_SITE_CACHE}/" in named):
         with config.edit("local") as settings:
             settings.setdefault("core", {})["site_cache_dir"] = str(ours)
+
+
+def _site_cache(root: Path) -> Path:
+    """The folder in this clone; or in the user's cache, as DVC's settings can hold a path of ASCII letters only."""
+    if str(root).isascii():
+        return root / SITE_CACHE
+    ours = cache_folder().parent / USER_SITE_CACHE / hashlib.md5(str(root).encode(), usedforsecurity=False).hexdigest()
+    if not str(ours).isascii():
+        fix = "Set XDG_CACHE_HOME to a folder whose path has ASCII letters only, or move the project to one"
+        raise PipelineError(what="DVC needs a cache folder in ASCII letters", where=str(ours), fix=fix)
+    return ours
 
 
 def _repair_lock_file(root: Path) -> str:

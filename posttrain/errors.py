@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any, Final
 
 VERIFY: Final = "Run `python -m posttrain verify`, which finds and removes what is damaged, then `dvc repro`"
 """How to fix an output that is damaged: to delete it would not do, as DVC may take it from a damaged cache again."""
+
+
+FREE_MEMORY: Final = "Free memory, or raise the limit (`ulimit -v`)"
+DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class PosttrainError(Exception):
@@ -23,6 +28,18 @@ class PosttrainError(Exception):
 
 def _rebuilt(kind: type[PosttrainError], what: str, where: str, fix: str) -> PosttrainError:
     return kind(what=what, where=where, fix=fix)
+
+
+def from_system(error: OSError, where: str) -> PipelineError:
+    """An error of the operating system in our words; a library's own OSError, without a number, is raised again."""
+    if error.errno is None:
+        raise error
+    fix = "Fix the file, its folder or their rights and run it again"
+    if error.errno in DISK_FULL:
+        fix = "Free some disk space and run it again; what was there before is kept"
+    elif error.errno == errno.ENOMEM:
+        fix = FREE_MEMORY
+    return PipelineError(what=str(error.strerror), where=str(error.filename or where), fix=fix)
 
 
 class ParamsError(PosttrainError, ValueError):

@@ -1,8 +1,13 @@
-"""Format versions of what posttrain writes. Version 0.1 wrote none, which counts as format 1."""
+"""How posttrain reads YAML, and format versions of what it writes. Version 0.1 wrote none, which counts as format 1."""
 
 from __future__ import annotations
 
-from typing import Final
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
 
 from posttrain.errors import ParamsError, PosttrainError
 
@@ -10,7 +15,90 @@ TABLES: Final = 2
 MODELS: Final = 2
 CHECKPOINTS: Final = 3
 PARAMS: Final = 2
-UPGRADE: Final = "Run `python -m posttrain upgrade`, which shows what to change (docs/versions.md)"
+UPGRADE: Final = "Version 0.1 wrote it, which is not read any more (docs/versions.md)"
+MOST_NODES: Final = 100_000
+"""As many values as aliases may add to a file: a few lines of nested aliases can stand for billions."""
+
+
+class AliasError(ParamsError):
+    """Aliases of a YAML file stand for more than any reader could hold, DVC's among them."""
+
+
+def refuse_swollen(path: str | os.PathLike[str]) -> None:
+    """Raise if DVC would never end reading a YAML file; other mistakes in it are for others to name."""
+    try:
+        read_yaml(path)
+    except AliasError:
+        raise
+    except ParamsError:
+        return
+
+
+def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A YAML file as plain data that nobody may change: it is parsed once per process, and again after an edit."""
+    file = Path(path)
+    if not file.is_file():
+        raise ParamsError(what="file not found", where=str(file), fix="Run in the project's root folder")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise _unreadable(error, str(file)) from error
+    data = _parsed(text, str(file))
+    if not isinstance(data, dict):
+        raise ParamsError(what="holds no sections", where=str(file), fix="It needs one section per stage")
+    return dict(data)
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str, where: str) -> Any:
+    """The data of a YAML text; duplicate keys, broken YAML and swollen aliases are refused by line."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    check_merged(text, where)
+    try:
+        constructor, _ = YAML(typ="safe", pure=True).get_constructor_parser(text)
+        node = constructor.composer.get_single_node()
+        _check_aliases(node, where)
+        return None if node is None else constructor.construct_document(node)
+    except ParamsError:
+        raise
+    except (YAMLError, RecursionError, ValueError) as error:
+        raise _unreadable(error, where) from error
+
+
+def _unreadable(error: Exception, where: str) -> ParamsError:
+    reason = " ".join(str(error).split())[:300]
+    return ParamsError(what=f"not readable as YAML ({reason})", where=where, fix="Fix the file")
+
+
+def _check_aliases(root: Any, where: str) -> None:
+    """Refuse aliases that contain themselves, or that stand for more values than anything could read."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Any, above: frozenset[int]) -> int:
+        if id(node) in above:
+            raise _refused(node, "an alias contains itself", where)
+        if id(node) not in sizes:
+            inside = above | {id(node)}
+            sizes[id(node)] = 1 + sum(size(part, inside) for part in _parts(node))
+            if sizes[id(node)] - len(sizes) > MOST_NODES:
+                raise _refused(node, f"its aliases stand for more than {MOST_NODES} values", where)
+        return sizes[id(node)]
+
+    if root is not None:
+        size(root, frozenset())
+
+
+def _parts(node: Any) -> Iterator[Any]:
+    """The nodes that lie directly in a node: items, or keys and values."""
+    for one in node.value if isinstance(node.value, list) else ():
+        yield from one if isinstance(one, tuple) else (one,)
+
+
+def _refused(node: Any, what: str, where: str) -> AliasError:
+    line = f"line {node.start_mark.line + 1}: "
+    return AliasError(what=f"{line}{what}", where=where, fix="Write the values out, without `&` and `*`")
 
 
 def check_merged(text: str, where: str) -> None:
@@ -19,6 +107,14 @@ def check_merged(text: str, where: str) -> None:
         if line.startswith("<<<<<<< "):
             fix = "Keep what is right between `<<<<<<<` and `>>>>>>>`, and remove these lines and `=======`"
             raise ParamsError(what=f"line {number}: git left a merge conflict", where=where, fix=fix)
+
+
+def flattened(value: Any, prefix: str = "") -> dict[str, str]:
+    """Dotted key -> value as text, of nested settings."""
+    if isinstance(value, Mapping) and value:
+        parts = (flattened(inner, f"{prefix}.{key}" if prefix else str(key)) for key, inner in value.items())
+        return {key: text for part in parts for key, text in part.items()}
+    return {prefix: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)}
 
 
 def check_format(found: object, known: int, where: str, error: type[PosttrainError]) -> None:

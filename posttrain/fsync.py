@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from posttrain.digests import LOCK, listed, recorded
-from posttrain.workspace import fsync
+from posttrain.digests import LOCK, SETTLED_NS, boot, listed, recorded
+from posttrain.workspace import atomic_path, fsync
+
+SYNCED: Final = Path(".dvc/tmp/synced")
+"""The boot id; its time is when the last sync began."""
 
 
 def sync(path: Path) -> None:
@@ -25,15 +28,32 @@ def sync(path: Path) -> None:
 
 
 def sync_cache(root: Path = Path()) -> None:
-    """Write dvc.lock and the cached outputs that it names to the disk, which DVC itself does not do."""
-    cache = cache_folder(root)
-    objects = {
-        file for entry in recorded(root).values() for out in entry.get("outs", []) for file in cached(cache, out)
-    }
-    for file in [*objects, *{file.parent for file in objects}, cache]:
-        if file.exists():
-            fsync(file)
-    sync(root / LOCK)
+    """Write dvc.lock, and the cached outputs in it that are new since the last time, to the disk: DVC does not."""
+    cache, stamp = cache_folder(root), root / SYNCED
+    if not (root / ".dvc").is_dir():
+        return
+    with atomic_path(stamp) as fresh:  # its time is from the clock of the objects' times
+        fresh.write_text(boot(), encoding="utf-8")
+        since = _synced(stamp, fresh)
+        objects = {
+            file
+            for entry in recorded(root).values()
+            for out in entry.get("outs", [])
+            for file in cached(cache, out)
+            if file.exists() and file.stat().st_ctime_ns >= since
+        }
+        for file in [*objects, *{file.parent for file in objects}, cache]:
+            if file.exists():
+                fsync(file)
+        sync(root / LOCK)
+
+
+def _synced(stamp: Path, fresh: Path) -> int:
+    """When the last sync of this boot began; 0 before the first, or if the clock was set back since."""
+    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != boot():
+        return 0
+    began, now = (file.stat().st_mtime_ns for file in (stamp, fresh))
+    return began - SETTLED_NS if began <= now else 0
 
 
 def cache_folder(root: Path) -> Path:

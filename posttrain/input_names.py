@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.code import read_params
 from posttrain.errors import ParamsError
+from posttrain.formats import read_yaml
 from posttrain.stage_table import STAGES, Settings, group_of
-from posttrain.workspace import PARAMS_FILE
+from posttrain.workspace import PARAMS_FILE, is_outside
 
 GRAPH: Final = Path("dvc.yaml")
 GROUP: Final = re.compile(r"\$\{([\w.]+)\}")
 SLOT: Final = re.compile(r"(models|data|rollouts)/\$\{([\w.]+)\}(\.parquet)?")
 """A dependency of a stage in dvc.yaml that a run names."""
 UNUSED: Final = "none"
+REMOVE: Final = "Remove it from the folder"
+TYPES: Final = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+"""What is no file: to read it may never end."""
 
 
 def check_input_names(stage: str | None = None) -> None:
-    """Raise if a run, or this one alone, names a model or a table that no run of params.yaml makes."""
-    settings = read_params()
+    """Raise if a run, or this one alone, names an input that no run of params.yaml makes, or that is no plain file."""
+    settings = read_yaml(PARAMS_FILE)
+    for where, path, outside in _folders(settings, stage):
+        for what in unreadable(Path(path), outside_workspace=outside):
+            raise ParamsError(what=f"{where}.path = '{path}': {what}", where=PARAMS_FILE, fix=REMOVE)
     made = {
         folder: [one.output(name) for one in STAGES if one.makes == makes for name in group_of(settings, one.group)]
         for folder, makes in (("models", "model"), ("data", "tables"), ("rollouts", "model"))
@@ -37,6 +51,27 @@ def check_input_names(stage: str | None = None) -> None:
                 did_you_mean(named, [f"{one}/{kind}".rstrip("/") for one in made[folder]]) or "Add a run that makes it"
             )
             raise ParamsError(what=f"{where} = '{named}': {reason}", where=PARAMS_FILE, fix=fix)
+
+
+def _folders(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, bool]]:
+    """The parameter and the path of each folder of the user's own, and whether it may lead out of the workspace."""
+    for kind, group in (("data_files", "data.files"), ("base_folders", "base.folders")):
+        for name, run in group_of(settings, group).items():
+            if stage in (None, f"{kind}@{name}") and isinstance(run, Mapping) and isinstance(run.get("path"), str):
+                yield f"{group}.{name}", run["path"], run.get("outside_workspace") is True
+
+
+def unreadable(folder: Path, *, outside_workspace: bool) -> Iterator[str]:
+    """What of a folder cannot be an input: pipes and devices, which never end, and links out of the workspace."""
+    watch_links = not outside_workspace and not is_outside(folder)
+    for here, folders, files in os.walk(folder):
+        for place in (Path(here, name) for name in sorted(folders + files)):
+            if watch_links and place.is_symlink() and is_outside(place):
+                yield f"{place} is a link to {place.resolve()}, which is outside the workspace"
+                continue
+            with contextlib.suppress(OSError):  # a broken link, or one in a circle
+                mode = place.stat().st_mode
+                yield from (f"{place} is {name}, not a file" for is_type, name in TYPES if is_type(mode))
 
 
 def _named(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, str]]:

@@ -14,14 +14,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from posttrain.code import CODE, Code, Library, check_loaded, code_path, differences, read_code, read_params
+from posttrain.code import CODE, Code, Library, check_loaded, code_path, differences, read_code
 from posttrain.digests import Digests, Mark, mark, recorded
 from posttrain.errors import VERIFY, PipelineError, PosttrainError
+from posttrain.formats import read_yaml
 from posttrain.fsync import sync
 from posttrain.installed import check_installed
 from posttrain.measure.phases import CLOCK
 from posttrain.seeds import SEED
-from posttrain.workspace import CUSTOM
+from posttrain.workspace import CUSTOM, PARAMS_FILE
 
 GRAPH: Final = "dvc.yaml"
 PARAMS: Final = "params.yaml"
@@ -106,14 +107,14 @@ class Inputs:
 
 def _seed() -> dict[str, Any]:
     """The top-level seed of params.yaml as it is now, under its name."""
-    return {name: value for name, value in read_params().items() if name == SEED}
+    return {name: value for name, value in read_yaml(PARAMS_FILE).items() if name == SEED}
 
 
 class _Running:
     """The code of a stage as it was when the stage started."""
 
     def __init__(self, declared: Declared) -> None:
-        self._stage, self._settings = declared.name, read_params()
+        self._stage, self._settings = declared.name, read_yaml(PARAMS_FILE)
         library = Library()
         self.found: Code = library.code(self._stage, self._settings)
         self._marks = library.outlines.marks

@@ -75,7 +75,7 @@ def _outputs(stage: Stage, run: str) -> list[str]:
     if stage.makes == "tables":
         return [record, f"data/{run}", str(metrics_path(f"data/{run}"))]
     if stage.makes == "results":
-        return [record, f"results/{run}/rollouts.parquet", f"results/{run}/metrics.json"]
+        return [record, *(f"results/{run}/{name}" for name in ("rollouts.parquet", "metrics.json", "headline.json"))]
     model = stage.output(run)
     made = (model_path, metrics_path, plot_path, rollouts_path)
     return [record, *(str(path(model)) for path in made)]

@@ -25,7 +25,8 @@ from posttrain.algorithms.padded import check_arguments, entry, flat, padded, pa
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PairLoss, UnaryLoss
+from posttrain.algorithms.surrogates import Surrogate, Tokens
 from posttrain.choices import Options
 from posttrain.errors import ParamsError
 from posttrain.formulas.policy import ESTIMATORS, clipped_value
@@ -34,6 +35,11 @@ from posttrain.formulas.ragged import Ragged
 from posttrain.models.logp import Head, ModuleHead, token_logp
 
 __all__ = [
+    "Options",
+    "PairLoss",
+    "Surrogate",
+    "Tokens",
+    "UnaryLoss",
     "gae",
     "group_advantages",
     "kl_estimate",

@@ -7,14 +7,14 @@ import os
 import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 from posttrain.errors import ParamsError
-from posttrain.formats import PARAMS, UPGRADE, check_format, check_merged
+from posttrain.formats import PARAMS, UPGRADE, check_format, read_yaml
+from posttrain.other_names import OURS
 from posttrain.renames import SECTIONS
 from posttrain.seeds import SEED, with_seed
 from posttrain.workspace import PARAMS_FILE as PARAMS_FILE  # noqa: PLC0414  had without pydantic there
@@ -38,6 +38,7 @@ GROUPS = {
 """The sections of params.yaml and the groups of each; a group maps the names of runs to their settings."""
 ONE, SEVERAL = "form-one", "form-several"
 """Tags of a key that takes one or a list; they are no part of a key's name."""
+SCIENTIFIC = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 HALF = re.compile("[\ud800-\udfff]")
 KEY = re.compile(r"(\w+)[\w.]*(?= = |: )")
 """A key at the beginning of a message."""
@@ -59,6 +60,15 @@ class Params(BaseModel):
     )
     renamed: ClassVar[Mapping[str, str]] = {}
     """Keys of earlier versions, and what takes their place."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Read `1e-5` as a number: YAML 1.1, which other tools write, has it as a text."""
+        if not isinstance(value, str) or not SCIENTIFIC.fullmatch(value):
+            return value
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        return float(value) if float in (annotation, *get_args(annotation)) else value
 
     @field_validator("*", mode="after")
     @classmethod
@@ -83,28 +93,6 @@ def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
         raise ParamsError(what=f"{FORMAT} = {found}, of an earlier version", where=str(path), fix=UPGRADE)
     _check_sections({name: section for name, section in data.items() if name != SEED}, str(path))
     return with_seed(data, str(path))
-
-
-def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A YAML file as plain Python data, with duplicate keys and broken YAML refused by line."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    file = Path(path)
-    if not file.is_file():
-        raise ParamsError(what="file not found", where=str(file), fix="Run from the project's root folder")
-    try:
-        text = file.read_text(encoding="utf-8")
-        check_merged(text, str(file))
-        data = YAML(typ="safe", pure=True).load(text)
-    except ParamsError:
-        raise
-    except (YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ParamsError(what=f"not readable as YAML ({reason})", where=str(file), fix="Fix the file") from error
-    if not isinstance(data, dict):
-        raise ParamsError(what="holds no sections", where=str(file), fix="It needs one section per stage")
-    return data
 
 
 def _check_sections(data: Mapping[Any, Any], file: str) -> None:
@@ -218,6 +206,8 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
         renamed = [one.renamed[path[-1]] for one in owners if issubclass(one, Params) and path[-1] in one.renamed]
         if renamed:
             return f"{dotted}: renamed to {renamed[0]}"
+        if ours := _ours(model, owners, str(path[-1])):
+            return f"{dotted}: unknown key. It is {' or '.join(map(repr, ours))} here"
         if deeper := sorted({place for owner in owners for place in _deeper(owner, str(path[-1]))}):
             return f"{dotted}: unknown key. Did you mean {' or '.join(map(repr, deeper))}?"
         known = _fields_at(model, [str(part) for part in path[:-1]])
@@ -225,7 +215,7 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
     message = str(failure["msg"]).removeprefix("Value error, ")
     message = PLAIN.get(failure["type"], message)
     message = message[0].lower() + message[1:] if message[:2] != message[:2].upper() else message
-    if failure["type"] == "string_pattern_mismatch":
+    if failure["type"] == "string_pattern_mismatch" or (failure["type"] == "string_type" and _is_slot(model, path)):
         message = f"{_wrong_kind(model, path, failure['input'])}expected {_description(model, path)}"
     if failure["type"] == "missing" and (wanted := _description(model, path)):
         return f"{dotted} is missing. Write {wanted}"
@@ -234,6 +224,28 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
         inside = key is not None and key[1] in _fields_at(model, [str(part) for part in path])
         return f"{dotted}.{message}" if inside else f"{dotted}: {message}"
     return f"{dotted} = {_shown(failure['input'])}: {message}"
+
+
+def _ours(model: type[BaseModel], owners: Sequence[type[BaseModel]], theirs: str) -> list[str]:
+    """Our settings in place of another library's: those next to the key, else their paths in the whole run."""
+    places = OURS.get(theirs, ())
+    near = [leaf for place in places if _has_one(owners, leaf := place.rpartition(".")[2])]
+    return near or [place for place in places if _has(model, place)]
+
+
+def _has_one(owners: Sequence[type[BaseModel]], name: str) -> bool:
+    return any(name in owner.model_fields for owner in owners)
+
+
+def _has(model: type[BaseModel], path: str) -> bool:
+    """Whether a setting of a model has this dotted path, the options of its choices among them."""
+    head, _, rest = path.partition(".")
+    if head not in model.model_fields or not rest:
+        return head in model.model_fields
+    field = model.model_fields[head]
+    tables = [mark.table for mark in field.metadata if hasattr(mark, "table")]
+    options = [entry.options for table in tables for entry in table.values()]
+    return any(_has(inner, rest) for inner in [*_models_in(field.annotation), *options])
 
 
 def _deeper(model: type[BaseModel], key: str, levels: int = 3) -> Iterator[str]:
@@ -258,6 +270,12 @@ def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
 def _description(model: type[BaseModel], path: Sequence[object]) -> str:
     """What the field at `path` is for."""
     return next((field.description or "" for field in _fields(model, path)), "")
+
+
+def _is_slot(model: type[BaseModel], path: Sequence[object]) -> bool:
+    """Whether the field at `path` names an input of the run."""
+    extra = next((field.json_schema_extra for field in _fields(model, path)), None)
+    return isinstance(extra, dict) and "slot" in extra
 
 
 def _wrong_kind(model: type[BaseModel], path: Sequence[object], value: object) -> str:

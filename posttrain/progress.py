@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -40,11 +41,17 @@ class Progress:
         elapsed = now - self._started
         rate = (self._done - self._from) / elapsed if elapsed > 0 else 0.0
         left = (self._total - self._done) / rate if rate > 0 else 0.0
-        numbers = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         time_text = f"took {_clock(elapsed)}" if closed or self._done == self._total else f"{_clock(left)} left"
         time_text = f"ended early, {time_text}" if closed and self._done < self._total else time_text
-        line = f"{self._title}: {self._done}/{self._total} {self._unit}s  {rate:.3g}/s  {time_text}  {numbers}".rstrip()
-        self._stream.write(f"\r\033[2K{line}{end}" if self._live else f"{line}{end}")
+        shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+        line = f"{self._title}: {self._done}/{self._total} {self._unit}s  {shown}/s  {time_text}"
+        # A line wider than the terminal continues below, where it could not be replaced.
+        width = shutil.get_terminal_size().columns - 1 if self._live else sys.maxsize
+        for number in (f"  {name} {value:.4g}" for name, value in metrics.items()):
+            if len(line) + len(number) > width:
+                break
+            line += number
+        self._stream.write(f"\r\033[2K{line[:width]}{end}" if self._live else f"{line}{end}")
         self._stream.flush()
 
 

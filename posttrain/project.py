@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from posttrain.code import FOLDER, Library, code_path, differences, read_code, read_params, run_names
+from posttrain.code import FOLDER, Library, code_path, differences, read_code, run_names
 from posttrain.dvc_repair import repair_lock
 from posttrain.errors import ParamsError, PipelineError
+from posttrain.formats import read_yaml
 from posttrain.installed import PINNED, describe_package, installed, pinned
 from posttrain.params import did_you_mean
 from posttrain.report import plots_page
-from posttrain.workspace import write_json, write_text
+from posttrain.workspace import PARAMS_FILE, write_json, write_text
 
 TEMPLATE: Final = Path(__file__).parent / "template"
 RECIPES: Final = ("sft-dpo", "rlvr", "eval-only")
@@ -83,6 +84,17 @@ def init(folder: Path, recipe: str) -> str:
     )
 
 
+def upgrade(mode: str) -> str:
+    """Say what the installed package changes in a project, and whether it was written."""
+    if pinned() is None:
+        return "A clone upgrades by git; `upgrade` is for projects of `init` (docs/versions.md)"
+    lines = upgrade_project(mode)
+    if not lines:
+        return f"{PINNED} names the installed package: nothing to upgrade"
+    end = "Written. Then: dvc repro" if mode == "write" else "To write it: python -m posttrain upgrade --yes"
+    return "\n".join([*lines, end])
+
+
 def upgrade_project(mode: str) -> list[str]:
     """What the installed package changes in a project, in lines; none where it is current or no project."""
     old = pinned()
@@ -109,7 +121,7 @@ def upgrade_project(mode: str) -> list[str]:
 
 def _stale() -> Iterator[str]:
     """The runs whose code or packages are other ones than before."""
-    library, settings = Library(), read_params()
+    library, settings = Library(), read_yaml(PARAMS_FILE)
     if not FOLDER.is_dir():
         return
     for stage in run_names(settings):

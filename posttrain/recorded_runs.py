@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.digests import file_digest, recorded
+from posttrain.digests import LOCK, Digests, dvc_lock, file_digest, read_lock, recorded
 from posttrain.errors import PipelineError
 from posttrain.fsync import cache_folder, object_path, sync_cache
-from posttrain.workspace import write_json
+from posttrain.workspace import write_json, write_text
 
 NOTES: Final = Path(".dvc/tmp/ended")
 
@@ -37,8 +37,9 @@ def check_and_sync(root: Path, stage: str = "") -> None:
 
 def forget_mismatched(root: Path, stage: str = "") -> list[str]:
     """Remove the results of runs for which DVC recorded inputs that the run has not used; a line for each."""
-    lines = []
-    for file in sorted((root / NOTES).glob("*.json")):
+    lines, digests, cache = [], Digests(root), cache_folder(root)
+    notes = sorted((root / NOTES).glob("*.json"))
+    for file in notes:
         note = read_record(file)
         entry = recorded(root).get(note.get("stage", ""), {})
         names = {"path": note.get("path"), "md5": note.get("record")}
@@ -46,7 +47,7 @@ def forget_mismatched(root: Path, stage: str = "") -> list[str]:
             names.items() <= out.items() for out in entry.get("outs", [])
         ):
             continue  # another stage, or not recorded
-        here, kept = root / note["path"], object_path(cache_folder(root), note["record"])
+        here, kept = root / note["path"], object_path(cache, note["record"])
         whole = here.is_file() and file_digest(here) == note["record"]
         if wrong := unused_inputs(entry, read_record(here if whole else kept)):
             # Without its record DVC uses neither the entry of dvc.lock nor that of the run cache.
@@ -54,8 +55,41 @@ def forget_mismatched(root: Path, stage: str = "") -> list[str]:
             if whole:
                 here.unlink(missing_ok=True)
             lines.append(f"{note['stage']} has not used {', '.join(wrong)} as DVC recorded it: it has to run again")
+        else:
+            _adopt(root, entry, digests)
         file.unlink(missing_ok=True)
+    if notes:
+        digests.keep()
     return lines
+
+
+def _adopt(root: Path, entry: Mapping[str, Any], digests: Digests) -> None:
+    """Remember the digests of a run's outputs as DVC has just computed them, so that nobody reads gigabytes again."""
+    until = (root / LOCK).stat().st_mtime_ns
+    for out in entry.get("outs", []):
+        if digest := out.get("md5"):
+            digests.adopt(out["path"], digest, object_path(cache_folder(root), digest), until)
+
+
+def undo_interrupted_accept(root: Path) -> list[str]:
+    """Restore the records that a killed `accept` changed before DVC recorded them; a line for each."""
+    lines, cache, digests = [], cache_folder(root), Digests(root)
+    with dvc_lock(root):  # an `accept` that is at work holds it
+        for stage, out in ((name, out) for name, entry in read_lock(root).items() for out in entry.get("outs", [])):
+            here, kept = root / out["path"], object_path(cache, out.get("md5") or "none")
+            if not out["path"].startswith("records/") or digests.of(out["path"]) in (None, out.get("md5")):
+                continue
+            if kept.is_file() and _before_accept(read_record(here)) == _before_accept(read_record(kept)):
+                write_text(here, kept.read_text(encoding="utf-8"))
+                lines.append(f"`accept` of {stage} was interrupted: undone, run it again")
+    digests.keep()
+    return lines
+
+
+def _before_accept(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without what `accept` changes: its list, and the digest of the code."""
+    inputs = {path: digest for path, digest in record.get("inputs", {}).items() if not path.startswith("code/")}
+    return {**{key: value for key, value in record.items() if key != "accepted"}, "inputs": inputs}
 
 
 def unused_inputs(entry: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Keys of earlier versions and their places now: one table for the errors that name the new place and for `upgrade`."""
+"""Keys of earlier versions and their places now: a table for the errors that name the new place."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from posttrain.choices import OneOf, choices_of
 from posttrain.code import Library
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
+from posttrain.input_names import REMOVE, unreadable
 from posttrain.launch.notes import process_notes
 from posttrain.leftovers import Leftovers, leftovers
 from posttrain.lock_entries import in_conflict
@@ -135,11 +136,30 @@ def _check_dvc_reads_it() -> None:
         YAML(typ="safe").load(text)
     except MarkedYAMLError as error:
         number = error.problem_mark.line if error.problem_mark else 0
-        line = text.splitlines()[number].strip()
-        quoted = BARE.sub(r'"\g<0>"', line)
+        line = text.splitlines()[number]
         what = f"line {number + 1}: DVC cannot read it ({error.problem})"
-        fix = "Quote the text" if quoted == line else f"Quote the name: {quoted}"
+        fix = _without_braces(line) if BARE.search(line) else "Quote the text"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=fix) from error
+
+
+def _without_braces(line: str) -> str:
+    """How to write a line with a bare `module:name` between braces; quotes help, but `dvc exp run -S` drops them."""
+    from io import StringIO
+
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    block = StringIO()
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    try:
+        writer.dump(YAML(typ="safe").load(BARE.sub(r'"\g<0>"', line)), block)
+    except YAMLError:  # a part of what several lines hold
+        return "Write the name on a line of its own, without braces"
+    indent = line[: len(line) - len(line.lstrip())]
+    lines = "\n".join(indent + one for one in block.getvalue().splitlines())
+    return f"Write it without braces, which `dvc exp run -S` cannot change:\n{lines}"
 
 
 def _mistakes(found: list[str]) -> ParamsError:
@@ -183,9 +203,14 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
     """A line for each file or folder of the user's own that is not there, and for names that no Hub has."""
     if isinstance(params, FilesRun | FolderRun):
         folder = root / params.path
+        found = unreadable(folder, outside_workspace=params.outside_workspace)
+        yield from (f"{where}.path = '{params.path}': {what}. {REMOVE}." for what in found)
         if not folder.is_dir():
             what = "is a file, not a folder" if folder.exists() else "folder not found"
             yield f"{where}.path = '{params.path}': {what}."
+        elif is_outside(folder, root) and not params.outside_workspace:
+            fix = f"Copy it into the workspace, or set {where}.outside_workspace: true"
+            yield f"{where}.path = '{params.path}': outside the workspace. {fix}."
         elif isinstance(params, FolderRun) and is_adapter(folder):
             yield f"{where}.path = '{params.path}': an adapter. Merge it into its model with peft (merge_and_unload)."
         elif isinstance(params, FolderRun) and not (folder / "config.json").is_file():

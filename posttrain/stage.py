@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import os
 import re
 import sys
@@ -19,10 +18,12 @@ from pathlib import Path
 import psutil
 
 from posttrain import inputs
-from posttrain.errors import ParamsError, PosttrainError
+from posttrain.dvc_repair import follow_move
+from posttrain.errors import ParamsError, PosttrainError, from_system
 from posttrain.input_names import check_input_names
 from posttrain.launch.children import is_worker
 from posttrain.launch.run import abandon, end, end_failed, explained_deaths, of_stage
+from posttrain.measure.masking import masked
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
 from posttrain.measure.stage_log import start_log
@@ -31,7 +32,6 @@ from posttrain.recorded_runs import check_and_sync, note_finished
 from posttrain.workspace import failure_path, lock_stage, remove_committed, write_text
 
 ORPHAN_CHECK_S = 0.5
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_MEMORY = re.compile("allocate memory|out of memory")
 SHELLS = ("sh", "dash", "bash", "zsh", "ksh", "fish")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -63,6 +63,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
         work()
         return
     check_input_names(stage)
+    follow_move(Path.cwd())
     lock_stage(stage)
     start_log(stage)
     inputs.fix(stage)
@@ -133,7 +134,7 @@ def _explained(name: str, stage: str, work: Callable[[], None]) -> None:
         if error.errno is None:  # raised by a library, not by the system: a defect of the code
             _save_failure(stage, traceback.format_exc(limit=-1))
             raise
-        _fail(stage, f"{_place(error, name)}: {error.strerror}. {_fix(error)}", 1)
+        _fail(stage, str(from_system(error, f"the stage {name}")), 1)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
             _save_failure(stage, traceback.format_exc(limit=-1))
@@ -162,7 +163,7 @@ def _save_failure(stage: str, text: str) -> None:
     if is_worker():
         return
     with contextlib.suppress(OSError):  # a full disk must not hide the error itself
-        write_text(failure_path(stage), text.strip() + "\n")
+        write_text(failure_path(stage), masked(text.strip()) + "\n")
 
 
 def _fail(stage: str, line: str, status: int) -> None:
@@ -170,18 +171,8 @@ def _fail(stage: str, line: str, status: int) -> None:
     _save_failure(stage, line)
     if os.environ.get("POSTTRAIN_TRACEBACK"):
         traceback.print_exc()
-    print(f"error: {line}", file=sys.stderr)
+    print(f"error: {masked(line)}", file=sys.stderr)
     raise SystemExit(status) from None
-
-
-def _place(error: OSError, name: str) -> str:
-    return str(error.filename) if error.filename is not None else f"the stage {name}"
-
-
-def _fix(error: OSError) -> str:
-    if error.errno in DISK_FULL:
-        return "Free some disk space and run it again; what was there before is kept"
-    return "Fix the file, its folder or their rights and run it again"
 
 
 def _dvc_process() -> psutil.Process | None:

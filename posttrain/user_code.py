@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import re
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,10 @@ from posttrain.workspace import CUSTOM
 
 PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _LOADED: set[str] = set()
+_UNFINISHED: dict[str, str] = {}
+"""Files whose import did not end, and why: it is not tried again."""
+IMPORT_SECONDS = 60.0
+"""How long the import of a module may take, with those that it imports."""
 
 
 def is_import_path(name: object) -> bool:
@@ -61,12 +70,49 @@ def _found(module: str, where: str) -> Path:
     return file
 
 
+class _Unfinished(BaseException):
+    """An import that does not end, or that would end the process."""
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """An import neither hangs nor ends this process: a time limit, and an error in place of `os._exit`."""
+
+    def leave(status: int = 0) -> None:
+        raise _Unfinished(f"it calls os._exit({status}) at import")
+
+    def late(*_: object) -> None:
+        raise _Unfinished(f"its import takes longer than {IMPORT_SECONDS:g} s")
+
+    exits, os._exit = os._exit, leave  # type: ignore[assignment]
+    in_main = threading.current_thread() is threading.main_thread()  # no other thread can have a time limit
+    before = signal.signal(signal.SIGALRM, late) if in_main else None
+    if in_main:
+        signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS, 1.0)
+    try:
+        yield
+    finally:
+        os._exit = exits
+        if in_main:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
 def _imported(name: str, file: Path, where: str) -> Any:
     folder = str(CUSTOM.absolute())
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    fix = "Guard what only a script does by `if __name__ == '__main__':`"
+    own = str(file.absolute())
+    if own in _UNFINISHED:
+        raise ParamsError(what=f"{file}: {_UNFINISHED[own]}", where=where, fix=fix)
     try:
-        module = importlib.import_module(name)
+        with _ending():
+            module = importlib.import_module(name)
+    except (_Unfinished, SystemExit) as error:
+        what = str(error) if isinstance(error, _Unfinished) else f"it calls sys.exit({error}) at import"
+        _UNFINISHED[own] = what
+        raise ParamsError(what=f"{file}: {what}", where=where, fix=fix) from error
     except SyntaxError as error:  # str(error) would add a file without its folder, and the line again
         place = Path(error.filename or file)
         shown = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place

@@ -18,7 +18,7 @@ from posttrain import dvc_repair
 from posttrain.digests import KEPT, LOCK, Digests, boot, dvc_lock, file_digest, folder_bytes, recorded
 from posttrain.errors import PipelineError
 from posttrain.fsync import cache_folder, cached, object_path, sync
-from posttrain.recorded_runs import forget_mismatched, read_record, unused_inputs
+from posttrain.recorded_runs import forget_mismatched, read_record, undo_interrupted_accept, unused_inputs
 from posttrain.workspace import atomic_path
 
 CHECKED: Final = Path(".dvc/tmp/checked_boot")
@@ -33,7 +33,7 @@ def repair(root: Path) -> str:
     repaired, file = dvc_repair.repair_lock(root), root / LOCK
     if file.is_file() and dvc_repair.CONFLICT in file.read_bytes():
         return repaired  # a person has to resolve the conflict first
-    lines = [repaired, *forget_mismatched(root)]
+    lines = [repaired, *undo_interrupted_accept(root), *forget_mismatched(root)]
     checked = root / CHECKED
     if not checked.is_file() or checked.read_text(encoding="utf-8") != boot():
         lines += _recheck_cache(root)

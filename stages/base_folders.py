@@ -31,7 +31,7 @@ def main(run: str) -> None:
         raise ParamsError(what="the path is outside the workspace", where=where, fix=fix)
     fetch_model(params.path, None, model_path(name), params.save_dtype, params.chat_template)
     write_json(metrics_path(name), {"source": params.path})
-    print(f"base {run}: {params.path} checked and saved in {model_path(name)}")
+    print(f"base_folders@{run}: {params.path} checked and saved in {model_path(name)}")
 
 
 if __name__ == "__main__":

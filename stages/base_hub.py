@@ -28,7 +28,7 @@ def main(run: str) -> None:
     params = load(HubRun, f"base.hub.{run}")
     fetch_model(params.name, params.revision, model_path(name), params.save_dtype, params.chat_template)
     write_json(metrics_path(name), {"source": params.name, "revision": params.revision})
-    print(f"base {run}: {params.name} checked and saved in {model_path(name)}")
+    print(f"base_hub@{run}: {params.name} checked and saved in {model_path(name)}")
 
 
 if __name__ == "__main__":

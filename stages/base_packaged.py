@@ -37,7 +37,7 @@ def main(run: str) -> None:
     source = {"package": f"{model.package} {model.version}", "origin": model.origin, "licence": model.licence}
     note(**source, gguf=version("gguf"))
     write_json(metrics_path(name), {"source": params.name, **source, "sha256": model.sha256})
-    print(f"base {run}: {params.name} ({model.licence}) converted and saved in {model_path(name)}")
+    print(f"base_packaged@{run}: {params.name} ({model.licence}) converted and saved in {model_path(name)}")
 
 
 if __name__ == "__main__":

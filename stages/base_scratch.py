@@ -21,13 +21,14 @@ from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import StepSource
 from posttrain.train.estimate import most_tokens
+from posttrain.train.heldout import HeldoutRows, rows_of
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, train_likelihood
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import windows
 from posttrain.workspace import table_path
 
 
-class ScratchRun(TrainingParams):
+class ScratchRun(TrainingParams, HeldoutRows):
     """One run of `base.scratch`: a small model trained on a corpus."""
 
     data: str = table_slot("corpus", description="the texts it learns")
@@ -69,7 +70,7 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
         train_tokenizer(frame.filter(split="train")["text"].to_list(), params.tokenizer, scratch)
     text = ChatText(load_tokenizer(scratch), str(scratch))
     examples, heldout = (
-        windows(text, frame.filter(split=split), params.window, str(corpus)) for split in ("train", "heldout")
+        windows(text, rows_of(frame, split, params), params.window, str(corpus)) for split in ("train", "heldout")
     )
 
     runtime = Runtime(params.device)

@@ -23,6 +23,7 @@ from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.slots import model_of, needed_model
 from posttrain.stage import run_named_stage
+from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables
 from posttrain.workspace import metrics_path, rounded, table_path, write_json
 
@@ -36,9 +37,10 @@ def main(run: str) -> None:
 
     model_folder, table = needed_model(params.policy, f"{where}.policy"), table_path(params.data)
     text = load_text(model_folder, params.date)
-    model = frozen_on(load_policy(model_folder), runtime)
+    model = frozen_on(runtime.suit(load_policy(model_folder)), runtime)
 
     frame = read_table(table, "prompts").filter(pl.col("split").is_in(["train", "heldout"]))
+    training_prompts(frame, table)
     judged = [one.id for one in judged_prompts(params.reward, prompts_of(frame.iter_rows(named=True)), str(table))]
     frame = frame.filter(pl.col("id").is_in(judged))
     wanted = {"train": params.prompts, "heldout": params.heldout_prompts}

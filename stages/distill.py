@@ -17,6 +17,7 @@ from posttrain.params import PARAMS_FILE
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.slots import needed_model, table_of
 from posttrain.stage import run_named_stage
+from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Message, Tools
@@ -43,7 +44,7 @@ def load(run: str) -> LoadedRun:
 
     text = load_text(start, params.date)
     check_teacher(text, start, teacher, params.teacher, section)
-    rows = read_table(table, "prompts").filter(split="train").iter_rows(named=True)
+    rows = training_prompts(read_table(table, "prompts"), table).iter_rows(named=True)
     prompts = encode_prompts(text, prompts_of(rows))
     seen = None if params.context is None else _in_context(text, params, params.context)
     text.context = shared_context(text, teacher, seen or {}, section)

@@ -51,14 +51,14 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     model_folder = needed_model(policy, f"evaluate.policies.{label}")
     reference = model_of(params.reference, "evaluate.settings.reference")
     text = load_text(model_folder, params.date)
-    model = frozen_on(load_policy(model_folder), runtime)
+    model = frozen_on(runtime.suit(load_policy(model_folder)), runtime)
     prompts = encode_prompts(text, _prompts(params))
     count = len(prompts) * params.samples
     check_capacity(text.context, [one.ids for one in prompts], count, params.sampling, "evaluate")
     local = LocalSampler(model, text.stops, runtime, policy, "evaluate.settings.sampling")
     cached = CachedSampler(local, model_folder, params.device.model_dump(), f"evaluate {label}")
     sampler = cached if params.completions == "full" else local
-    progress = Progress(f"evaluate {label}", count + len(prompts), "completion")
+    progress = Progress(f"evaluate@{label}", count + len(prompts), "completion")
     drawn = [
         generate_rollouts(
             sampler, text, prompts, params.sampling, params.seed,
@@ -67,9 +67,8 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
         for samples, greedy in ((params.samples, False), (1, True))
     ]  # fmt: skip
     progress.close()
-    reward_model = model_of(params.reward_model, "evaluate.settings.reward_model")
-    context = Context(runtime, "evaluate.settings", reward_model, text, params.sampling.max_tokens)
-    reward = RewardSum(params.reward, context)
+    scorer = model_of(params.reward_model, "evaluate.settings.reward_model")
+    reward = RewardSum(params.reward, Context(runtime, "evaluate.settings", scorer, text, params.sampling.max_tokens))
     sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
     FailureLimit(reward, params.max_failed, "evaluate.settings").check([*sampled, *greedy])
     metrics = evaluation_metrics(reward, sampled, greedy, params.seed)
@@ -80,12 +79,13 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
         metrics |= kl_to_reference(model, reference, some, params.sampling.temperature, runtime)
     folder = Path("results") / label
     tables = [rollouts_table(label, reward, sampled, greedy=False), rollouts_table(label, reward, greedy, greedy=True)]
-    rows = select_text(pl.concat(tables), params.completions)
-    write_table(with_ids(rows, "rollouts"), folder / "rollouts.parquet", "rollouts")
-    write_json(folder / "metrics.json", rounded(metrics, 5))
+    rows = with_ids(select_text(pl.concat(tables), params.completions), "rollouts")
+    write_table(rows, folder / "rollouts.parquet", "rollouts")
+    write_json(folder / "metrics.json", figures := rounded(metrics, 5))
+    write_json(folder / "headline.json", {label: figures["score"]} if metrics["parsed"] else {})
     if not metrics["parsed"]:
         first = "" if params.completions == "none" else f"; the first is {sampled[0].text!r:.100}"
-        print(f"evaluate {label}: {NOT_MEASURED}{first} (docs/rewards.md)", file=sys.stderr)
+        print(f"evaluate@{label}: {NOT_MEASURED}{first} (docs/rewards.md)", file=sys.stderr)
     print(summary(label, metrics))
 
 
@@ -93,7 +93,7 @@ def _comparable(text: ChatText, reference: Path, label: str) -> bool:
     """Whether the reference can score the policy's tokens; a line says where it cannot."""
     if text.tokenizer.get_vocab() == load_tokenizer(reference).get_vocab():
         return True
-    print(f"evaluate {label}: {reference} has another tokenizer, so the KL to it is not measured", file=sys.stderr)
+    print(f"evaluate@{label}: {reference} has another tokenizer, so the KL to it is not measured", file=sys.stderr)
     return False
 
 

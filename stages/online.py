@@ -9,6 +9,7 @@ from posttrain.rewards.readable import judged_prompts
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.slots import needed_model
 from posttrain.stage import run_named_stage
+from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
 from posttrain.train.loop import share_run
 from posttrain.train.model_set import ModelSet
@@ -29,7 +30,7 @@ def load(run: str) -> LoadedRun:
     start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
 
     text = load_text(start, params.date)
-    rows = read_table(table, "prompts").filter(split="train").iter_rows(named=True)
+    rows = training_prompts(read_table(table, "prompts"), table).iter_rows(named=True)
     prompts = judged_prompts(params.reward, encode_prompts(text, prompts_of(rows)), str(table))
 
     objective = params.objective()

@@ -19,14 +19,14 @@ from posttrain.tables.store import read_table
 from posttrain.train.batch_sources import EpochSource, Example
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
-from posttrain.train.heldout import answer_scores
+from posttrain.train.heldout import HeldoutRows, answer_scores, rows_of
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
 
-class RewardRun(TrainingParams, RowLimit):
+class RewardRun(TrainingParams, RowLimit, HeldoutRows):
     """One run of `reward.runs`: a reward model."""
 
     start: str = model_slot("the model whose backbone it takes")
@@ -64,7 +64,7 @@ def main(run: str) -> None:
     text = load_text(start, params.date)
     frame = read_table(pairs, "pairs")
     examples, heldout = (
-        comparisons(text, frame.filter(split=split), params, str(pairs)) for split in ("train", "heldout")
+        comparisons(text, rows_of(frame, split, params), params, str(pairs)) for split in ("train", "heldout")
     )
     if judged:
         rows = read_table(judged, "feedback").filter(split="train")

@@ -15,13 +15,14 @@ from posttrain.text.chat import Trained
 from posttrain.train.batch_sources import EpochSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
+from posttrain.train.heldout import HeldoutRows, rows_of
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run, train_likelihood
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import demonstrations
 from posttrain.workspace import table_path
 
 
-class SftRun(TrainingParams, RowLimit):
+class SftRun(TrainingParams, RowLimit, HeldoutRows):
     """One run of `sft.runs`: learning from demonstrations."""
 
     start: str = model_slot("the model it starts from")
@@ -42,7 +43,7 @@ def main(run: str) -> None:
     text = load_text(start, params.date)
     frame = read_table(chat, "chat")
     examples, heldout = (
-        demonstrations(text, frame.filter(split=split), params, str(chat), params.turns)
+        demonstrations(text, rows_of(frame, split, params), params, str(chat), params.turns)
         for split in ("train", "heldout")
     )
     del frame  # training reads the rows from their file

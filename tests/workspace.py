@@ -66,6 +66,9 @@ def environment() -> dict[str, str]:
         "GIT_PREFIX",
         "DVC_ROOT",
         "DVC_STAGE",
+        "MAKEFLAGS",  # those of `make test`, which a make of a test is not part of
+        "MAKELEVEL",
+        "MFLAGS",
         "PYTHONPATH",
         "PYTHONSAFEPATH",
     )

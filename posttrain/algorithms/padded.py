@@ -80,11 +80,12 @@ def _prepare(objective: Objective, step: Ragged, state: State) -> Prepared:
 
 
 def flat(name: str, column: Tensor, mask: Tensor) -> Tensor:
-    """The column's values [N] at the tokens of the mask."""
+    """Return the column's values [N] at the tokens of the mask, numbers in float32 at least."""
     if column.shape != mask.shape:
         what = f"its shape is {tuple(column.shape)}, that of the mask {tuple(mask.shape)}"
         raise ParamsError(what=what, where=name, fix="Give both as [B, T]")
-    return from_padded(column, mask)[0]
+    wide = torch.promote_types(column.dtype, torch.float32) if column.is_floating_point() else column.dtype
+    return from_padded(column.to(wide), mask)[0]
 
 
 def padded(column_N: Tensor, mask: Tensor) -> Tensor:

@@ -167,7 +167,7 @@ class PolicyKnobs(Params):
 
 def refusal(knobs: PolicyKnobs) -> str | None:
     """Why a combination of valid settings is refused, with the fix; None if it is not."""
-    for check in (_sequence_refusal, _kl_refusal, _update_refusal):
+    for check in (_sequence_refusal, _correction_refusal, _kl_refusal, _update_refusal):
         reason = check(knobs)
         if reason:
             return reason
@@ -224,7 +224,7 @@ def truncation_refusal(top_p: float, top_k: int | None) -> str | None:
 
 def foreign_refusal(knobs: PolicyKnobs, *, foreign: bool) -> str | None:
     """Why samples of another engine, or of the weights of a round before, need a correction; None if they have one."""
-    if not foreign or knobs.correction.type != "none":
+    if not foreign or knobs.correction.type != "none" or knobs.surrogate_entry.of_sampler:
         return None
     return (
         "with rollout.engine vllm or rollout.ahead 1 the sampler's log-probs are not the trainer's, and their "
@@ -249,6 +249,15 @@ def _sequence_refusal(knobs: PolicyKnobs) -> str | None:
         return (
             f"advantage '{knobs.advantage.type}' differs from token to token, and surrogate '{name}' is one number per "
             "sequence. Use surrogate ppo_clip"
+        )
+    return None
+
+
+def _correction_refusal(knobs: PolicyKnobs) -> str | None:
+    if knobs.surrogate_entry.of_sampler and knobs.correction.type != "none":
+        return (
+            f"surrogate '{knobs.surrogate.type}' bounds the distance to the sampler itself, so a correction would "
+            "count the sampler's difference twice. Use correction none"
         )
     return None
 

@@ -13,6 +13,7 @@ from posttrain.algorithms.objective import Loss, Objective, Prepared, State, col
 from posttrain.formulas.preference import bradley_terry, centring, comparisons
 from posttrain.formulas.ragged import Ragged
 from posttrain.params import Params
+from posttrain.text.packing import sent
 
 
 class RewardKnobs(Params):
@@ -55,7 +56,8 @@ class RewardObjective(Objective):
         """sum over comparisons of weight * -logsigmoid(s_c - s_r - margin)."""
         score = micro.rows["score"]
         score = score.to(torch.promote_types(score.dtype, torch.float32))
-        won, lost = comparisons(self._rank(micro), micro.items)
+        known = micro.host or micro
+        won, lost = (sent(part, score.device) for part in comparisons(self._rank(known), known.items))
         weight, better, worse = micro.rows["weight"][won].to(score.dtype), score[won], score[lost]
         margin: Tensor | float = self.knobs.margin
         if self.knobs.margins == "column":

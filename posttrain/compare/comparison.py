@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
 from posttrain.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
+from posttrain.compare.paired import are_shares, tested
 from posttrain.compare.settings import Setting, grouped
 from posttrain.compare.statistics import ALPHA, Difference, Finding, difference, findings
 from posttrain.errors import PipelineError
 from posttrain.params import did_you_mean
 
+FEW = 2
 MORE = 1.05
 """Budgets that differ by less than 5 % count as equal."""
 
@@ -38,6 +40,8 @@ class Mean:
     low: float
     high: float
     spent: dict[Budget, float | None]
+    weights: str = ""
+    """The command that brings the model of its best training into the workspace; empty if it is there."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,10 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
     settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
     pairs = _pairs([setting.label for setting in settings], settings, against)
     scored = [scores(setting.trained) for setting in settings]
-    held_out = [_within_1(pair) for pair in _judged(pairs, lambda one, two: difference(scored[one], scored[two]))]
+    held_out = [Pair(*pair, finding) for pair, finding in zip(pairs, tested(scored, pairs), strict=True)]
     at = [at_equal(settings, budget) for budget in BUDGETS]
     training = [Training(one, [] if one.why_not else _judged(pairs, one.difference)) for one in at]
-    return Comparison(len(found[0].prompts), means, held_out, training, [*notes, *_unequal(means)])
+    return Comparison(len(found[0].prompts), means, held_out, training, [*notes, *_few(means), *_unequal(means)])
 
 
 def verdict(pair: Pair, labels: Sequence[str]) -> str:
@@ -104,19 +108,16 @@ def _judged(pairs: Sequence[tuple[int, int]], apart: Callable[[int, int], Differ
     return [Pair(left, right, finding) for (left, right), finding in zip(pairs, found, strict=True)]
 
 
-def _within_1(pair: Pair) -> Pair:
-    """Limit the interval to [-1, 1]: shares cannot differ by more."""
-    one = pair.finding
-    return replace(pair, finding=replace(one, low=max(one.low, -1.0), high=min(one.high, 1.0)))
-
-
 def _mean(setting: Setting) -> Mean:
     """A setting's mean with its interval, computed as the difference from 0."""
     scored = scores(setting.trained)
     own = difference(scored, np.zeros_like(scored))
     half = own.half(ALPHA)
     spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}
-    return Mean(setting.label, len(scored), own.mean, max(0.0, own.mean - half), min(1.0, own.mean + half), spent)
+    least, most = (0.0, 1.0) if are_shares([scored]) else (-np.inf, np.inf)
+    best = max(setting.trained, key=lambda one: float(one.scores_P.mean()))
+    low, high = max(least, own.mean - half), min(most, own.mean + half)
+    return Mean(setting.label, len(scored), own.mean, low, high, spent, best.weights)
 
 
 def _spent(setting: Setting, budget: Budget) -> float | None:
@@ -124,6 +125,13 @@ def _spent(setting: Setting, budget: Budget) -> float | None:
     amounts = [used(one, budget) for one in setting.trained]
     known = [float(amount[-1]) for amount in amounts if amount is not None]
     return sum(known) / len(known) if known and len(known) == len(amounts) else None
+
+
+def _few(means: Sequence[Mean]) -> list[str]:
+    """A warning for settings with two seeds, which hardly tell how much seeds differ; of one the verdicts speak."""
+    few = [mean.label for mean in means if mean.seeds == FEW]
+    most = f"{', '.join(few[:3])}{' ...' * (len(few) > 3)}"
+    return [f"only {FEW} seeds of {most}: that shows large differences alone; run three to five"] if few else []
 
 
 def _unequal(means: Sequence[Mean]) -> list[str]:

@@ -6,23 +6,22 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from posttrain.compare.experiments import TIMES
+from posttrain.compare.paired import Score, is_readable, prompt_scores
 from posttrain.compare.statistics import Floats
 from posttrain.errors import DataError
-from posttrain.params import PARAMS_FILE, did_you_mean, read_yaml
-from posttrain.report.curves import Column, read_curve
-from posttrain.report.lineage import flattened
+from posttrain.formats import flattened, read_yaml
+from posttrain.measure.timings import timings_path
+from posttrain.params import PARAMS_FILE, did_you_mean
 from posttrain.stage_table import policies, section_of, stage_of
+from posttrain.tables.curve import Column, read_curve
 from posttrain.tables.store import read_table
 from posttrain.workspace import plot_path
-
-Score = Literal["sampled", "greedy"]
-"""Sampled: the mean reward of the samples (pass@1 where it is 0 or 1); greedy: that of the likeliest completion."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,8 @@ class EvaluatedPolicy:
     """The section of params.yaml with the settings of the run that made the model."""
     parsed: bool
     """Whether any completion has an answer that could be read; if none has, the scores mean nothing."""
+    weights: str = ""
+    """The command that brings its model into the workspace; empty for a policy of the workspace."""
 
     @property
     def own(self) -> dict[str, str]:
@@ -63,8 +64,7 @@ def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Se
             raise DataError(what=what, where=str(file), fix=fix)
     if tasks:
         rollouts = rollouts.filter(pl.col("task").is_in(tasks))
-    chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
-    scores = chosen.drop_nulls("reward").group_by("prompt_id", maintain_order=True).agg(pl.col("reward").mean())
+    scores = prompt_scores(rollouts, score)
     settings = read_yaml(folder / PARAMS_FILE)
     model = policies(settings).get(policy)
     if model is None:
@@ -77,11 +77,11 @@ def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Se
         model=model,
         settings=flattened(settings),
         prompts=tuple(scores["prompt_id"]),
-        scores_P=scores["reward"].cast(pl.Float64).to_numpy(),
+        scores_P=scores["reward"].to_numpy(),
         curve=read_curve(plot) if plot.is_file() else {},
-        seconds=_seconds(name, stage_of(settings, model)),
+        seconds=_seconds(folder, name, stage_of(settings, model)),
         section=section_of(settings, model),
-        parsed=bool((chosen["status"] == "ok").any()),
+        parsed=is_readable(rollouts, score),
     )
 
 
@@ -102,12 +102,14 @@ def scores(found: list[EvaluatedPolicy]) -> Floats:
     return np.stack([one.scores_P for one in found])
 
 
-def _seconds(name: str, stage: str) -> float | None:
-    """How long the stage that made the model took, if a sweep recorded it."""
-    file = TIMES / f"{name}.json"
-    try:
-        times: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    seconds = times.get(stage)
-    return float(seconds) if isinstance(seconds, int | float) else None
+def _seconds(folder: Path, name: str, stage: str) -> float | None:
+    """How long the stage that made the model took, if a sweep recorded it, or the stage itself in the workspace."""
+    here = folder == Path()
+    for file, key in ((TIMES / f"{name}.json", stage), *([(timings_path(stage), "total")] if here else [])):
+        try:
+            times: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(seconds := times.get(key), int | float):
+            return float(seconds)
+    return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import DataError, PipelineError
+from posttrain.formats import flattened
 from posttrain.params import PARAMS_FILE
 from posttrain.stage_table import policies
 from posttrain.workspace import plot_path
@@ -29,6 +30,13 @@ class Experiment:
     baseline: str
     """The commit that it was run on."""
     date: int
+
+    @property
+    def weights(self) -> str:
+        """The command that brings its models into the workspace."""
+        if self.baseline == self.commit:
+            return f"git checkout {self.name} && dvc checkout"
+        return f"dvc exp apply {self.name}"
 
 
 def git(*words: str) -> str:
@@ -69,6 +77,16 @@ def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
     return [one for one in alike if one.baseline == baseline]
 
 
+def commit(name: str) -> list[Experiment]:
+    """The commit that a branch, a tag or a digest names; none where git knows none."""
+    words = ["git", "log", "-1", "--format=%H %ct", "--end-of-options", name, "--"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    if done.returncode or not done.stdout.strip():
+        return []
+    sha, date = done.stdout.split()
+    return [Experiment(name, sha, sha, int(date))]
+
+
 def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
     """Write the files of an experiment that a comparison reads under `into`."""
     from dvc.api import DVCFileSystem
@@ -93,8 +111,6 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
 
 def settings_of(experiment: Experiment) -> dict[str, str]:
     """The experiment's params.yaml, flat."""
-    from posttrain.report.lineage import flattened
-
     return flattened(_settings(experiment))
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from posttrain.compare.evaluated import EvaluatedPolicy, Score, check_same_prompts, read_evaluated
-from posttrain.compare.experiments import Experiment, experiments, fetch, named, settings_of
+from posttrain.compare.evaluated import EvaluatedPolicy, check_same_prompts, read_evaluated
+from posttrain.compare.experiments import Experiment, commit, experiments, fetch, named, settings_of
+from posttrain.compare.paired import Score
 from posttrain.compare.settings import Flat, differing
+from posttrain.current.pipeline import value_at
 from posttrain.errors import PipelineError
+from posttrain.formats import flattened, read_yaml
 from posttrain.params import PARAMS_FILE, did_you_mean, read
-from posttrain.report.lineage import flattened
-from posttrain.stage_table import Settings, policies, section_of
+from posttrain.stage_table import STAGES, Settings, group_of, policies, section_of
 
 WORKSPACE = "workspace"
 """The files of the workspace; `dvc metrics diff` has the same name for them."""
@@ -25,13 +29,15 @@ def select(names: Sequence[str], policy: str | None, score: Score, tasks: Sequen
     """
     settings = read()
     labels = policies(settings)
+    names, policy = [_label(name, labels) for name in names], policy and _label(policy, labels)
     here = [name for name in names if name in labels] or ([] if names else list(labels))
     others = [name for name in names if name not in labels]
     known = experiments() if [name for name in others if name != WORKSPACE] else []
     found = {one.name: one for name in others if name != WORKSPACE for one in _found(name, known, list(labels))}
     measured = [read_evaluated(Path(), label, label, score, tasks) for label in dict.fromkeys(here)]
     if others:
-        flat = [settings_of(one) for one in found.values()] + ([flattened(settings)] if WORKSPACE in others else [])
+        own = [flattened(read_yaml(PARAMS_FILE))] if WORKSPACE in others else []
+        flat = [*(settings_of(one) for one in found.values()), *own]
         chosen = policy or _policy(flat, here, settings)
         if WORKSPACE in others:
             measured.append(read_evaluated(Path(), WORKSPACE, chosen, score, tasks))
@@ -43,17 +49,22 @@ def select(names: Sequence[str], policy: str | None, score: Score, tasks: Sequen
     return measured
 
 
+def _label(name: str, labels: Mapping[str, str]) -> str:
+    """The label of a policy that is named by its model, e.g. grpo for online/grpo."""
+    return next((label for label, model in labels.items() if model == name), name) if name not in labels else name
+
+
 def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> list[Experiment]:
-    found = named(name, known)
+    found = named(name, known) or commit(name)
     if not found:
         alike = [*runs_here, *(one.name for one in known)]
         fix = f"`dvc exp list` names the experiments. {did_you_mean(name, alike)}".strip()
-        raise PipelineError(what=f"no run, experiment or sweep '{name}'", where="compare", fix=fix)
+        raise PipelineError(what=f"no run, experiment, sweep or commit '{name}'", where="compare", fix=fix)
     return found
 
 
 def _policy(flat: Sequence[Flat], here: Sequence[str], settings: Settings) -> str:
-    """The policy to compare: the one named with the experiments, or the one whose settings differ between them."""
+    """The policy to compare: the one named beside the experiments, or of those that differ the last downstream."""
     labels = policies(settings)
     if len(set(here)) == 1:
         return here[0]
@@ -61,14 +72,33 @@ def _policy(flat: Sequence[Flat], here: Sequence[str], settings: Settings) -> st
         return next(iter(labels))
     keys = differing(flat) or [key for key in flat[0] if len({one.get(key) for one in flat}) > 1]
     touched = {".".join(key.split(".")[:3]) for key in keys}
-    own = [label for label, model in labels.items() if section_of(settings, model) in touched]
-    if len(own) == 1 and len(touched) == 1:
-        return own[0]
-    what = "the experiments differ in more than one run" if touched else "the experiments have equal settings"
-    fix = f"Say which policy to compare: --policy, one of {', '.join(own or labels)}"
-    raise PipelineError(what=what, where="compare", fix=fix)
+    behind = {label: _behind(settings, section_of(settings, model)) for label, model in labels.items()}
+    runs = {section for sections in behind.values() for section in sections}
+    of_all = not touched <= runs  # as evaluate.settings, or a seed for all runs
+    differ = [label for label in labels if of_all or touched.intersection(behind[label])]
+    if not keys or not differ:
+        fix = f"Say which policy to compare: --policy, one of {', '.join(labels)}"
+        raise PipelineError(what="the experiments have equal settings", where="compare", fix=fix)
+    chosen = max(differ, key=lambda label: len(behind[label]))
+    if rest := [label for label in differ if label != chosen]:
+        print(f"compared: {chosen}; also different: {', '.join(rest)} (--policy NAME)", file=sys.stderr)
+    return chosen
+
+
+def _behind(settings: Settings, section: str) -> set[str]:
+    """The sections of params.yaml of a run and of all runs that it is made from."""
+    made = {stage.output(run): f"{stage.group}.{run}" for stage in STAGES for run in group_of(settings, stage.group)}
+    found, queue = set[str](), [section]
+    while queue:
+        if (one := queue.pop()) not in found:
+            found.add(one)
+            for text in flattened(value_at(settings, one) or {}).values():
+                above = made.get(text) or made.get(text.partition("/")[0])  # a model, or a table of a run
+                queue += [above] if above else []
+    return found
 
 
 def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> EvaluatedPolicy:
     with tempfile.TemporaryDirectory() as folder:
-        return read_evaluated(fetch(experiment, policy, Path(folder)), experiment.name, policy, score, tasks)
+        found = read_evaluated(fetch(experiment, policy, Path(folder)), experiment.name, policy, score, tasks)
+    return replace(found, weights=experiment.weights)

@@ -8,7 +8,7 @@ from typing import Any
 
 from posttrain.compare.budgets import BUDGETS
 from posttrain.compare.comparison import Comparison, Mean, Pair, Training, verdict
-from posttrain.compare.evaluated import Score
+from posttrain.compare.paired import Score
 
 MOST_PAIRS = 15
 UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}
@@ -40,7 +40,9 @@ def conclusion(found: Comparison) -> str:
         return f"Cannot tell which setting is better: {fix}; run more seeds (docs/compare.md)."
     rest = [label for nth, label in enumerate(labels) if nth not in beaten]
     if len(rest) == 1:
-        return f"Best on the held-out prompts: {rest[0]}."
+        weights = next(mean.weights for mean in found.means if mean.label == rest[0])
+        brought = f" Its weights, of the best seed: `{weights}`." if weights else ""
+        return f"Best on the held-out prompts: {rest[0]}.{brought}"
     worse = "; ".join(labels[nth] for nth in sorted(beaten))
     return f"Among the best, with no clear difference: {'; '.join(rest)}. Worse than another one: {worse}."
 

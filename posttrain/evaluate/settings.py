@@ -11,7 +11,7 @@ from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams
 from posttrain.params import PARAMS_FILE, Params, at, read
 from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
-from posttrain.rewards.failures import MAX_FAILED
+from posttrain.rewards.failures import MAX_FAILED, MaxFailed
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.slots import MODEL, NONE, PART, model_slot, table_slot
 from posttrain.tables.columns import Split
@@ -42,9 +42,7 @@ class EvaluateParams(Params):
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
         MEASURED, description="what is measured; the weighted sum is the score"
     )
-    max_failed: float = Field(
-        MAX_FAILED, ge=0, le=1, description="largest fraction of completions that a reward may fail to score"
-    )
+    max_failed: MaxFailed = MAX_FAILED
     completions: Completions = Field(
         "full", description="the prompts and completions that results/ and report/ keep: all, those of 20 prompts, none"
     )

@@ -111,7 +111,7 @@ def comparisons(rank_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
     order_B = torch.argsort(item_B, stable=True)
     rank_S, item_S = rank_B[order_B], item_B[order_B]
     met_SS = (item_S[:, None] == item_S[None, :]) & (rank_S[:, None] < rank_S[None, :])
-    won, lost = met_SS.nonzero(as_tuple=True)  # one wait for the GPU in all
+    won, lost = met_SS.nonzero(as_tuple=True)
     return order_B[won], order_B[lost]
 
 

@@ -83,6 +83,8 @@ class Ragged:
     rows: Mapping[str, Tensor] = field(default_factory=dict)
     tokens: Mapping[str, Tensor] = field(default_factory=dict)
     item_B: Tensor | None = None
+    host: Ragged | None = None
+    """The same rows in the host's memory, where these were moved to a device: to be read without a wait for it."""
 
     def __post_init__(self) -> None:
         # reading lengths on a device would wait for it, and they were checked before they were moved

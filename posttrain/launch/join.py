@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import Any, Final, NoReturn
 
 from posttrain import inputs
-from posttrain.code import read_params
 from posttrain.errors import ParamsError, PipelineError
+from posttrain.formats import read_yaml
 from posttrain.launch.children import LEAVING_S, POLL_S, RESUME, Children, Death
 from posttrain.launch.hosts import (
     ADDRESS,
@@ -69,7 +69,7 @@ def _run_of(name: str) -> tuple[str, str]:
     if group is None:
         fix = did_you_mean(stage, [one.name for one in STAGES if one.makes == "model"])
         raise PipelineError(what=f"no stage '{stage}' that trains", where=f"join {name}", fix=fix)
-    runs = group_of(read_params(), group)
+    runs = group_of(read_yaml(PARAMS_FILE), group)
     if run not in runs:
         raise ParamsError(what=f"no run {group}.{run}", where=PARAMS_FILE, fix=did_you_mean(run, list(runs)))
     processes = runs[run].get("processes", 1)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from posttrain import inputs
-from posttrain.code import read_params
 from posttrain.errors import PipelineError
+from posttrain.formats import read_yaml
 from posttrain.launch.children import POLL_S, Death
 from posttrain.launch.hosts import ADDRESS, HOSTS, REMIND_S, WAIT, Line, Place, patience_s, readable
 from posttrain.workspace import PARAMS_FILE, checkpoint_path
@@ -27,7 +27,7 @@ LOOKS: Final = 15
 
 def identity(run: str) -> dict[str, Any]:
     """The code, the settings and the inputs of this host, which all hosts must share."""
-    used: dict[str, Any] = inputs.used() or {"params": {PARAMS_FILE: read_params()}}
+    used: dict[str, Any] = inputs.used() or {"params": {PARAMS_FILE: read_yaml(PARAMS_FILE)}}
     return {"stage": run, **json.loads(json.dumps(used))}
 
 

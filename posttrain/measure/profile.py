@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.measure.phases import CLOCK
-from posttrain.measure.timings import peak_mb
+from posttrain.measure.timings import device_peak_mb, peak_mb
 from posttrain.workspace import atomic_path
 
 FOLDER: Final = Path("profiles")
@@ -38,7 +38,8 @@ def profiled(stage: str) -> Iterator[None]:
         spent = CLOCK.seconds()
         table, total = tracer.end(folder), sum(spent.values())
         phases = "".join(f"| {name} | {one:.3f} | {one / max(total, 1e-9):.1%} |\n" for name, one in spent.items())
-        page = f"# Profile of {stage}\n\n{total:.2f} s, at most {peak_mb():.0f} MB. {NOTE}\n\n"
+        gpu = f" and {device_peak_mb():.0f} MB on the GPU" if device_peak_mb() else ""
+        page = f"# Profile of {stage}\n\n{total:.2f} s, at most {peak_mb():.0f} MB{gpu}. {NOTE}\n\n"
         page += f"| phase | seconds | share |\n|---|---|---|\n{phases}\n```\n{table}\n```\n"
         (folder / "profile.md").write_text(page, encoding="utf-8")
         print(f"{stage}: profile in {folder}/profile.md", file=sys.stderr)

@@ -9,7 +9,9 @@ import sys
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
+
+from posttrain.measure.masking import MaskedStream, masked
 
 FOLDER: Final = Path("logs")
 RUNS: Final = 5
@@ -35,11 +37,12 @@ def start_log(stage: str) -> None:
         sys.stdout, sys.stderr = _Tee(sys.stdout, file), _Tee(sys.stderr, file)
 
 
-class _Tee:
+class _Tee(MaskedStream):
     """A text stream that also writes each finished line to a log; of a line that is redrawn, the last version."""
 
     def __init__(self, stream: TextIO, log: TextIO) -> None:
-        self._stream, self._log, self._line = stream, log, ""
+        super().__init__(stream)
+        self._log, self._line = log, ""
 
     def write(self, text: str) -> int:
         """Write to the stream, and to the log what is a whole line."""
@@ -48,9 +51,5 @@ class _Tee:
         for line in lines:
             plain = TERMINAL_CODE.sub("", line.rstrip("\r").rpartition("\r")[2])
             with contextlib.suppress(OSError):
-                self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {plain}\n")
-        return self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        """The other methods are those of the stream."""
-        return getattr(self._stream, name)
+                self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {masked(plain)}\n")
+        return super().write(text)

@@ -10,7 +10,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ def report_timings(stage: str) -> None:
         "cpu": round(time.process_time(), 1),  # of this process only, not of one that was killed before
         "starts": CLOCK.starts,
         "peak_mb": round(peak_mb(), 1),
+        **({"device_peak_mb": round(on_device, 1)} if (on_device := device_peak_mb()) else {}),
         **({"counts": counts()} if counts() else {}),
     }
     with contextlib.suppress(OSError):  # the stage is done; a full disk must not make it fail here
@@ -52,7 +53,8 @@ def report_timings(stage: str) -> None:
     )
     starts = f" in {CLOCK.starts} starts" if CLOCK.starts > 1 else ""
     counted = "".join(f"; {name} {value:,.6g}" for name, value in counts().items() if name not in TOKENS)
-    line = f"{stage}: {total:.1f} s{starts}: {', '.join(parts)}; {timings['peak_mb']:.0f} MB{counted}"
+    gpu = f", {timings['device_peak_mb']:.0f} MB on the GPU" if "device_peak_mb" in timings else ""
+    line = f"{stage}: {total:.1f} s{starts}: {', '.join(parts)}; {timings['peak_mb']:.0f} MB{gpu}{counted}"
     print(line, file=sys.stderr)
 
 
@@ -81,9 +83,19 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
-def timings_table(folder: Path = FOLDER) -> str:
-    """Every stage's seconds and the share of each phase, the longest stage first."""
-    timings = sorted((read_timings(file) for file in folder.rglob("*.json")), key=lambda one: -float(one["total"]))
+def device_peak_mb() -> float:
+    """The most memory that tensors took on the GPU at a time; 0 without one."""
+    torch: Any = sys.modules.get("torch")  # a process without torch has used no GPU
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return 0.0
+    return float(torch.cuda.max_memory_allocated()) / 2**20
+
+
+def timings_table(folder: Path = FOLDER, stages: Collection[str] | None = None) -> str:
+    """List the seconds of every stage, or of these, and the share of each phase, the longest stage first."""
+    found = [read_timings(file) for file in folder.rglob("*.json")]
+    timings = [one for one in found if stages is None or one["stage"] in stages]
+    timings.sort(key=lambda one: -float(one["total"]))
     if not timings:
         fix = "Run a stage: each writes its timings when it ends"
         raise PipelineError(what="no timings found", where=str(folder), fix=fix)
@@ -98,7 +110,8 @@ def timings_table(folder: Path = FOLDER) -> str:
     for one in [*timings, every]:
         shares = "".join(f"{one['seconds'][name] / max(one['total'], 1e-9):>10.0%}" for name in names)
         starts = f"  in {one['starts']} starts" if one.get("starts", 1) > 1 else ""
-        lines.append(f"{one['stage']:<28}{one['total']:>9.1f}{shares}{one['peak_mb']:>9.0f}{starts}")
+        gpu = f"  {one['device_peak_mb']:.0f} MB on the GPU" if "device_peak_mb" in one else ""
+        lines.append(f"{one['stage']:<28}{one['total']:>9.1f}{shares}{one['peak_mb']:>9.0f}{gpu}{starts}")
     return "\n".join(lines)
 
 

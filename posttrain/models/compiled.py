@@ -91,6 +91,8 @@ def _compile(model: Any) -> None:
     except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InvalidCxxCompiler) as error:
         what = f"compile = true, and torch cannot compile {type(model).__name__} ({_first_line(error)})"
         fix = "Install a C++ compiler (Debian, Ubuntu: apt-get install g++), or set compile: false"
+        if " " in torch.__file__:
+            fix = f"torch's compiler fails where its own path has a space ({torch.__file__}): {fix}"
         raise ModelError(what=what, where="params.yaml", fix=fix) from error
     finally:
         model.train(mode)

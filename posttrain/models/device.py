@@ -1,13 +1,18 @@
-"""What a run computes with, in one place: device and number format."""
+"""What a run computes with, decided in one place: device, number format and attention.
+
+`check`, `plan` and the stages ask the same functions, which go by the device's capability, the family of the model and
+the size of its heads.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import psutil
 import torch
@@ -18,6 +23,13 @@ from posttrain.measure.record import note
 from posttrain.params import Params
 from posttrain.renames import DEVICE, keys
 
+AMPERE = (8, 0)
+"""The capability from which a GPU has bfloat16 and torch's FlashAttention; torch emulates bfloat16 on older ones."""
+HEAD_STEP, LARGEST_HEAD = 8, 256
+"""The sizes of heads that the variable-length kernel takes: multiples of the one, up to the other."""
+FLOAT32_ONLY = frozenset({"minimax", "xglm", "xlstm"})
+"""Families whose code adds float32 tensors to the hidden states, which products in bf16 then refuse."""
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Names of glibc's <malloc.h>."""
 
@@ -26,11 +38,11 @@ class DeviceParams(Params):
     """Where a stage computes, and how."""
 
     renamed: ClassVar[Mapping[str, str]] = keys(DEVICE)
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="auto: cuda, else mps, else cpu")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one, else cpu")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
-        description="of weights and products; auto: bf16 where the device is built for it. Trained weights also have "
-        "float32 masters, which the optimizer updates",
+        description="of weights and products; auto: bf16 on a GPU of capability 8.0 or more, but fp32 for families "
+        "that compute in float32 alone. Trained weights also have float32 masters, which the optimizer updates",
     )
     deterministic: bool = Field(
         True, description="on a GPU, use kernels that give the same bits every time; a CPU always does"
@@ -52,20 +64,74 @@ class Runtime:
         name = device_name(params)
         if name == "cuda" and params.deterministic:
             use_deterministic_kernels()
+        if name == "cuda":
+            grow_segments()
         if name == "cpu":
             keep_freed_memory()
         self.device = torch.device(name)
-        bf16 = name == "cuda" and torch.cuda.is_bf16_supported()
         self.cuda_graphs = params.cuda_graphs
-        self.bf16 = params.precision == "bf16" or (params.precision == "auto" and bf16)
-        model = torch.cuda.get_device_name() if name == "cuda" else name
-        note(device=model, precision="bf16" if self.bf16 else "fp32", threads=params.threads)
+        self.precision = params.precision
+        self.bf16 = in_bf16(params.precision, self.device)
+        facts = gpu_facts() if name == "cuda" else {}
+        model = facts.get("gpu", name)
+        note(device=model, precision="bf16" if self.bf16 else "fp32", threads=params.threads, **facts)
+
+    def bf16_for(self, model: Any) -> bool:
+        """Whether a model computes in bf16; refused where the run asks for it and the family cannot."""
+        return in_bf16(self.precision, self.device, family_of(model))
+
+    def suit(self, policy: Any) -> Any:
+        """Compute as the policy's family can, before anything has been computed; return the policy."""
+        bf16 = self.bf16_for(policy)
+        if self.bf16 and not bf16:
+            print(f"{family_of(policy)} computes in float32 alone: precision fp32", flush=True)
+            note(precision="fp32")
+        self.bf16 = bf16
+        return policy
+
+
+def family_of(model: Any) -> str | None:
+    """The family of a model, by transformers' name."""
+    found: str | None = getattr(getattr(model, "config", None), "model_type", None)
+    return found
+
+
+def gpu_facts() -> dict[str, str]:
+    """What decides a GPU's rounding, and with it a run's bits: its model, its driver and torch's CUDA."""
+    try:
+        driver = re.findall(r"Module +([0-9.]+)", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
+    except OSError:
+        driver = []
+    versions = {"driver": (driver or ["unknown"])[0], "cuda": torch.version.cuda or "unknown"}
+    return {"gpu": torch.cuda.get_device_name(), **versions}
+
+
+def capability(device: torch.device) -> tuple[int, int] | None:
+    """What a GPU's kernels may use; None of a CPU."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+
+
+def in_bf16(precision: str, device: torch.device, family: str | None = None) -> bool:
+    """Whether a model of the family computes in bf16 on the device."""
+    if precision == "bf16" and family in FLOAT32_ONLY:
+        what = f"models of the family {family} compute in float32 alone"
+        raise ModelError(what=what, where="device.precision", fix="Use precision: fp32, or a model of another family")
+    if precision != "auto":
+        return precision == "bf16"
+    return (capability(device) or (0, 0)) >= AMPERE and family not in FLOAT32_ONLY
+
+
+def in_segments(query: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether the variable-length kernel takes these heads: of 16 bits, of one size, on a GPU that has the kernel."""
+    size, half = query.shape[-1], value.dtype in (torch.bfloat16, torch.float16)
+    sizes = size == value.shape[-1] <= LARGEST_HEAD and size % HEAD_STEP == 0
+    return query.is_cuda and half and sizes and (capability(query.device) or (0, 0)) >= AMPERE
 
 
 def device_name(params: DeviceParams) -> str:
     """The chosen device, which must be there."""
-    name = params.device if params.device != "auto" else _best()
-    if not {"cuda": torch.cuda, "mps": torch.backends.mps, "cpu": torch.cpu}[name].is_available():
+    name = params.device if params.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
         what = "this machine has no such device"
         raise ModelError(what=what, where=f"device.device = {name}", fix="Use auto or cpu")
     return name
@@ -79,12 +145,40 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+def grow_segments() -> None:
+    """Let torch's memory grow in place, since packs and keys have other sizes each time.
+
+    The environment stays as it is, which vLLM's server inherits; a setting there is the user's and counts.
+    """
+    if not any(os.environ.get(name) for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")):
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+
+
 def use_deterministic_kernels() -> None:
-    """Use deterministic kernels from now on; torch warns where it has none."""
+    """Use deterministic kernels from now on; torch warns where it has none, and `repeatable` refuses them."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Empty tensors are filled before they are read; torch would fill them a second time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Use attention's deterministic kernels in a backward pass: torch's flag leaves them out while it only warns."""
+    if not torch.is_deterministic_algorithms_warn_only_enabled():
+        yield
+        return
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        yield
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        what = f"an operator of the backward pass gives other bits each time ({error!s:.200})"
+        fix = "Set device.deterministic: false: then a resumed run is another run"
+        raise ModelError(what=what, where="device.deterministic", fix=fix) from error
+    finally:
+        torch.use_deterministic_algorithms(mode=True, warn_only=True)
 
 
 def free_bytes(device: torch.device) -> float:
@@ -99,9 +193,3 @@ def free_bytes(device: torch.device) -> float:
         parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         free = min(free, float(limit - used + int(parts["inactive_file"])))  # of it, cache that can be freed
     return free
-
-
-def _best() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"

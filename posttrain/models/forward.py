@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from posttrain.errors import ModelError
+from posttrain.models.device import HEAD_STEP
 from posttrain.models.logp import AnyHead, head_of, token_logp
 from posttrain.models.masters import MASTER, gradient_of
 from posttrain.models.varlen import Segments, attend_segments, segments_of, supports
@@ -87,8 +88,7 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tens
     """[S, H, T, D] queries with [S, K, T, D] keys and values -> [S, H, T, D]."""
     width, window = query.shape[2], scoring.window or query.shape[2]
     if scoring.plain and width <= window:
-        gqa = query.shape[1] != key.shape[1]
-        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scoring.scale, enable_gqa=gqa)
+        return _scaled_dot_products(query, key, value, scoring.scale, None)
     size = max(QUERY_BLOCK, scoring.window or 0)
     blocks = []
     for start in range(0, width, size):
@@ -101,11 +101,27 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tens
 def _masked(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, scoring: Scoring) -> Tensor:
     """[S, H, Q, D] queries that see some of [S, K, T, D] keys and values -> [S, H, Q, D]."""
     if scoring.plain:
-        gqa = query.shape[1] != key.shape[1]
-        return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scoring.scale, enable_gqa=gqa)
+        return _scaled_dot_products(query, key, value, scoring.scale, seen)
     key, value = (part.repeat_interleave(query.shape[1] // key.shape[1], 1) for part in (key, value))
     scores = scoring.capped(query @ key.transpose(2, 3) * scoring.scale)
     return scoring.weights(scores.masked_fill(~seen, -torch.inf)).to(value.dtype) @ value
+
+
+def _scaled_dot_products(query: Tensor, key: Tensor, value: Tensor, scale: float, seen: Tensor | None) -> Tensor:
+    """torch's attention, causal unless `seen` says what each query sees.
+
+    A GPU's kernels want as many heads of keys as of queries, of sizes that are multiples of 8, at least in float32; for
+    other heads torch would compute in parts, which hold all scores.
+    """
+    gqa, size = query.shape[1] != key.shape[1], value.shape[-1]
+    if query.is_cuda:
+        key, value = (
+            part.repeat_interleave(query.shape[1] // key.shape[1], 1) if gqa else part for part in (key, value)
+        )
+        query, key, value = (pad(part, (0, -part.shape[-1] % HEAD_STEP)) for part in (query, key, value))
+    causal, gqa = seen is None, gqa and not query.is_cuda
+    out = scaled_dot_product_attention(query, key, value, seen, 0.0, is_causal=causal, scale=scale, enable_gqa=gqa)
+    return out[..., :size]
 
 
 def _rows(part_N: Tensor, gather: Tensor) -> Tensor:

@@ -131,7 +131,7 @@ class CachedAttention:
         prompt_keys, prompt_values = self._prompts[layer]
         shared = self._to_prompts(query, prompt_keys, kv_heads, scoring)
         shared = self._groups.by_row(shared, kv_heads)
-        alone = torch.bmm(query.flatten(0, 1), own_keys.transpose(1, 2)).view(rows, kv_heads, -1, used)
+        alone = _scores(query.flatten(0, 1), own_keys).view(rows, kv_heads, -1, used)
         alone = scoring.capped(alone)
         split = shared.shape[3]
         if window is not None and window < split + self._max_new_tokens:
@@ -148,10 +148,11 @@ class CachedAttention:
 
     def _to_prompts(self, query: Tensor, prompt_keys: Tensor, kv_heads: int, scoring: Scoring) -> Tensor:
         """Scores of the prompts' tokens, one product for all rows of a prompt."""
-        bias, query = self._bias(kv_heads, query.dtype), self._groups.by_prompt(query)
-        if scoring.cap is None:
+        exact = _sums_in_float32(query)
+        bias, query = self._bias(kv_heads, torch.float32 if exact else query.dtype), self._groups.by_prompt(query)
+        if scoring.cap is None and not exact:
             return torch.baddbmm(bias, query, prompt_keys.transpose(1, 2))
-        return scoring.capped(torch.bmm(query, prompt_keys.transpose(1, 2))) + bias
+        return scoring.capped(_scores(query, prompt_keys)) + bias
 
     def _recount(self) -> None:
         """Count columns from the oldest row's first token."""
@@ -305,3 +306,15 @@ def _grown(part: Tensor, size: int) -> Tensor:
     grown = part.new_zeros(rows, heads, size, width)
     grown[:, :, :used] = part
     return grown
+
+
+def _sums_in_float32(query: Tensor) -> bool:
+    """Whether scores of 16 bits keep the float32 in which they are summed: FlashAttention's do, with which we train."""
+    return query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
+
+
+def _scores(query: Tensor, keys: Tensor) -> Tensor:
+    """The products of queries and keys [B, Q, T]."""
+    if _sums_in_float32(query):
+        return torch.bmm(query, keys.transpose(1, 2), out_dtype=torch.float32)
+    return torch.bmm(query, keys.transpose(1, 2))

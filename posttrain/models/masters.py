@@ -17,15 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posttrain.errors import ModelError
 from posttrain.models.device import Runtime
 
 MASTER = "master"
 """The attribute of a weight in bf16 that holds its master."""
-
-
-FLOAT32_ONLY = frozenset({"xglm"})
-"""Families whose code adds a float32 table to the hidden states, which products in bf16 then refuse."""
 
 
 def master_of(weight: Tensor) -> Tensor:
@@ -47,10 +42,6 @@ def compute_in_bf16(model: Any) -> None:
 
     Buffers stay as they are, and so do the parts of matrices in 4 bits.
     """
-    family = getattr(getattr(model, "config", None), "model_type", None)
-    if family in FLOAT32_ONLY:
-        what = f"{type(model).__name__} computes in float32 alone"
-        raise ModelError(what=what, where="device.precision", fix="Use precision: fp32, or a model of another family")
     packed = {
         part for layer in model.modules() if hasattr(layer, "dense_weight") for part in (layer.weight, layer.scales)
     }
@@ -71,10 +62,18 @@ def is_trained_in_bf16(model: Any) -> bool:
 
 def frozen_on(model: Any, runtime: Runtime) -> Any:
     """A model that is not trained, on the runtime's device and in its precision."""
-    model.requires_grad_(requires_grad=False)
-    if runtime.bf16:
-        compute_in_bf16(model)  # before it is moved: the device never holds it in float32
-    return model.to(runtime.device)
+    return placed(model.requires_grad_(requires_grad=False), runtime)
+
+
+def placed(model: Any, runtime: Runtime) -> Any:
+    """The model in the runtime's precision and on its device, which never holds more of it than what stays."""
+    if runtime.bf16_for(model):
+        compute_in_bf16(model)
+    model.to(runtime.device)
+    for part in model.parameters():
+        if hasattr(part, MASTER):
+            setattr(part, MASTER, master_of(part).to(runtime.device))
+    return model
 
 
 @contextmanager
@@ -82,7 +81,7 @@ def computing(model: Any, runtime: Runtime) -> Iterator[None]:
     """The model in the runtime's precision; afterwards its weights are float32 again, with what was trained."""
     own = {part: part.data for part in model.parameters()}  # a master is this tensor
     try:
-        if runtime.bf16:
+        if runtime.bf16_for(model):
             compute_in_bf16(model)
         yield
     finally:

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from posttrain.models.forward import backbone
 
 BLOCK = 64
-PART_BLOCKS = 2**14
-"""Blocks of a matrix that are made at a time."""
-PART_BYTES = 16
-"""Bytes for each number of such a part: its indices, and its values in float32 twice."""
+PART_BLOCKS = {"cpu": 2**14}
+"""Blocks of a matrix that are made at a time: what a CPU's cache holds."""
+GPU_PART_BLOCKS = 2**20
+"""The same on a GPU, where each part costs four launches: most matrices in one."""
+PART_BYTES = 6
+"""Bytes for each number of such a part: its indices, and its values in float32."""
 LEVELS = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
     *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
@@ -38,22 +40,39 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     return codes[:, 0] << 4 | codes[:, 1], scales
 
 
-def dequantise(codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The matrix that the codes stand for, made in parts: a part's indices take many times its own memory."""
-    levels = torch.tensor(LEVELS, device=codes.device)
+def level_pairs() -> Tensor:
+    """The two values of each byte of codes [256, 2]."""
+    levels = torch.tensor(LEVELS)
+    return torch.stack([levels.repeat_interleave(len(LEVELS)), levels.repeat(len(LEVELS))], dim=1)
+
+
+def part_blocks(device: torch.device) -> int:
+    """Blocks of a matrix that are made at a time."""
+    return PART_BLOCKS.get(device.type, GPU_PART_BLOCKS)
+
+
+def dequantise(
+    codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype = torch.float32, pairs: Tensor | None = None
+) -> Tensor:
+    """The matrix that the codes stand for, made in parts: a part's indices take many times its own memory.
+
+    `pairs`: `level_pairs`, on the device.
+    """
+    pairs = level_pairs().to(codes.device) if pairs is None else pairs
     flat = torch.empty(scales.numel(), BLOCK, dtype=dtype, device=codes.device)
-    parts = (torch.split(one, PART_BLOCKS) for one in (codes.view(-1, BLOCK // 2), scales, flat))
+    size = part_blocks(codes.device)
+    parts = (torch.split(one, size) for one in (codes.view(-1, BLOCK // 2), scales, flat))
     for codes_part, scales_part, made in zip(*parts, strict=True):
-        both = torch.stack([codes_part >> 4, codes_part & 15], dim=2).int().flatten(1)
-        made.copy_(levels[both] * scales_part[:, None])
+        values = pairs.index_select(0, codes_part.flatten().int()).view(-1, BLOCK)
+        made.copy_(values.mul_(scales_part[:, None]))
     return flat.flatten()[: shape.numel()].view(shape)
 
 
-def dense_bytes(model: nn.Module, itemsize: int) -> int:
+def dense_bytes(model: nn.Module, itemsize: int, device: torch.device) -> int:
     """What the largest matrix in 4 bits takes while it is whole, and the part of it that is made last."""
     sizes = [layer.in_features * layer.out_features for layer in model.modules() if isinstance(layer, Nf4Linear)]
     most = max(sizes, default=0)
-    return itemsize * most + PART_BYTES * min(most, PART_BLOCKS * BLOCK)
+    return itemsize * most + PART_BYTES * min(most, part_blocks(device) * BLOCK)
 
 
 class Nf4Linear(nn.Linear):
@@ -66,10 +85,13 @@ class Nf4Linear(nn.Linear):
         self.weight = nn.Parameter(codes, requires_grad=False)
         self.scales = nn.Parameter(scales, requires_grad=False)
         self.bias = linear.bias
+        self.pairs: Tensor
+        self.register_buffer("pairs", level_pairs(), persistent=False)
 
     def dense_weight(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The matrix [out, in]."""
-        return dequantise(self.weight, self.scales, torch.Size((self.out_features, self.in_features)), dtype)
+        shape = torch.Size((self.out_features, self.in_features))
+        return dequantise(self.weight, self.scales, shape, dtype, self.pairs)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name that nn.Linear has)
         """x W^T + b."""
@@ -94,8 +116,8 @@ class _Product(torch.autograd.Function):
 def quantise_model(model: Any) -> None:
     """Replace the linear layers under the head by frozen ones in 4 bits, in place."""
     core = backbone(model)
-    for name, linear in list(_linear_layers(core)):
-        core.set_submodule(name, Nf4Linear(linear))
+    for name in [name for name, _ in _linear_layers(core)]:  # a list of layers would hold all in float32
+        core.set_submodule(name, Nf4Linear(core.get_submodule(name)))
 
 
 @torch.no_grad()

@@ -49,7 +49,9 @@ def verify_forward(model: Any, where: str) -> None:
     fault = _fault(lambda: _packed_and_decoded(model, rows), head, expected)
     if fault is not None:
         run_in_rows(model)
-        again = _fault(lambda: packed_states(model, pack(token_rows(rows, [[]] * len(rows)))), head, expected)
+        again = _fault(
+            lambda: packed_states(model, pack(token_rows(rows, [[]] * len(rows))).to(device_of(model))), head, expected
+        )
         if again is not None:
             raise ModelError(what=f"{type(model).__name__} {again}, in padded rows too", where=where, fix=TESTED_FAMILY)
         print(f"{where}: {type(model).__name__} {fault}: it runs in padded rows and samples without a cache: slow")
@@ -96,8 +98,8 @@ def _fault(run: Callable[[], Tensor], head: Head | None, expected: Tensor) -> st
 class _WindowRecorder(PromptAttention):
     """A prefill that records the sliding window of each layer."""
 
-    def __init__(self, rows: list[list[int]]) -> None:
-        self.packed = pack(token_rows(rows, [[]] * len(rows)))
+    def __init__(self, rows: list[list[int]], device: torch.device) -> None:
+        self.packed = pack(token_rows(rows, [[]] * len(rows))).to(device)
         self.windows: list[int | None] = []
         super().__init__(self.packed)
 
@@ -112,22 +114,30 @@ def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
     odd = sorted(set(getattr(text, "layer_types", None) or ()) - KINDS)
     if odd:
         raise LookupError(f"layers of {', '.join(odd)}, which our cache does not support")
-    attention = _WindowRecorder([rows[0], rows[1][:-1]])
+    device = device_of(model)
+    attention = _WindowRecorder([rows[0], rows[1][:-1]], device)
     packed = attention.packed
     states = hidden_states(model, packed.ids_N[None], packed.positions_N[None], attention)[0]
     if _slides(text) and not any(attention.windows):
         raise LookupError("its layers do not pass their sliding window to the attention")
-    cache, one, none = CachedAttention(1, states.device), torch.tensor([1]), torch.tensor([], dtype=torch.long)
-    cache.admit(none, attention, one)
+    cache, one = CachedAttention(1, device), torch.tensor([1], device=device)
+    cache.admit(one[:0], attention, one)
     cache.step()
-    place, following = attention.lengths_P[one], torch.tensor([rows[1][-1:]])
+    place, following = attention.lengths_P[one], torch.tensor([rows[1][-1:]], device=device)
     return torch.cat([states, hidden_states(model, following, place[:, None], cache)[0]])
 
 
 def _reference(run: Any, rows: list[list[int]]) -> Tensor:
     """The logits of each row by itself, or the last hidden states of a backbone."""
-    outputs = [run(input_ids=torch.tensor([row]), use_cache=False) for row in rows]
+    device = device_of(run)
+    outputs = [run(input_ids=torch.tensor([row], device=device), use_cache=False) for row in rows]
     return torch.cat([(one.logits if "logits" in one else one.last_hidden_state)[0] for one in outputs])
+
+
+def device_of(model: Any) -> torch.device:
+    """Where the model's weights are."""
+    found: torch.device = next(model.parameters()).device
+    return found
 
 
 def _slides(config: Any) -> bool:

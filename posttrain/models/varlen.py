@@ -17,10 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posttrain.models.device import in_segments
 from posttrain.text.packing import PackedRows, sent
-
-LARGEST_HEAD = 256
-"""The flash kernel's limit of a head's size."""
 
 
 @dataclass(frozen=True)
@@ -64,21 +62,20 @@ def _ends(sizes: list[int]) -> Tensor:
 
 
 def supports(query: Tensor, value: Tensor) -> bool:
-    """Whether the kernel can take them: 16 bits on CUDA, heads of one size, and no second derivative (TRPO)."""
-    sizes = query.shape[-1] == value.shape[-1] <= LARGEST_HEAD
-    if not query.is_cuda or not sizes or value.dtype not in (torch.bfloat16, torch.float16) or kernel() is None:
+    """Whether the kernel can take them, and no second derivative is needed (TRPO)."""
+    if not in_segments(query, value) or kernel() is None:
         return False
     return bool(torch.backends.cuda.flash_sdp_enabled())  # type: ignore[no-untyped-call]
 
 
 @lru_cache(maxsize=1)
 def kernel() -> Callable[..., Any] | None:
-    """torch's varlen_attn; None in versions without it or without its windows."""
+    """torch's varlen_attn; None in versions without it, its windows or its grouped keys."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    return varlen_attn if "window_size" in signature(varlen_attn).parameters else None
+    return varlen_attn if {"window_size", "enable_gqa"} <= signature(varlen_attn).parameters.keys() else None
 
 
 def attend_segments(

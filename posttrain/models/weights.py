@@ -131,11 +131,13 @@ def write_shards(
     folder: Path,
     shard_bytes: int,
     metadata: Mapping[str, str] | None = None,
+    *,
+    described: bool = True,
 ) -> dict[str, Any]:
     """Write the tensors as model.safetensors, or as shards with an index; what the manifest says of each tensor.
 
     `layout` has the same names, shapes and dtypes without values, so that `tensors` is read once. `metadata`: added to
-    that of each file.
+    that of each file. `described`: False where nobody reads the digests, which take as long as the writing.
     """
     shards: list[dict[str, Tensor]] = [{}]
     filled = 0
@@ -147,7 +149,7 @@ def write_shards(
         filled += part.nbytes
     many = len(shards) > 1
     placed: dict[str, str] = {}
-    described: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         files: dict[str, TensorFile] = {}
         for number, shard in enumerate(shards, 1):
@@ -157,14 +159,14 @@ def write_shards(
             placed |= dict.fromkeys(shard, file)
         for name, part in tensors:
             files[name].write(name, part)
-            described[name] = describe(part)
-    if described.keys() != layout.keys():
-        raise RuntimeError(f"not written: {sorted(layout.keys() - described.keys())}")
+            found[name] = describe(part) if described else {}
+    if found.keys() != layout.keys():
+        raise RuntimeError(f"not written: {sorted(layout.keys() - found.keys())}")
     if many:
         size = sum(part.nbytes for part in layout.values())
         index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(placed.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    return described
+    return found
 
 
 def describe(part: Tensor) -> dict[str, Any]:

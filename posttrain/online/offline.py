@@ -44,7 +44,7 @@ UNKNOWN: Final = {
 class OfflineRun(TrainingParams, PolicyKnobs):
     """One run of `offline.runs`: a policy objective on stored rollouts."""
 
-    algorithm: str = Field(description="a policy row of docs/algorithms.md; it needs a correction")
+    algorithm: str = Field(description="a policy row of docs/algorithms.md; all but dppo_* need a correction")
     start: str = model_slot("the model it starts from")
     data: str = rollouts_slot("the run whose rollouts it learns from")
     groups: int = Field(16, ge=1, description="groups of rollouts (draws of a prompt) in each optimizer step")
@@ -55,7 +55,7 @@ class OfflineRun(TrainingParams, PolicyKnobs):
         refuse_dropout(self)
         needs = self.objective(1).needs
         refused = [reason for column, reason in UNKNOWN.items() if column in needs]
-        if CORRECTED not in needs:
+        if CORRECTED not in needs and not self.surrogate_entry.of_sampler:
             refused.append(
                 "correction = none: the rollouts are of other policies than this one. Set correction: truncate"
             )

@@ -34,7 +34,7 @@ from posttrain.online.trpo import Trpo
 from posttrain.online.watch import WatchParams
 from posttrain.params import Params
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
-from posttrain.rewards.failures import MAX_FAILED
+from posttrain.rewards.failures import MAX_FAILED, MaxFailed
 from posttrain.sampling.sampler import MEMORY
 from posttrain.slots import NONE, model_slot, table_of, table_slot
 from posttrain.tables.store import read_table
@@ -64,9 +64,7 @@ class OnlineParams(TrainingParams):
         USUAL, description="weight of each reward by name, or {weight, its options}"
     )
     rollout: RolloutParams = Field(default_factory=RolloutParams)
-    max_failed: float = Field(
-        MAX_FAILED, ge=0, le=1, description="largest fraction of recent completions that a reward may fail to score"
-    )
+    max_failed: MaxFailed = MAX_FAILED
     patience: int | None = Field(
         PATIENCE, ge=1, description="rounds in a row without anything to learn that end the run; null: never"
     )

@@ -106,9 +106,9 @@ def _reward_models(params: Any, shape: Any) -> list[Any]:
 
 def _frozen_bytes(models: list[Any], runtime: Runtime) -> float:
     """The weights of models that are not trained."""
-    if runtime.bf16:
-        for model in models:
-            compute_in_bf16(model.requires_grad_(requires_grad=False))
+    for model in models:
+        if runtime.bf16_for(model.requires_grad_(requires_grad=False)):
+            compute_in_bf16(model)
     return float(byte_count(part for model in models for part in model.parameters()))
 
 
@@ -117,6 +117,7 @@ def _of_sampling(
 ) -> Demand:
     """A stage that samples one policy."""
     runtime = Runtime(params.device)
+    runtime.suit(policy)
     weights = {"weights": _frozen_bytes([policy, *others], runtime)}
     demand = Demand(free_bytes(runtime.device), weights)
     _add_sampling(demand, policy, runtime, params.sampling, prompts, params.samples, prompt)

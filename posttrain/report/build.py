@@ -13,7 +13,15 @@ from posttrain.params import read
 from posttrain.report.curves import curves, curves_csv, evaluations
 from posttrain.report.lineage import differing, labels, made_from
 from posttrain.report.page import page
-from posttrain.report.policies import Policy, need_numbers, read_json, read_policies, reference
+from posttrain.report.policies import (
+    Policy,
+    check_recorded,
+    need_numbers,
+    output_digests,
+    read_json,
+    read_policies,
+    reference,
+)
 from posttrain.report.samples import for_page, lengths, samples, side_by_side
 from posttrain.report.summary import (
     HEADLINE,
@@ -68,6 +76,9 @@ def build_report(not_current: Mapping[str, str]) -> dict[str, str]:
 def reward_metrics(settings: Settings) -> dict[str, dict[str, Any]]:
     """Folder under models/ -> what the stage `reward` measured of each reward model that is there."""
     files = {f"reward/{run}": metrics_path(f"reward/{run}") for run in group_of(settings, "reward.runs")}
+    digests = output_digests()
+    for file in files.values():
+        check_recorded(file, digests)
     found = {name: read_json(file) for name, file in files.items() if file.is_file()}
     for name, metrics in found.items():
         need_numbers(metrics, [key for key in metrics if key == "heldout_accuracy"], files[name])

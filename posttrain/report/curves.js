@@ -38,23 +38,24 @@ function startCurves() {
     const across = byId("across").value, reach = Number(byId("smoothing").value);
     byId("smoothing-value").textContent = reach ? `± ${reach} points` : "off";
     const xLabel = across === "share" ? "share of the run" : "step";
+    const each = Math.max(...DATA.curves.filter((one) => one.columns[chosen.value]).map((one) => one.each));
+    byId("curves-note").textContent = "Drag across the chart to zoom, double-click to see everything; the names switch runs off and on."
+      + (each > 1 ? ` Of long runs a point is the mean of up to ${each} steps.` : "");
     chart.show({ title: words(chosen.value), yLabel: words(chosen.value), xLabel, series: seriesOf(chosen.value, across, reach) });
   };
   for (const id of ["metric", "across", "smoothing"]) byId(id).addEventListener("input", show);
-  const each = Math.max(...DATA.curves.map((one) => one.each));
-  byId("curves-note").textContent = "Drag across the chart to zoom, double-click to see everything; the names switch runs off and on."
-    + (each > 1 ? ` Of long runs a point is the mean of up to ${each} steps.` : "");
   show();
 }
 
-// A policy with a far larger KL than all others is switched off at first: it would squeeze the others together.
+// Policies with a far larger KL than three quarters of all are switched off at first: they would squeeze the others together.
 function farAway(policies) {
-  const kls = policies.map((one) => one.metrics.kl_k1);
-  return policies.map((one, nth) => kls[nth] > 1 && kls[nth] > 5 * Math.max(0, ...kls.filter((_, other) => other !== nth)));
+  const kls = policies.map((one) => one.metrics.kl_k1), sorted = [...kls].sort((a, b) => a - b);
+  const usual = Math.max(0, sorted[Math.floor(0.75 * (sorted.length - 1))]);
+  return kls.map((kl) => kl > 1 && kl > 5 * usual);
 }
 
 function startFrontier() {
-  const measured = DATA.policies.map((one, look) => ({ ...one, look })).filter((one) => isNumber(one.metrics.kl_k1));
+  const measured = DATA.policies.map((one, look) => ({ ...one, look })).filter((one) => isNumber(one.metrics.kl_k1) && isMeasured(one.metrics));
   const away = farAway(measured), names = measured.filter((_, nth) => away[nth]).map((one) => one.label);
   const chart = new Chart(byId("frontier-chart"), { id: "frontier", kind: "points" });
   chart.show({
@@ -63,7 +64,7 @@ function startFrontier() {
       points: [{ x: one.metrics.kl_k1, y: one.metrics.score, low: one.metrics.score_low, high: one.metrics.score_high }] })),
   });
   byId("frontier-note").textContent = "Up is better, left is nearer to the reference: a run above and to the left of another got more for less."
-    + (names.length ? ` ${names.join(", ")} lies far to the right and is off at first.` : "");
+    + (names.length ? ` ${names.join(", ")} ${names.length > 1 ? "lie far to the right and are" : "lies far to the right and is"} off at first.` : "");
   const paths = DATA.curves.filter((one) => one.columns.reward && (one.columns.kl_k3 || one.columns.kl_k1)).map((one) => {
     const kl = smooth(one.columns.kl_k3 || one.columns.kl_k1, 6), reward = smooth(one.columns.reward, 6), steps = one.columns.step;
     const points = kl.map((x, nth) => ({ x, y: reward[nth], note: `${short(x)}, step ${figure(Math.round(steps[nth]))}` }));

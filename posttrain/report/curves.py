@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from posttrain.errors import DataError
+from posttrain.tables.curve import Column, read_curve
 from posttrain.workspace import metrics_path, plot_path
 
-Column = list[float | None]
-
 DIGITS = 5
-
-
-def read_curve(path: Path) -> dict[str, Column]:
-    """The columns of a metrics file; empty cells are None."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        if any(None in row for row in rows):
-            raise ValueError("a row has more cells than there are columns")
-        names = [str(name) for name in rows[0]] if rows else []
-        return {name: [_number(row[name]) for row in rows] for name in names}
-    except (OSError, ValueError, csv.Error) as error:
-        fix = "Train it again: dvc repro"
-        raise DataError(what=f"not readable as a table of metrics ({error})", where=str(path), fix=fix) from error
 
 
 def thinned(columns: dict[str, Column], points: int) -> tuple[dict[str, Column], int]:
@@ -112,13 +94,6 @@ def curves_csv(found: Iterable[dict[str, Any]]) -> str:
                 if value is not None:
                     lines.append(f"{metric},{one['label']},{step:g},{value!r}")
     return "\n".join(lines) + "\n"
-
-
-def _number(cell: str | None) -> float | None:
-    if not cell:
-        return None
-    value = float(cell)
-    return value if math.isfinite(value) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -21,10 +21,11 @@ const shape = (name, attributes, ...children) => put(document.createElementNS(SV
 
 // Grey is for models before post-training; runs beyond the palette repeat its colours with another dash.
 const PALETTE = 8;
+const DASHES = ["", "6 4", "2 3", "8 3 2 3", "14 4", "4 2", "14 3 2 3 2 3", "1 5", "6 2 2 2 2 2", "20 6"];
 function look(index) {
   const turn = index < PALETTE ? 0 : 1 + Math.floor((index - PALETTE) / (PALETTE - 1));
   const colour = index < PALETTE ? index : 1 + ((index - PALETTE) % (PALETTE - 1));
-  return { colour: `var(--c${colour})`, dash: ["", "6 4", "2 3", "8 3 2 3"][turn % 4] };
+  return { colour: `var(--c${colour})`, dash: DASHES[turn % DASHES.length] };
 }
 const swatch = (index) => el("span", { class: "swatch", "aria-hidden": "true", paint: { background: look(index).colour } });
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from posttrain.formats import flattened
 from posttrain.report.policies import Policy, prompt_ids, read_json
 from posttrain.stage_table import STAGES, Settings, group_of, model_runs, policies
 from posttrain.tables.columns import canonical, digest
@@ -14,14 +13,6 @@ from posttrain.workspace import metrics_path
 
 INPUTS = ("start", "policy", "teacher", "data", "path", "name", "task")
 """The settings that say what a run is made from."""
-
-
-def flattened(value: Any, prefix: str = "") -> dict[str, str]:
-    """Dotted key -> value as text, of nested settings."""
-    if isinstance(value, Mapping) and value:
-        parts = (flattened(inner, f"{prefix}.{key}" if prefix else str(key)) for key, inner in value.items())
-        return {key: text for part in parts for key, text in part.items()}
-    return {prefix: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)}
 
 
 def differing(settings: Settings) -> dict[str, Any]:

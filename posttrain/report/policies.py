@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from posttrain.digests import file_digest, read_settled
 from posttrain.errors import VERIFY, DataError, PosttrainError
 from posttrain.stage_table import Settings, policies
 from posttrain.tables.store import read_table
@@ -31,10 +32,12 @@ def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[l
     """The policies that were evaluated on the same prompts; label -> error of the others."""
     found: list[Policy] = []
     errors: dict[str, str] = dict(not_current)
+    digests = output_digests()
     for label, model in policies(settings).items():
         if label in not_current:
             continue
         try:
+            check_recorded(Path("results") / label / "metrics.json", digests)
             policy = _policy(label, model)
             if found and prompt_ids(policy) != prompt_ids(found[0]):
                 raise DataError(
@@ -46,6 +49,19 @@ def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[l
         except PosttrainError as error:
             errors[label] = str(error)
     return found, errors
+
+
+def output_digests() -> dict[str, str]:
+    """Path -> the digest that dvc.lock has of each output."""
+    outs = [out for entry in read_settled().values() for out in entry.get("outs", [])]
+    return {out["path"]: out["md5"] for out in outs if "md5" in out}
+
+
+def check_recorded(file: Path, digests: Mapping[str, str]) -> None:
+    """Refuse a small file whose bytes are not those that DVC recorded: DVC itself compares no more than its times."""
+    known = digests.get(file.as_posix())
+    if known and file.is_file() and file_digest(file) != known:
+        raise DataError(what="it is not what its stage wrote, as dvc.lock has it", where=str(file), fix=VERIFY)
 
 
 def prompt_ids(policy: Policy) -> list[str]:

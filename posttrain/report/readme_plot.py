@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from posttrain.report.curves import Column, read_curve
 from posttrain.report.lineage import labels
-from posttrain.report.summary import Figures, policy_figures, score_name
+from posttrain.report.summary import NOT_MEASURED, Figures, is_measured, policy_figures, score_name
 from posttrain.stage_table import Settings
+from posttrain.tables.curve import Column, read_curve
 from posttrain.workspace import plot_path
 
 WIDTH, HEIGHT, REACH = 330, 210, 4
@@ -37,7 +37,12 @@ def draw(summary: Mapping[str, Figures], settings: Settings) -> str:
 
 
 def _bars(policies: Mapping[str, Figures], colour: Spec) -> Spec:
-    rows = [{"policy": name, **{key: one[key] for key in ("score", "low", "high")}} for name, one in policies.items()]
+    rows = [
+        {"policy": name, "label": f"{one['score']:.2f}", **{key: one[key] for key in ("score", "low", "high")}}
+        if is_measured(one)
+        else {"policy": name, "label": NOT_MEASURED, "high": 0.0}
+        for name, one in policies.items()
+    ]
     y = {
         "field": "policy",
         "type": "nominal",
@@ -66,7 +71,7 @@ def _bars(policies: Mapping[str, Figures], colour: Spec) -> Spec:
                 "mark": {"type": "text", "align": "left", "dx": 7, "fontSize": 12},
                 "encoding": {
                     "x": {"field": "high", "type": "quantitative", "scale": scale, "title": title},
-                    "text": {"field": "score", "format": ".2f"},
+                    "text": {"field": "label"},
                 },
             },
         ],

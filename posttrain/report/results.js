@@ -1,12 +1,17 @@
+// Whether any completion has an answer that could be read; if none has, its scores say nothing.
+const isMeasured = (metrics) => metrics.parsed !== 0;
+const NOT_MEASURED = "not measured";
+
 // The table of policies, with the score and its interval drawn to one scale.
 function resultColumns(policies) {
   const sampled = [...new Set(policies.flatMap((one) => Object.keys(one.metrics)))].filter((name) => /^pass_at_\d+$/.test(name) && name !== "pass_at_1");
   const share = (key, title, about) => ({ text: title, about, value: (m) => fixed(m[key], 3) });
+  const scored = (key, title, about) => ({ text: title, about, value: (m) => isMeasured(m) ? fixed(m[key], 3) : NOT_MEASURED });
   return [
     { text: `${DATA.score} [95 %]`, about: "mean of the sampled completions, with a bootstrap interval over prompts",
-      value: (m) => m.parsed === 0 ? "not measured" : `${fixed(m.score, 3)} [${fixed(m.score_low, 3)}, ${fixed(m.score_high, 3)}]` },
-    ...sampled.map((key) => share(key, `pass@${key.slice(8)}`, "a right completion among so many")),
-    share("greedy", "greedy", "the same of the likeliest completion of each prompt"),
+      value: (m) => !isMeasured(m) ? NOT_MEASURED : `${fixed(m.score, 3)} [${fixed(m.score_low, 3)}, ${fixed(m.score_high, 3)}]` },
+    ...sampled.map((key) => scored(key, `pass@${key.slice(8)}`, "a right completion among so many")),
+    scored("greedy", "greedy", "the same of the likeliest completion of each prompt"),
     ...DATA.extra.map((key) => share(key, key.replace(/^reward_/, "").replaceAll("_", " "), "mean of the sampled completions")),
     share("truncated", "truncated", "share of completions that did not end by themselves"),
     { text: "length", about: "mean tokens of a completion", value: (m) => fixed(m.length, 1) },
@@ -27,13 +32,13 @@ function startResults() {
   }
   if (DATA.gain.length) byId("gain").append(`What the gain over ${DATA.reference} consists of:`, el("ul", {}, DATA.gain.map((part) => el("li", {}, part))));
   const tile = (value, text) => el("li", {}, el("b", {}, value), el("span", {}, text));
-  byId("tiles").append(...(policies.length > TILES ? [] : policies).map((one) => tile(one.metrics.parsed === 0 ? "–" : fixed(one.metrics.score, 3), `${DATA.score} of ${one.label}`)),
+  byId("tiles").append(...(policies.length > TILES ? [] : policies).map((one) => tile(!isMeasured(one.metrics) ? NOT_MEASURED : fixed(one.metrics.score, 3), `${DATA.score} of ${one.label}`)),
     ...DATA.rewards.map((one) => tile(fixed(one.accuracy, 3), `accuracy of ${one.run} on held-out pairs`)));
   const known = policies.flatMap((one) => [one.metrics.score_low, one.metrics.score_high]);
   const scale = DATA.score === "pass@1" ? [0, 1] : [Math.min(0, ...known), Math.max(0, ...known)];
   const rows = policies.map((one, nth) => {
     const m = one.metrics, label = `${one.label}: ${columns[0].value(m)}`;
-    const picture = whiskers({ look: nth, value: m.score, low: m.score_low, high: m.score_high, bar: true }, scale, label);
+    const picture = !isMeasured(m) ? NOT_MEASURED : whiskers({ look: nth, value: m.score, low: m.score_low, high: m.score_high, bar: true }, scale, label);
     return { attributes: { "data-policy": one.label }, name: [swatch(nth), one.label], about: one.path,
       cells: [{ of: picture, kind: "picture" }, ...columns.map((column, k) => ({ of: column.value(m), kind: k ? null : "whole" }))] };
   });

@@ -10,15 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.errors import DataError
+from posttrain.formats import flattened
 from posttrain.params import read
-from posttrain.report.lineage import flattened
 from posttrain.report.policies import read_json, read_policies
 from posttrain.report.summary import (
+    NOT_MEASURED,
+    SCORES,
     SUMMARY,
     Figures,
     extra_columns,
     from_json,
     gains,
+    is_measured,
     policy_figures,
     reference_of,
     reward_figures,
@@ -58,7 +61,10 @@ def results_table(not_current: Mapping[str, str]) -> str:
 def results_json(not_current: Mapping[str, str]) -> str:
     """The same as plain data: one row per policy."""
     summary, _, errors = current_summary(not_current)
-    rows = [{"policy": name, **one} for name, one in policy_figures(summary).items()]
+    rows = [
+        {"policy": name, **one, **({} if is_measured(one) else dict.fromkeys(SCORES))}
+        for name, one in policy_figures(summary).items()
+    ]
     return json.dumps([*rows, *({"policy": name, "error": error} for name, error in errors.items())], indent=2)
 
 
@@ -134,8 +140,9 @@ def _rows(summary: Mapping[str, Figures]) -> list[list[str]]:
     return [
         [
             name,
-            "not measured" if one.get("parsed") == 0 else f"{one['score']:.3f} [{one['low']:.3f}, {one['high']:.3f}]",
-            *(_number(one, key, 3) for key in ("greedy", *extra, "truncated")),
+            f"{one['score']:.3f} [{one['low']:.3f}, {one['high']:.3f}]" if is_measured(one) else NOT_MEASURED,
+            _number(one, "greedy", 3) if is_measured(one) else NOT_MEASURED,
+            *(_number(one, key, 3) for key in (*extra, "truncated")),
             _number(one, "length", 1),
             _number(one, "kl", 2),
         ]

@@ -6,24 +6,35 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from posttrain.report.policies import Policy
+from posttrain.compare.paired import against
+from posttrain.report.policies import Policy, reference
 from posttrain.tasks.task import load_task
 
 SUMMARY = "report/summary.json"
 HEADLINE = "report/headline.json"
-"""The pipeline's metrics file: only the scores, so that `dvc exp show` stays readable."""
+"""Only the scores; in git, so that those of any commit can be read."""
 
 Figures = Mapping[str, float]
 
 _FIRST = ("score", "low", "high", "greedy", "parsed", "truncated", "length")
 _RENAMED = {"score_low": "low", "score_high": "high", "kl_k1": "kl"}
 """Key of results/*/metrics.json -> column of summary.json. k1 is the estimate of KL whose tail is light."""
+GAIN = ("gain", "gain_low", "gain_high")
+"""The paired difference to the reference on the same prompts, and its interval."""
+NOT_MEASURED = "not measured"
+SCORES = ("score", "low", "high", "greedy", "pass_at_1")
+"""The figures that say nothing of a policy without a readable answer."""
 _LEFT_OUT = re.compile(r"kl_k3|pass_at_(?!1$)\d+")
 
 
 def summarize(policies: Iterable[Policy], rewards: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Label -> figures of every policy; then the accuracy of every reward model."""
-    summary = {policy.label: _figures(policy.metrics) for policy in policies}
+    """Label -> figures of every policy, with the paired difference to the reference; then those of reward models."""
+    found = {policy.label: policy for policy in policies}
+    summary = {label: _figures(policy.metrics) for label, policy in found.items()}
+    if (base := reference(found.values())) in found:
+        others = {label: policy.rollouts for label, policy in found.items() if label != base}
+        for label, one in against(found[base].rollouts, others).items():
+            summary[label] |= dict(zip(GAIN, (one.mean, one.low, one.high), strict=True))
     for name, metrics in rewards.items():
         if "heldout_accuracy" in metrics:
             summary[name] = {"accuracy": float(metrics["heldout_accuracy"])}
@@ -31,9 +42,10 @@ def summarize(policies: Iterable[Policy], rewards: Mapping[str, Mapping[str, Any
 
 
 def headline(summary: Mapping[str, Figures]) -> dict[str, float]:
-    """Label -> score of every policy, and the accuracy of every reward model."""
+    """Label -> score of every policy that could be measured, and the accuracy of every reward model."""
     accuracies = {name: figures["accuracy"] for name, figures in reward_figures(summary).items()}
-    return {**{name: figures["score"] for name, figures in policy_figures(summary).items()}, **accuracies}
+    measured = {name: figures for name, figures in policy_figures(summary).items() if is_measured(figures)}
+    return {**{name: figures["score"] for name, figures in measured.items()}, **accuracies}
 
 
 def score_name(summary: Mapping[str, Figures]) -> str:
@@ -44,7 +56,7 @@ def score_name(summary: Mapping[str, Figures]) -> str:
 def extra_columns(summary: Mapping[str, Figures]) -> list[str]:
     """The columns that depend on the rewards and the task of an evaluation."""
     keys = dict.fromkeys(key for one in policy_figures(summary).values() for key in one)
-    return [key for key in keys if key not in (*_FIRST, "pass_at_1", "kl")]
+    return [key for key in keys if key not in (*_FIRST, *GAIN, "pass_at_1", "kl")]
 
 
 def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:
@@ -80,6 +92,11 @@ def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
     return {name: figures for name, figures in summary.items() if "score" in figures}
 
 
+def is_measured(figures: Figures) -> bool:
+    """Whether any completion has an answer that could be read; if none has, its scores say nothing."""
+    return figures.get("parsed") != 0
+
+
 def reward_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
     """The part of a summary that is about reward models."""
     return {name: figures for name, figures in summary.items() if "accuracy" in figures}
@@ -110,14 +127,17 @@ def _part(name: str, before: Figures, after: Figures, task: str | None) -> str:
     explain = load_task(task or "").explain
     if explain is None:
         return ""
-    if after.get("parsed") == 0:
+    if not is_measured(after):
         return f"{name} is not measured (no completion has an answer that can be read)"
-    if before.get("parsed") == 0:
+    if not is_measured(before):
         return f"{name} cannot be compared (of the reference no completion has an answer that can be read)"
-    if after["high"] < before["low"]:
-        return f"{name} lost {before['score'] - after['score']:.2f}"
-    if after["low"] <= before["high"]:
-        return f"{name} is not clearly different (the intervals overlap)"
+    if "gain" not in after:
+        return f"{name} cannot be compared (other prompts could be scored)"
+    if after["gain_high"] < 0:
+        return f"{name} lost {-after['gain']:.2f}"
+    if after["gain_low"] <= 0:
+        interval = f"{after['gain']:+.2f} [{after['gain_low']:+.2f}, {after['gain_high']:+.2f}]"
+        return f"{name} is not clearly different ({interval} on the same prompts)"
     return explain(name, before, after)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import torch
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from posttrain.errors import RewardError
@@ -15,6 +16,20 @@ from posttrain.rollout import Rollout
 
 MAX_FAILED = 0.1
 """Largest fraction of rollouts that a reward may fail to score, where params.yaml says nothing."""
+
+
+def _some_are_scored(share: float) -> float:
+    if share >= 1:
+        raise ValueError("nothing would have to be scored, and then there is nothing to learn. Use a number below 1")
+    return share
+
+
+MaxFailed = Annotated[
+    float,
+    Field(ge=0, description="largest fraction of recent completions that a reward may fail to score, below 1"),
+    AfterValidator(_some_are_scored),
+]
+"""The setting `max_failed`."""
 MEMORY = 256
 """About so many of the last rollouts count."""
 LEAST = 32
@@ -46,10 +61,13 @@ class FailureLimit:
         reason = f"{score.status}: {score.reason}" if score.reason else score.status
         what = f"{lost} of {count} completions could not be scored, the first {source} ({reason}; prompt "
         what += f"{rollout.prompt.id}, completion {rollout.text[:80]!r})"
-        if not kept or (self.total >= LEAST and self.failed > self._most * self.total):
+        fix = f"Fix the {'task' if rollout.failed else 'reward'}"
+        if not kept:
+            what += ". Nothing is left to learn from or to measure, whatever max_failed is"
+            raise RewardError(what=what, where=self._where, fix=fix)
+        if self.total >= LEAST and self.failed > self._most * self.total:
             what += f". {self.failed / self.total:.0%} of the last {self.total:.0f} are more than max_failed = "
-            fix = f"Fix the {'task' if rollout.failed else 'reward'}, or raise max_failed"
-            fix += ". A failed score never counts as 0 (docs/rewards.md)"
+            fix += ", or raise max_failed. A failed score never counts as 0 (docs/rewards.md)"
             raise RewardError(what=f"{what}{self._most:g}", where=self._where, fix=fix)
         print(f"{self._where}: {what}. They are left out", file=sys.stderr)
         return kept

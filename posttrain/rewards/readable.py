@@ -5,24 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from posttrain.errors import DataError
+from posttrain.errors import DataError, PosttrainError, RewardError
 from posttrain.rewards.reward import Term, weights
 from posttrain.rollout import Prompt, Rollout
 from posttrain.tasks.task import load_task
+from posttrain.user_code import place_in_workspace
 
 
 def judged_prompts(terms: Mapping[str, Term], prompts: Sequence[Prompt], where: str) -> list[Prompt]:
-    """The prompts that a reward can judge by more than their form; a line says how many are left out."""
+    """Return the prompts that a reward can judge by more than their form, and every gate; say how many are left out."""
     counted = {name: terms[name] for name in weights(terms)} or dict(terms)
     judging = [name for name, term in counted.items() if term.outcome] or list(counted)
+    gates = [name for name, term in terms.items() if term.gate]
     unjudged: dict[str, list[tuple[Prompt, str]]] = {}
-    for name in judging:
-        unreadable = [(one, why) for one in prompts if (why := why_unjudged(name, counted[name], one)) is not None]
+    for name in dict.fromkeys([*judging, *gates]):
+        unreadable = [(one, why) for one in prompts if (why := why_unjudged(name, terms[name], one)) is not None]
         if unreadable:
             unjudged[name] = unreadable
     if not unjudged:
         return list(prompts)
-    lost = set.intersection(*({one.id for one, _ in unjudged.get(name, [])} for name in judging))
+    ids = {name: {one.id for one, _ in found} for name, found in unjudged.items()}
+    lost = set.intersection(*(ids.get(name, set()) for name in judging)).union(*(ids.get(name, ()) for name in gates))
     name, unreadable = next(iter(unjudged.items()))
     if len(lost) == len(prompts) and not any(one.answer.strip() for one in prompts):
         what = f"reward '{name}' compares with the prompt's answer, and no prompt has one"
@@ -39,9 +42,16 @@ def judged_prompts(terms: Mapping[str, Term], prompts: Sequence[Prompt], where: 
 
 
 def why_unjudged(name: str, term: Term, prompt: Prompt) -> str | None:
-    """Why a reward cannot judge the answers to a prompt; None: it can."""
+    """Say why a reward cannot judge the answers to a prompt; None: it can."""
     options = term.options_for(load_task(prompt.task).reward_options.get(name, {}))
-    return term.reward.unjudged(prompt, options)
+    try:
+        return term.reward.unjudged(prompt, options)
+    except PosttrainError:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        what = f"its `unjudged` raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        where, fix = f"reward '{name}', prompt {prompt.id}", "Return a reason or None for every prompt"
+        raise RewardError(what=f"{what}{place_in_workspace(error)}", where=where, fix=fix) from error
 
 
 def check_readable(

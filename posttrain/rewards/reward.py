@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 
 from posttrain.errors import PosttrainError
+from posttrain.measure.masking import masked
 from posttrain.params import Params
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.user_code import place_in_workspace
@@ -122,6 +123,7 @@ def as_score(returned: Any) -> Score:
     if not isinstance(returned, Score) and (isinstance(returned, str) or not hasattr(returned, "__float__")):
         return Score(0.0, "error", f"it returned {returned!r:.40}. Return a number or a Score")
     score = returned if isinstance(returned, Score) else Score(float(returned))
+    score = replace(score, reason=masked(score.reason)) if score.reason else score
     if not math.isfinite(score.value):
         return Score(0.0, "error", f"{score.value} is not finite")
     return score
@@ -129,7 +131,7 @@ def as_score(returned: Any) -> Score:
 
 def raised(error: Exception) -> Score:
     """The score of a reward that raised."""
-    text = " ".join(str(error).split())[:300]
+    text = masked(" ".join(str(error).split()))[:300]
     return Score(0.0, "error", f"it raised {type(error).__name__}: {text}{place_in_workspace(error)}")
 
 

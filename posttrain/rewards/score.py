@@ -13,6 +13,7 @@ from posttrain import processes
 from posttrain.errors import RewardError
 from posttrain.measure.phases import phase
 from posttrain.params import Params
+from posttrain.rewards.readable import why_unjudged
 from posttrain.rewards.reward import Context, Judge, Term, guarded
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Rollout, Score
@@ -78,12 +79,20 @@ class RewardSum:
         return found
 
     def scores(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
-        """The scores of one part for rollouts of one task."""
-        scores = guarded(lambda: self._judge(name, task)(rollouts), len(rollouts))
-        if len(scores) != len(rollouts):
-            what = f"it gave {len(scores)} scores for {len(rollouts)} rollouts"
+        """Score rollouts of one task under one part, without those of prompts that it cannot judge."""
+        prompts = {rollout.prompt.id: rollout.prompt for rollout in rollouts}
+        reasons = {key: why_unjudged(name, self.terms[name], prompt) for key, prompt in prompts.items()}
+        judged = [rollout for rollout in rollouts if reasons[rollout.prompt.id] is None]
+        scores = guarded(lambda: self._judge(name, task)(judged), len(judged)) if judged else []
+        if len(scores) != len(judged):
+            what = f"it gave {len(scores)} scores for {len(judged)} rollouts"
             raise RewardError(what=what, where=f"reward '{name}'", fix="Return one score for each rollout")
-        return scores
+        given = iter(scores)
+        why = {
+            key: Score(0.0, "unparseable", f"it does not judge this prompt: {reason}")
+            for key, reason in reasons.items()
+        }
+        return [next(given) if reasons[one.prompt.id] is None else why[one.prompt.id] for one in rollouts]
 
     def _closed(self, rollout: Rollout) -> bool:
         """Whether a gate is closed."""

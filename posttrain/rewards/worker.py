@@ -20,6 +20,7 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from posttrain.errors import PosttrainError
+from posttrain.measure.masking import MaskedStream
 from posttrain.params import PARAMS_FILE, check
 from posttrain.rewards.reward import Each, as_score, guarded, raised, score_one
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
@@ -34,6 +35,7 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     requests, answers = _private_pipes()
+    sys.stdout, sys.stderr = MaskedStream(sys.stdout), MaskedStream(sys.stderr)
     setup = json.loads(requests.readline())
     try:
         answer = _steps(setup["task"]) if "task" in setup else _scores(setup)

@@ -21,7 +21,7 @@ from posttrain.errors import DataError
 from posttrain.models.device import DeviceParams
 from posttrain.params import Params
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
-from posttrain.rewards.failures import MAX_FAILED
+from posttrain.rewards.failures import MAX_FAILED, MaxFailed
 from posttrain.rollout import Rollout
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.slots import model_slot, table_slot
@@ -64,9 +64,7 @@ class SamplesRun(Params):
         "second number, and all sampled held-out prompts",
     )
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(USUAL, description="what the annotator values")
-    max_failed: float = Field(
-        MAX_FAILED, ge=0, le=1, description="largest fraction of completions that a reward may fail to score"
-    )
+    max_failed: MaxFailed = MAX_FAILED
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")

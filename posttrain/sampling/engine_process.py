@@ -45,7 +45,8 @@ TAIL: Final = 20
 
 def engine_command() -> list[str]:
     """The command that starts the server, without its options; refuses an environment without vLLM."""
-    given = shlex.split(os.environ.get(PYTHON, ""))
+    value = os.environ.get(PYTHON, "")
+    given = [value] if shutil.which(value) else shlex.split(value)  # the path of a Python may have a space
     if len(given) > 1:
         return given
     python = given[0] if given else str(Path(os.environ.get("DVC_ROOT") or ".", USUAL))

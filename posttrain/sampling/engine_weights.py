@@ -40,7 +40,7 @@ def write_weights(model: Any, files: Path, folder: Path, version: str, dtype: to
         [(name, part), (HEAD, part)] if name == source else [(name, part)]
         for name, part in saved_tensors(model, dtype)
     )  # fmt: skip
-    write_shards(tensors, layout, folder, SHARD_BYTES, {METADATA: version})
+    write_shards(tensors, layout, folder, SHARD_BYTES, {METADATA: version}, described=False)
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     for file in (files / name for name in TOKENIZER_FILES):
         if file.is_file():

@@ -48,7 +48,7 @@ class LocalSampler:
         """The device and the number format, for what is kept of samples."""
         device = self._runtime.device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-        return f"{name}, {'bf16 weights' if self._runtime.bf16 else 'fp32'}"
+        return f"{name}, {'bf16 weights' if self._runtime.bf16_for(self._model) else 'fp32'}"
 
     def sync(self, model: Any, version: str) -> None:
         """Sample from this model from now on."""

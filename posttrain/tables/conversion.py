@@ -42,6 +42,8 @@ class ConvertedRows:
     frame: pl.DataFrame
     refused: list[RefusedRow]
     limited: bool
+    unwanted: int = 0
+    """Rows that `where` leaves out."""
 
 
 def read_parts(parts: Parts, kind: Kind, columns: ColumnOptions, limit: int | None, where: str) -> ConvertedRows:
@@ -65,6 +67,7 @@ class _Reading:
     file_columns: dict[str, None] = field(default_factory=dict)
     row_counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     limited: bool = False
+    unwanted: int = 0
     has_layout: bool = False
     """Whether any row has the columns of a layout."""
 
@@ -73,7 +76,11 @@ class _Reading:
         converted: list[Row] = []
         number = 0
         for number, read in part.rows(file_columns, self.where):
-            row = self._shaped(read, part)
+            wanted = self._wanted(read)
+            if not wanted:
+                self.unwanted += 1
+                continue
+            row = wanted if isinstance(wanted, str) else self._shaped(read, part)
             given = row.get("split") if isinstance(row, dict) else None
             if not self._within_limit(source, given):
                 if given is None:
@@ -95,6 +102,9 @@ class _Reading:
         self.file_columns.update(file_columns.seen)
 
     def done(self) -> ConvertedRows:
+        if self.unwanted and not self.has_layout and not self.refused:
+            what = f"`where` leaves none of the {self.unwanted:,} rows"
+            raise DataError(what=what, where=self.where, fix="Name values that the column has, or remove it")
         if not self.has_layout:
             names = ", ".join(map(printable, self.file_columns))
             known = sorted(wanted_columns(self.kind))
@@ -108,7 +118,16 @@ class _Reading:
                 fix=f"It needs the columns {layout_names(self.kind)}. Rename yours, e.g. rename: {{question: prompt}}, "
                 "or build a column from others, e.g. template: {prompt: '{question}'}",
             )
-        return ConvertedRows(pl.concat(self.frames, how="diagonal"), self.refused, self.limited)
+        return ConvertedRows(pl.concat(self.frames, how="diagonal"), self.refused, self.limited, self.unwanted)
+
+    def _wanted(self, read: Row | str) -> bool | str:
+        """Whether `where` keeps a row, or why that cannot be said."""
+        if isinstance(read, str) or not self.columns.where:
+            return True
+        try:
+            return self.columns.keeps(read)
+        except RowError as error:
+            return str(error)
 
     def _within_limit(self, source: str, given: Any) -> bool:
         key = (source, given if isinstance(given, str) else None)

@@ -52,7 +52,7 @@ class FileFinder:
             raise self._error(f"{path} is not in the folder {root}", fix)
         self._check_inside(place)
         if place.is_file():
-            files = {"train": [place]}
+            files = {"test" if _first_word(place) == "test" else "train": [place]}
         elif (matched := matches(path, root)) is not None:
             files = self._by_name(matched, f"no data file matches {place}", names)
         elif not place.is_dir():
@@ -75,7 +75,7 @@ class FileFinder:
             raise self._error(none, f"Add files that end in {_SUFFIXES}; names that begin with . or _ are not read")
         groups: dict[str, list[Path]] = {}
         for file in files:
-            groups.setdefault(file.stem.split("-")[0].split(".")[0], []).append(file)
+            groups.setdefault(_first_word(file), []).append(file)
         known = any(name in names or name.lower() in SPLIT_NAMES for name in groups)
         return groups if known else {"train": files}
 
@@ -112,6 +112,11 @@ class FileFinder:
 
     def _error(self, what: str, fix: str) -> DataError:
         return DataError(what=printable(what), where=self.where, fix=printable(fix))
+
+
+def _first_word(file: Path) -> str:
+    """`train` of `train-00000-of-00002.parquet`."""
+    return file.stem.split("-")[0].split(".")[0]
 
 
 _SUFFIXES: Final = ", ".join(READERS)

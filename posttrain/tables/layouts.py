@@ -31,8 +31,9 @@ def convert(row: Row, kind: Kind) -> dict[str, Any]:
             if "problem" in COLUMNS[kind]:
                 turned["problem"] = _scalar(row, "problem")
             return turned
-    missing: list[list[str]] = [[name for name in layout if row.get(name) is None] for layout in LAYOUTS[kind]]
-    fewest = min(missing, key=len)
+    missing = {layout: [name for name in layout if row.get(name) is None] for layout in LAYOUTS[kind]}
+    nearest = min(missing, key=lambda layout: (len(missing[layout]) == len(layout), len(missing[layout])))
+    fewest = missing[nearest]
     names, verb = " and ".join(f"'{name}'" for name in fewest), "is" if len(fewest) == 1 else "are"
     raise NoLayoutError(f"{names} {verb} missing or null; fill it in or drop the row")
 

@@ -8,13 +8,13 @@ from typing import Final
 import polars as pl
 
 from posttrain.errors import DataError
-from posttrain.tables.options import Source
+from posttrain.tables.options import ReadOptions
 from posttrain.tables.user_splits import Log
 
 _TRAIN: Final = pl.col("split") == "train"
 
 
-def mix_by_weight(rows: pl.DataFrame, sources: Sequence[Source], where: str, log: Log) -> pl.DataFrame:
+def mix_by_weight(rows: pl.DataFrame, sources: Sequence[ReadOptions], where: str, log: Log) -> pl.DataFrame:
     """The rows, with as many training rows of each source as the weights ask for; all of them without weights.
 
     Which rows of a source are used is decided by their ids, which are hashes, so that it never depends on their order.

@@ -27,6 +27,11 @@ class ReadOptions(ColumnOptions, SplitOptions):
         default="stop", description="What to do with rows that break the table's rules"
     )
 
+    @property
+    def place(self) -> str:
+        """What to call it in a printed line."""
+        return "the table"
+
 
 class FileTable(ReadOptions):
     """A table in files of the user's."""

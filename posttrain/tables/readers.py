@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from posttrain.errors import DataError
+from posttrain.errors import FREE_MEMORY, DataError
 from posttrain.tables.failures import first_line, printable, short_repr
-from posttrain.tables.store import DECODE_ERRORS, check_decoded_size
+from posttrain.tables.store import DECODE_ERRORS, check_decoded_size, ran_out_of_memory
 
 Row = dict[str, Any]
 Numbered = tuple[int, Row | str]
@@ -24,7 +27,10 @@ Numbered = tuple[int, Row | str]
 
 _BATCH: Final = 4096
 _BOM: Final = b"\xef\xbb\xbf"
-_LONGEST_CELL: Final = 2**31 - 1
+LONGEST_LINE: Final = 64 * 2**20
+"""Bytes of a line: a longer one is most likely no line of a table, and would take many times as much memory."""
+_MEMORY_OF_JSON: Final = 8
+"""Bytes of memory for a byte of a .json file, which is read as a whole."""
 _CONVERSATION: Final = re.compile(r"""\[\s*\{\s*["'](role|content)["']\s*:""")
 
 
@@ -51,7 +57,8 @@ class Part:
             raise
         except DECODE_ERRORS as error:
             what = f"{self.place} cannot be read ({first_line(error)})"
-            raise DataError(what=what, where=where, fix="Fix the file") from error
+            fix = FREE_MEMORY if ran_out_of_memory(error) else "Fix the file"
+            raise DataError(what=what, where=where, fix=fix) from error
 
 
 def file_part(file: Path) -> Part:
@@ -105,7 +112,7 @@ def _read_arrow(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
 
 
 def _read_jsonl(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noqa: ARG001
-    for number, line in enumerate(stream, 1):
+    for number, line in _lines(stream):
         text = (line.removeprefix(_BOM) if number == 1 else line).strip()
         if not text:
             continue
@@ -118,6 +125,11 @@ def _read_jsonl(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # no
 
 
 def _read_json(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noqa: ARG001
+    size, allowed = os.fstat(stream.fileno()).st_size, psutil.virtual_memory().available // _MEMORY_OF_JSON
+    if size > allowed:
+        raise ValueError(
+            f"it has {size / 1e9:.1f} GB, too much to be read as a whole; write .jsonl, one object per line"
+        )
     try:
         rows = _parsed(stream.read().removeprefix(_BOM))
     except ValueError as error:
@@ -130,7 +142,7 @@ def _read_json(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noq
 
 
 def _read_csv(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
-    csv.field_size_limit(_LONGEST_CELL)
+    csv.field_size_limit(LONGEST_LINE)
     reader = csv.reader(_decoded_lines(stream), strict=True)
     try:
         header = next(reader, [])
@@ -152,8 +164,16 @@ def _csv_row(header: list[str], cells: list[str]) -> Row | str:
     return {name: cell for name, cell in zip(header, cells, strict=True) if cell}
 
 
+def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines with their numbers; refuses one that is too long before it is read as a whole."""
+    for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"line {number} is longer than {LONGEST_LINE // 2**20} MB")
+        yield number, line
+
+
 def _decoded_lines(stream: BinaryIO) -> Iterator[str]:
-    for number, line in enumerate(stream, 1):
+    for number, line in _lines(stream):
         try:
             yield (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
         except UnicodeDecodeError as error:

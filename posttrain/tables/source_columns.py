@@ -13,7 +13,21 @@ from pydantic import Field, field_validator, model_validator
 from posttrain.errors import DataError
 from posttrain.params import Params, did_you_mean
 from posttrain.tables.columns import Kind
+from posttrain.tables.failures import short_repr
 from posttrain.tables.turns import RowError
+
+
+class Range(Params):
+    """Numbers from `min` to `max`, both included."""
+
+    min: float | None = None
+    max: float | None = None
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> Range:
+        if self.min is None and self.max is None:
+            raise ValueError("give min, max or both, or a list of values")
+        return self
 
 
 class ColumnOptions(Params):
@@ -24,6 +38,13 @@ class ColumnOptions(Params):
         default={}, description="A layout's column: its text, with the source's columns in braces, e.g. '{a} and {b}'"
     )
     info: list[str] = Field(default=[], description="Columns of the source that a prompts table stores in `info`")
+    values: dict[str, dict[str, bool | int | float | str]] = Field(
+        default={}, description="A layout's column: what its values mean, e.g. label: {up: true, down: false}"
+    )
+    where: dict[str, Range | list[bool | int | float | str]] = Field(
+        default={},
+        description="Read only rows whose column of the source has one of these values, or is in {min: ..., max: ...}",
+    )
 
     @field_validator("template")
     @classmethod
@@ -42,33 +63,71 @@ class ColumnOptions(Params):
     @property
     def plain(self) -> bool:
         """Whether the source's columns stay as they are."""
-        return not (self.rename or self.template or self.info)
+        return not (self.rename or self.template or self.info or self.values)
 
     @property
     def read(self) -> frozenset[str]:
         """The source's columns that are named here."""
         named = (name for text in self.template.values() for _, name in _parsed(text) if name is not None)
-        return frozenset({*self.rename, *self.info, *named})
+        return frozenset({*self.rename, *self.info, *self.where, *named})
 
     def use_of(self, column: str) -> str:
         """Why a column of the source is needed."""
+        if column in self.where:
+            return "for `where`"
         return "to rename" if column in self.rename else "to put into info" if column in self.info else "for a template"
+
+    def keeps(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of the source has the values of `where`; rows without such a column are left out."""
+        return all(_matches(row.get(name), wanted, name) for name, wanted in self.where.items())
 
     def check(self, kind: Kind, known: Collection[str], where: str) -> None:
         """Refuse columns that this kind of table does not have."""
         if self.info and kind != "prompts":
             what, fix = f"a '{kind}' table has no column info", "Remove it; only prompts have it, for rewards"
             raise DataError(what=what, where=f"{where}.info", fix=fix)
-        unknown = next((name for name in self.template if name not in known), None)
-        if unknown is not None:
-            what = f"a '{kind}' table has no column '{unknown}'"
-            raise DataError(what=what, where=f"{where}.template", fix=did_you_mean(unknown, sorted(known)))
+        for option, named in (("template", self.template), ("values", self.values)):
+            unknown = next((name for name in named if name not in known), None)
+            if unknown is not None:
+                what = f"a '{kind}' table has no column '{unknown}'"
+                raise DataError(what=what, where=f"{where}.{option}", fix=did_you_mean(unknown, sorted(known)))
 
     def apply(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The row with the layout's columns."""
         columns = {self.rename.get(name, name): value for name, value in row.items()}
         columns |= {target: _fill_template(target, text, row) for target, text in self.template.items()}
+        for name, meanings in self.values.items():
+            if columns.get(name) is not None:
+                columns[name] = _meaning(name, columns[name], meanings)
         return {**columns, "info": {name: row.get(name) for name in self.info}} if self.info else columns
+
+
+def _matches(value: Any, wanted: Range | list[Any], name: str) -> bool:
+    if value is None:
+        return False
+    if isinstance(wanted, list):
+        return _as_text(value) in map(_as_text, wanted)
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise RowError(f"'{name}' is {short_repr(value)}, not a number, and `where` has min or max for it") from error
+    return (wanted.min is None or number >= wanted.min) and (wanted.max is None or number <= wanted.max)
+
+
+def _meaning(name: str, value: Any, meanings: Mapping[str, Any]) -> Any:
+    """What `values` says that a value means."""
+    key = _as_text(value)
+    if key not in meanings:
+        known = ", ".join(meanings)
+        raise RowError(f"'{name}' is {short_repr(value)}, which `values` does not name (it has {known}); add it")
+    return meanings[key]
+
+
+def _as_text(value: Any) -> str:
+    """A value as YAML and csv write it, so that 1 and '1', true and 'true' are the same."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +14,7 @@ from posttrain.errors import DataError, ParamsError, PosttrainError
 from posttrain.params import Params, load
 from posttrain.tables.columns import Kind, Tables, with_ids
 from posttrain.tables.options import FileTables, HubTables, Source, numbered_sources
-from posttrain.tables.user_data import load_table
+from posttrain.tables.user_data import ReadSource, make_table, read_sources, split_tables
 
 USER_KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
 """The kinds of tables that a user can give."""
@@ -93,7 +95,7 @@ def _check_same_share(share: str, values: dict[str, float]) -> None:
         listing = ", ".join(f"{key}.{share} = {value:g}" for key, value in values.items())
         raise ValueError(
             f"{listing}: a problem in two tables would be in different splits. Give all of them the same {share}, "
-            "or put unrelated tables into runs of their own"
+            f"e.g. `{share}: {max(values.values()):g}` in each, or put unrelated tables into runs of their own"
         )
 
 
@@ -117,25 +119,42 @@ def hub_tables(run: str) -> Tables:
 
 def _load_tables(params: FilesRun | HubRun, where: str, root: Path, *, outside_workspace: bool) -> Tables:
     """The tables of a run, with feedback made from pairs if there is none; the errors of all tables at once."""
-    tables: Tables = {}
     errors: list[PosttrainError] = []
+    reads: dict[Kind, list[ReadSource]] = {}
     for kind, source in tables_of_run(params).items():
+        with _collected(errors):
+            reads[kind] = read_sources(source, kind, f"{where}.{kind}", root, outside_workspace=outside_workspace)
+    tables = tables_of_reads(reads, where, errors)
+    if "pairs" in tables and "feedback" not in tables:
+        tables["feedback"] = feedback_from_pairs(tables["pairs"])
+    return tables
+
+
+def tables_of_reads(reads: dict[Kind, list[ReadSource]], where: str, errors: list[PosttrainError]) -> Tables:
+    """The checked tables of what was read; the errors of all tables at once, those of `errors` among them."""
+    tables: Tables = {}
+    frames: dict[Kind, pl.DataFrame] = {}
+    with _collected(errors):
+        frames = split_tables(reads, where)
+    for kind, rows in frames.items():
         # rejected rows are written outside data/, so that no output is half-written
         rejected = Path("rejected") / where.rpartition(".")[2] / f"{kind}.parquet"
-        try:
-            tables[kind] = load_table(
-                source, kind, f"{where}.{kind}", root, outside_workspace=outside_workspace, table=rejected
-            )
-        except PosttrainError as error:
-            errors.append(error)
+        with _collected(errors):
+            tables[kind] = make_table(rows, reads[kind], kind, f"{where}.{kind}", rejected)
     if len(errors) > 1:
         listed = "\n".join(map(str, errors))
         raise DataError(what=f"{len(errors)} tables have errors", where=where, fix=f"Fix these:\n{listed}")
     if errors:
         raise errors[0]
-    if "pairs" in tables and "feedback" not in tables:
-        tables["feedback"] = feedback_from_pairs(tables["pairs"])
     return tables
+
+
+@contextmanager
+def _collected(errors: list[PosttrainError]) -> Iterator[None]:
+    try:
+        yield
+    except PosttrainError as error:
+        errors.append(error)
 
 
 def feedback_from_pairs(pairs: pl.DataFrame) -> pl.DataFrame:

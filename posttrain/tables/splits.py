@@ -35,6 +35,15 @@ def split_names(wanted: Mapping[Split, str], names: list[str]) -> dict[str, Spli
     return {name: own[name] for name in names if name in own}
 
 
+def training_prompts(prompts: pl.DataFrame, table: Path) -> pl.DataFrame:
+    """The prompts to learn from; refuses a table that has prompts for tests alone."""
+    rows = prompts.filter(split="train")
+    if rows.is_empty():
+        what = f"it has no training prompts, only {', '.join(sorted(set(prompts['split'])))}"
+        raise DataError(what=what, where=str(table), fix="Name a file with the training prompts too (docs/data.md)")
+    return rows
+
+
 def check_enough_prompts(count: int, split: str, table: Path) -> None:
     """Refuse an evaluation split with fewer than two prompts: an interval needs two."""
     if count < 2:

@@ -5,7 +5,9 @@ A damaged file raises an error; it never makes polars panic.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -16,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from posttrain.errors import VERIFY, TableError
+from posttrain.errors import FREE_MEMORY, VERIFY, TableError
 from posttrain.formats import TABLES, UPGRADE, check_format
 from posttrain.fsync import sync
 from posttrain.measure.phases import phase
@@ -39,6 +41,9 @@ def read_table(path: Place, kind: Kind) -> pl.DataFrame:
         written, frame = table_format(file), decode(file)
     except DECODE_ERRORS as error:
         reason = " ".join(str(error).split())[:200]
+        if ran_out_of_memory(error):
+            what = f"the memory ran out while it was read ({reason})"
+            raise TableError(what=what, where=str(file), fix=FREE_MEMORY) from error
         raise _damaged(file, f"parquet cannot be decoded ({reason})") from error
     check_format(written, TABLES, str(file), TableError)
     if written < TABLES and structure_failures(frame, kind):
@@ -147,6 +152,8 @@ def _rejection(frame: pl.DataFrame, kind: Kind, file: Path, failures: list[Failu
 
 Place = str | os.PathLike[str]
 
+ALLOCATION: Final = re.compile(r"alloc of size (\d+) failed")
+
 DECODE_ERRORS: Final = (
     pa.ArrowException,
     pl.exceptions.PolarsError,
@@ -165,6 +172,13 @@ _WIDTH: Final = 8
 """Bytes of every decoded value, whatever its type, in addition to a text's own bytes."""
 _SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 """Encodings that store a text once and use it for many rows."""
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether a healthy file can have raised this: a damaged one asks for more than the machine has."""
+    wanted = ALLOCATION.search(str(error))
+    lacking = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    return lacking and not (wanted and int(wanted[1]) > psutil.virtual_memory().total)
 
 
 def decode(file: Path) -> pl.DataFrame:

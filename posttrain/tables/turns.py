@@ -16,8 +16,10 @@ Row = Mapping[str, Any]
 Turns = list[tuple[str, str]]
 """Role and content of each turn."""
 
-FIELDS: Final = ("name", "reasoning_content", "tool_call_id", "tool_calls")
+FIELDS: Final = ("name", "reasoning_content", "tool_call_id", "tool_calls", "weight")
 """Fields that a turn of a chat table may have in addition to role and content."""
+WEIGHT: Final = "weight"
+"""0: a turn of the assistant that is not trained."""
 _ROLE_OF: Final = {"completion": "assistant", "chosen": "assistant", "rejected": "assistant"}
 _SHAREGPT: Final = {
     **{role: role for role in ROLES},
@@ -55,7 +57,46 @@ def conversation(row: Row, *names: str) -> dict[str, Any]:
         else:
             messages += turns(row, name)
             fields.append({})
-    return {"messages": messages, "tools": _tools(row), "fields": _kept(fields) if any(fields) else None}
+    tools = _tools(row)
+    if any(fields):
+        _check_tool_use(messages, fields, tools)
+        _check_trained(messages, fields)
+    return {"messages": messages, "tools": tools, "fields": _kept(fields) if any(fields) else None}
+
+
+def _check_tool_use(messages: Turns, fields: list[dict[str, Any]], tools: str | None) -> None:
+    """Refuse calls of unknown tools, ids that are there twice, and answers to calls that were not made."""
+    known = {tool_name(one) for one in json.loads(tools)} if tools else None
+    seen: set[str] = set()
+    open_ids: set[str] = set()
+    for nth, ((role, _), field) in enumerate(zip(messages, fields, strict=True), 1):
+        if role != "tool":
+            open_ids = set()
+        for call in field.get("tool_calls", ()):
+            name, given = call["function"]["name"], call.get("id")
+            if known is not None and name not in known:
+                listed = ", ".join(sorted(map(str, known)))
+                raise RowError(f"turn {nth} calls {short_repr(name)}, which 'tools' does not have ({listed}); add it")
+            if given in seen:
+                raise RowError(f"turn {nth} has the call id {short_repr(given)}, which is there twice; rename one")
+            if given is not None:
+                seen.add(given)
+                open_ids.add(given)
+        answered = field.get("tool_call_id")
+        if answered is not None and answered not in open_ids:
+            calls = f"(its calls: {', '.join(sorted(open_ids))})" if open_ids else "(it has no call with an open id)"
+            raise RowError(
+                f"turn {nth} answers the call {short_repr(answered)}, which the assistant's turn before it "
+                f"did not make {calls}; fix tool_call_id"
+            )
+        open_ids.discard(answered or "")
+
+
+def _check_trained(messages: Turns, fields: list[dict[str, Any]]) -> None:
+    """Refuse a row of which `weight` leaves no turn to train."""
+    turns_of = [field for (role, _), field in zip(messages, fields, strict=True) if role == "assistant"]
+    if turns_of and all(WEIGHT in field for field in turns_of):
+        raise RowError("every turn of the assistant has weight 0, so there is nothing to train; drop the row")
 
 
 def sharegpt(row: Row) -> dict[str, Any]:
@@ -140,8 +181,10 @@ def _from_value(turn: Any, where: str) -> Any:
 def _fields(turn: Row, where: str) -> dict[str, Any]:
     """A turn's fields in addition to role and content, without nulls (parquet has nulls for fields of other turns)."""
     found = {name: turn[name] for name in FIELDS if turn.get(name) not in (None, [])}
+    if WEIGHT in found and _weight(found, turn, where) == 1:
+        del found[WEIGHT]
     for name, value in found.items():
-        if name != "tool_calls" and not isinstance(value, str):
+        if name not in ("tool_calls", WEIGHT) and not isinstance(value, str):
             raise RowError(f"'{name}' of {where} is {type_name(value)}; give a text")
     if "tool_calls" in found:
         if turn["role"] != "assistant" or not isinstance(found["tool_calls"], list):
@@ -149,6 +192,15 @@ def _fields(turn: Row, where: str) -> dict[str, Any]:
         found["tool_calls"] = [_call(call, where) for call in found["tool_calls"]]
     _check_texts(found, where)
     return found
+
+
+def _weight(found: dict[str, Any], turn: Row, where: str) -> int:
+    """Whether a turn is trained, as a number; other weights are refused."""
+    value = found[WEIGHT]
+    if isinstance(value, bool) or value not in (0, 1) or turn["role"] != "assistant":
+        raise RowError(f"{where} has the weight {short_repr(value)}; give 0 or 1, to a turn of the assistant")
+    found[WEIGHT] = int(value)
+    return int(value)
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
@@ -160,6 +212,8 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         if isinstance(arguments, str):
             arguments = _json(arguments)
         if isinstance(arguments, dict):
+            if not isinstance(part.get("id", ""), str):
+                raise RowError(f"{where} has the call id {short_repr(part['id'])}; give a text")
             named = {"id": part["id"]} if "id" in part else {}
             return {**named, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
     raise RowError(

@@ -5,27 +5,31 @@ Each row is converted by itself and keeps its file and line. No row is left out 
 
 from __future__ import annotations
 
+import json
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
-from posttrain.errors import TableError
+from posttrain.errors import DataError, TableError
 from posttrain.measure.phases import phase
 from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, Split, with_ids
-from posttrain.tables.conversion import ORIGIN, RefusedRow, read_parts
+from posttrain.tables.conversion import ORIGIN, ConvertedRows, RefusedRow, read_parts
 from posttrain.tables.failures import LISTED, Failure, failure_lines, rejected_rows, row_failures
 from posttrain.tables.find_files import FileFinder, Parts
 from posttrain.tables.hub_data import hub_parts
 from posttrain.tables.mixing import mix_by_weight
-from posttrain.tables.options import FileTable, HubTable, Source, numbered_sources
+from posttrain.tables.options import FileTable, HubTable, ReadOptions, Source, numbered_sources
+from posttrain.tables.readers import Columns, Numbered, Part
 from posttrain.tables.store import rejected_path, write_parquet
 from posttrain.tables.user_splits import (
     Log,
+    agreeing,
     assign_source_splits,
     assign_splits,
     check_splits,
@@ -34,19 +38,27 @@ from posttrain.tables.user_splits import (
     split_shares,
 )
 
+FIRST: Final = 100
+"""So many rows of each file are read by `check`."""
+_LARGE_JSON: Final = 32 * 2**20
+"""Bytes of a .json file, which can only be read as a whole, that `check` does not read."""
 _SPLIT_TITLES: Final[dict[Split, str]] = {"train": "train", "heldout": "held out", "test": "test"}
 _FROM: Final = ("source", *ORIGIN)
 """Which source of the list a row is from, its file and its line."""
+_WORKING: Final = (*_FROM, "fixed")
+"""The columns that a row has until its table is made; `fixed`: its source names its split."""
 
 
 @dataclass
-class _Read:
-    """One source's converted rows with their ids, splits and origins; `count` includes the refused rows."""
+class ReadSource:
+    """One source's converted rows with the splits that it names; `count` includes the refused rows."""
 
+    source: ReadOptions
     rows: pl.DataFrame
     refused: list[RefusedRow]
     count: int
-    shares: Mapping[Split, float]
+    log: Log
+    shares: Mapping[Split, float] = field(default_factory=dict)
 
 
 @phase("load")
@@ -63,22 +75,75 @@ def load_table(
 
     A file's path is relative to `root`. Rejected rows are put next to `table`, the file that the table is meant for.
     """
-    log = partial(_log, where)
-    sources = numbered_sources(where, source)
-    reads = [
-        _read(nth, one, kind, key, root, outside_workspace=outside_workspace)
-        for nth, (key, one) in enumerate(sources.items())
-    ]
-    count = sum(one.count for one in reads)
-    rows = pl.concat([one.rows for one in reads], how="diagonal")
+    reads = {kind: read_sources(source, kind, where, root, outside_workspace=outside_workspace)}
+    return make_table(split_tables(reads, where)[kind], reads[kind], kind, where, table)
+
+
+def read_sources(
+    source: Source | Sequence[Source], kind: Kind, where: str, root: Path, *, outside_workspace: bool
+) -> list[ReadSource]:
+    """The converted rows of each source of a table."""
+    sources = numbered_sources(where, source).items()
+    return [_read(one, kind, key, root, outside_workspace=outside_workspace) for key, one in sources]
+
+
+def split_tables(reads: Mapping[Kind, list[ReadSource]], where: str) -> dict[Kind, pl.DataFrame]:
+    """The rows of every table of an entry with ids and splits, which are the same in all of them."""
+    tested = any("test" in set(one.rows["split"]) for one in reads.get("prompts", []))
+    tables = {kind: _with_splits(some, kind, tested=tested) for kind, some in reads.items()}
+    dropping = [kind for kind, some in reads.items() if all(one.source.bad_rows == "drop" for one in some)]
+    found, wrong = agreeing(tables, dropping, lambda kind, line: reads[kind][0].log(line))
+    across = _across_tables(tables, wrong) if wrong.height else wrong
+    if across.height:
+        raise _disagreement(across, reads, where)
+    return found
+
+
+def _across_tables(tables: Mapping[Kind, pl.DataFrame], wrong: pl.DataFrame) -> pl.DataFrame:
+    """The rows for which tables disagree; a table that disagrees with itself is refused later, with its rows."""
+    rows = [one.filter("fixed").select("problem", "split") for one in tables.values() if "problem" in one.columns]
+    inside = [one.group_by("problem").agg(pl.col("split").n_unique()).filter(pl.col("split") > 1) for one in rows]
+    return wrong.join(pl.concat(inside), on="problem", how="anti", maintain_order="left")
+
+
+def _disagreement(wrong: pl.DataFrame, reads: Mapping[Kind, list[ReadSource]], where: str) -> DataError:
+    """The rows whose files name another split than those of another table, and the lines that leave them out."""
+    rows = wrong.head(LISTED).iter_rows(named=True)
+    listed = [f"{_place(row['file'], row['line'])}: {row['split']}, elsewhere {row['chosen']}" for row in rows]
+    group, run = where.rsplit(".", 1)
+    lines = [*(f"{'  ' * depth}{name}:" for depth, name in enumerate(group.split("."))), f"    {run}:"]
+    if not isinstance(next(iter(reads.values()))[0].source, FileTable | HubTable):
+        lines.append("      bad_rows: drop")
+    for kind in wrong["kind"].unique(maintain_order=True) if not lines[-1].endswith("drop") else ():
+        given: Any = [{**one.source.model_dump(exclude_unset=True), "bad_rows": "drop"} for one in reads[kind]]
+        lines.append(f"      {kind}: {_flow(given[0] if len(given) == 1 else given)}")
+    what = f"{rows_text(wrong.height)} of problems that files of another table have in another split:"
+    fix = "Remove these rows, or leave them out by these lines of params.yaml:"
+    return DataError(what="\n  ".join([what, *listed]), where=where, fix="\n".join([fix, *lines]))
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./-]*", value)
+    return str(value) if plain else json.dumps(value, ensure_ascii=False)
+
+
+def make_table(
+    rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, where: str, table: Path | None
+) -> pl.DataFrame:
+    """The rows as a checked table: without duplicates, and without rows that break a rule or with an error of them."""
+    log, count = partial(_log, where), sum(one.count for one in reads)
     refused = [(nth, one) for nth, read in enumerate(reads) for one in read.refused]
     shares = {split: max(one.shares[split] for one in reads) for split in reads[0].shares}
-    del reads
+    sources = [one.source for one in reads]
     rows = _without_duplicates(_ordered(rows, kind), log)
-    failures = row_failures(rows.drop(_FROM), kind) if rows.height else []
-    source_list = list(sources.values())
+    failures = row_failures(rows.drop(_WORKING), kind) if rows.height else []
     for policy in ("stop", "drop"):
-        chosen = [nth for nth, one in enumerate(source_list) if one.bad_rows == policy]
+        chosen = [nth for nth, one in enumerate(sources) if one.bad_rows == policy]
         if not chosen:
             continue
         rejected, lines = _rejected_rows(rows, failures, refused, kind, chosen)
@@ -89,39 +154,105 @@ def load_table(
             log(f"{rows_text(rejected.height)} left out (bad_rows: drop), e.g. {lines[0]}")
         if rejected.height:
             rows = rows.join(rejected, on=_FROM, how="anti", maintain_order="left")
-    good = mix_by_weight(rows, source_list, where, log).drop(_FROM)
-    check_splits(good, source_list[0], kind, where)
+    mixed = mix_by_weight(rows, sources, where, log)
+    check_splits(mixed, sources[0], kind, where)
+    good = mixed.drop(_WORKING)
     _print_summary(good, shares, kind, count, log)
     return good
+
+
+@dataclass
+class FirstRows:
+    """The first rows of a source's files: lines about what is wrong, one row, and the files that have more rows."""
+
+    faults: list[str]
+    first: Mapping[str, Any] | None
+    cut: list[str]
+
+
+def first_rows(source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool) -> FirstRows:
+    """Read the first rows of every file of a source as the stage would, and write nothing."""
+    assert isinstance(source, FileTable)
+    found = FileFinder(where, outside_workspace).find(source.path, root, source.splits.values())
+    parts = select_parts(found, source, kind, where, _unsaid)
+    cut = [one.place for files in parts.values() for one in files if _is_large_json(one)]
+    some = {name: [_first_of(one, cut) for one in files if not _is_large_json(one)] for name, files in parts.items()}
+    if not any(some.values()):
+        return FirstRows([], None, cut)
+    read = named_splits(read_parts(some, kind, source, None, where), list(parts), source, kind, where)
+    read.log = _unsaid
+    rows = _ordered(_with_splits([read], kind, tested=False), kind)
+    rows = rows.filter(rows.select(pl.struct("id", "split").is_first_distinct()).to_series())
+    failures = row_failures(rows.drop(_WORKING), kind) if rows.height else []
+    lines = _rejected_rows(rows, failures, [(0, one) for one in read.refused], kind, [0])[1]
+    return FirstRows(lines if source.bad_rows == "stop" else [], next(rows.iter_rows(named=True), None), cut)
+
+
+def _unsaid(line: str) -> None:
+    """Prints nothing: the stage says it."""
+
+
+def _is_large_json(part: Part) -> bool:
+    return part.place.lower().endswith(".json") and Path(part.place).stat().st_size > _LARGE_JSON
+
+
+def _first_of(part: Part, cut: list[str]) -> Part:
+    """The first rows of a part; `cut` gets its place where it has more."""
+
+    def read(columns: Columns) -> Iterator[Numbered]:
+        for number, row in part.read(columns):
+            if number > FIRST:
+                cut.append(part.place)
+                if part.place.lower().endswith(".jsonl"):  # later rows may have columns that the first have not
+                    columns.seen.update(dict.fromkeys(columns.wanted))
+                return
+            yield number, row
+
+    return Part(part.place, read)
 
 
 def _log(where: str, line: str) -> None:
     print(f"{where}: {line}", file=sys.stderr)
 
 
-def _read(nth: int, source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool) -> _Read:
-    """The rows of one source, with splits; the rules of the table are checked later."""
+def _read(source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool) -> ReadSource:
+    """The rows of one source with its own splits; the rules of the table are checked later."""
     log = partial(_log, where)
     if isinstance(source, HubTable):
         parts = hub_parts(source, where, log)
     else:
         parts = _file_parts(source, FileFinder(where, outside_workspace), root, log)
-    parts = select_parts(parts, source, where, log)
+    parts = select_parts(parts, source, kind, where, log)
     read = read_parts(parts, kind, source, source.limit, where)
     if read.limited:
         log(f"read only the first {source.limit:,} rows of each split (limit)")
-    refused, own = read.refused, assign_source_splits(read, list(parts), source, where)
-    count, shares = own.height + len(refused), split_shares(set(own["split"]), source, kind)
-    split = assign_splits(own, source, kind, log)
-    del read, own  # a large table fits the memory two or three times, not five times
-    origin = split.select(pl.lit(nth, pl.UInt32()).alias("source"), *ORIGIN)
-    return _Read(with_ids(split, kind).hstack(origin), refused, count, shares)
+    if read.unwanted:
+        log(f"{rows_text(read.unwanted)} left out by `where`")
+    return named_splits(read, list(parts), source, kind, where)
+
+
+def named_splits(read: ConvertedRows, names: list[str], source: ReadOptions, kind: Kind, where: str) -> ReadSource:
+    """Converted rows with the splits that their source or their own column `split` names."""
+    rows = assign_source_splits(read, names, source, kind, where)
+    return ReadSource(source, rows, read.refused, rows.height + len(read.refused), partial(_log, where))
+
+
+def _with_splits(reads: list[ReadSource], kind: Kind, *, tested: bool) -> pl.DataFrame:
+    """The rows of a table's sources with ids and splits; takes the rows out of `reads`."""
+    frames = []
+    for nth, one in enumerate(reads):
+        one.shares = split_shares(set(one.rows["split"]), one.source, kind, tested=tested)
+        split = assign_splits(one.rows, one.source, kind, one.log, tested=tested)
+        one.rows = pl.DataFrame()  # a large table fits the memory two or three times, not five times
+        origin = split.select(pl.lit(nth, pl.UInt32()).alias("source"), *ORIGIN, "fixed")
+        frames.append(with_ids(split, kind).hstack(origin))
+    return pl.concat(frames, how="diagonal")
 
 
 def _ordered(rows: pl.DataFrame, kind: Kind) -> pl.DataFrame:
     """The rows with the table's columns in their order, where only some sources have the optional ones."""
     optional = [name for name in OPTIONAL.get(kind, {}) if name in rows.columns]
-    return rows.select(*COLUMNS[kind], *optional, *_FROM)
+    return rows.select(*COLUMNS[kind], *optional, *_WORKING)
 
 
 def _file_parts(source: FileTable, finder: FileFinder, root: Path, log: Log) -> Parts:
@@ -180,8 +311,17 @@ def _print_summary(table: pl.DataFrame, shares: Mapping[Split, float], kind: Kin
         roles = pl.col("messages").list.eval(pl.element().struct.field("role") == "assistant")
         if several := table.filter(roles.list.sum() > 1).height:
             log(f"{rows_text(several)} with several assistant turns: sft trains on all of them (turns: last, the last)")
+    column = {"corpus": "", "chat": "messages"}.get(kind, "prompt")
+    if column and (twice := table.filter(_two_users(column)).height):
+        log(f"{rows_text(twice)} with two turns of the user in a row: some templates join them, others refuse them")
     if kind == "prompts" and 0 < (unanswered := table.filter(answer="").height) < table.height:
         log(f"{rows_text(unanswered)} without an answer: rewards that compare with the answer skip them")
+
+
+def _two_users(column: str) -> pl.Expr:
+    """Whether two turns of the user follow each other."""
+    role = pl.element().struct.field("role")
+    return pl.col(column).list.eval((role == "user") & (role.shift() == "user")).list.any()
 
 
 def _place(file: str, line: int) -> str:

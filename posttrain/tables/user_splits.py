@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 import polars as pl
 from pydantic import Field
@@ -17,6 +18,7 @@ from posttrain.tables.splits import SPLIT_NAMES, split_names, splits_by_hash
 
 Log = Callable[[str], None]
 """Prints a line about the rows of a table."""
+_STRICTNESS: Final = pl.Enum(["train", "heldout", "test"])
 
 
 class SplitOptions(Params):
@@ -36,22 +38,26 @@ class SplitOptions(Params):
     )
 
 
-def select_parts(parts: Parts, source: SplitOptions, where: str, log: Log) -> Parts:
+def select_parts(parts: Parts, source: SplitOptions, kind: Kind, where: str, log: Log) -> Parts:
     """The parts of the splits that are used; rows of a single part may still name their own."""
     if len(parts) == 1:
         return parts
-    named = _named(list(parts), source, where)
+    named = _named(list(parts), source, kind, where)
     unread = [name for name in parts if name not in named]
     if unread:
         log(f"not read: {', '.join(map(printable, unread))}; name them under `splits` if they are splits")
     return {name: parts[name] for name in named}
 
 
-def _named(names: list[str], source: SplitOptions, where: str) -> dict[str, Split]:
-    """Our split of each of the source's splits; refuses a source without train or without a split that is named."""
+def _named(names: list[str], source: SplitOptions, kind: Kind, where: str) -> dict[str, Split]:
+    """Our split of each of the source's splits; refuses a source without train or without a split that is named.
+
+    Prompts may be test prompts alone.
+    """
     named = split_names(source.splits, names)
     missing = next((name for name in source.splits.values() if name not in names), None)
-    if missing is not None or "train" not in named.values():
+    has_rows = "train" in named.values() or (kind == "prompts" and "test" in named.values())
+    if missing is not None or not has_rows:
         what = f"split '{missing}' not found" if missing is not None else "the source has no split named train"
         known = printable(", ".join(names)[:300])
         fix = f"Its splits are {known}. Name them, e.g. splits: {{train: {printable(names[0])}}}"
@@ -59,17 +65,19 @@ def _named(names: list[str], source: SplitOptions, where: str) -> dict[str, Spli
     return named
 
 
-def assign_source_splits(read: ConvertedRows, names: list[str], source: SplitOptions, where: str) -> pl.DataFrame:
+def assign_source_splits(
+    read: ConvertedRows, names: list[str], source: SplitOptions, kind: Kind, where: str
+) -> pl.DataFrame:
     """The converted rows with the split that their source or their own column `split` names."""
     frame, given = read.frame, pl.col("given")
     values = frame["given"].drop_nulls().unique(maintain_order=True).to_list()
     if not values:
-        return frame.with_columns(split=pl.col("source").replace_strict(_named(names, source, where)))
+        return frame.with_columns(split=pl.col("source").replace_strict(_named(names, source, kind, where)))
     if len(names) > 1:
         known = ", ".join(map(printable, names))
         what = f"the rows have a column 'split', but the source already has the splits {known}"
         raise DataError(what=what, where=where, fix="Give one file, or rename the column, e.g. rename: {split: part}")
-    named = _named(values, source, where)
+    named = _named(values, source, kind, where)
     known = printable(", ".join(source.splits.values() or SPLIT_NAMES))
     fix = "name it under `splits`, or rename the column if it is not a split"
     bad_rows = frame.filter(~given.is_in(list(named)).fill_null(value=False))
@@ -79,22 +87,28 @@ def assign_source_splits(read: ConvertedRows, names: list[str], source: SplitOpt
     return frame.with_columns(split=split).drop_nulls("split")
 
 
-def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Log) -> pl.DataFrame:
-    """The rows with the splits of this kind of table: the source's own; missing ones are taken from train by hash."""
+def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Log, *, tested: bool) -> pl.DataFrame:
+    """The rows with the splits of this kind of table: the source's own; missing ones are taken from train by hash.
+
+    `tested`: the prompts of the same entry have a test split of their own. The column `fixed` says which rows have the
+    split that the source itself names.
+    """
     own = set(frame["split"])
     if "test" in own and "test" not in SPLITS[kind]:
         tests = frame.filter(split="test").height
-        if "heldout" in own:
+        if "heldout" in own or tested:
             frame = frame.filter(pl.col("split") != "test")
-            log(f"{rows_text(tests)} of the test split left out: a {kind} table has none")
+            why = "they are the test prompts" if tested else f"a {kind} table has none"
+            log(f"{rows_text(tests)} of the test split left out: {why}")
         else:
             frame = frame.with_columns(pl.col("split").replace("test", "heldout"))
             log(f"the {rows_text(tests)} of the test split are now held-out: a {kind} table has no test split")
     train = frame.filter(split="train")
-    shares = split_shares(own, source, kind)
+    shares = split_shares(own, source, kind, tested=tested)
     split = splits_by_hash(train, kind, heldout_share=shares["heldout"], test_share=shares["test"])
-    rest = [frame.filter(split=name) for name in ("heldout", "test")]
-    whole = pl.concat([train.with_columns(split), *rest])
+    hashed = any(shares.values()) or own <= {"train"}
+    rest = [frame.filter(split=name).with_columns(fixed=pl.lit(True)) for name in ("heldout", "test")]
+    whole = pl.concat([train.with_columns(split, fixed=pl.lit(not hashed)), *rest])
     table = whole.filter(pl.col("split").is_in(SPLITS[kind]))
     if removed := whole.height - table.height:
         log(
@@ -104,20 +118,65 @@ def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Lo
     return table
 
 
-def split_shares(own: set[str], source: SplitOptions, kind: Kind) -> dict[Split, float]:
+def split_shares(own: set[str], source: SplitOptions, kind: Kind, *, tested: bool) -> dict[Split, float]:
     """What is taken from train by hash for each split."""
-    held_out = "heldout" in own or ("test" in own and "test" not in SPLITS[kind])
+    held_out = "heldout" in own or ("test" in own and not tested and "test" not in SPLITS[kind])
     return {
         "heldout": 0.0 if held_out else source.heldout_share,
-        "test": 0.0 if "test" in own or kind == "corpus" else source.test_share,
+        "test": 0.0 if tested or "test" in own or kind == "corpus" else source.test_share,
     }
+
+
+def agreeing(
+    tables: Mapping[Kind, pl.DataFrame], dropping: Collection[Kind], log: Callable[[Kind, str], None]
+) -> tuple[dict[Kind, pl.DataFrame], pl.DataFrame]:
+    """The tables with each problem in one split, and the rows (`kind`, `file`, `line`, ...) whose sources disagree.
+
+    What a source names holds in all tables; without a name the strictest split does: test, then heldout. Of sources
+    that disagree the strictest holds too, and the other rows are left out of the tables of `dropping`.
+    """
+    named = {kind: frame for kind, frame in tables.items() if "problem" in frame.columns}
+    found, wrong = dict(tables), [pl.DataFrame()]
+    if not named:
+        return found, wrong[0]
+    split = pl.col("split").cast(_STRICTNESS)
+    rows = pl.concat([frame.select("problem", split, "fixed") for frame in named.values()])
+    chosen = (
+        rows.group_by("problem")
+        .agg(pl.col("split").n_unique().alias("count"), _chosen(pl.col("split")).cast(pl.String()).alias("chosen"))
+        .filter(pl.col("count") > 1)
+        .drop("count")
+    )
+    for kind, frame in named.items() if chosen.height else ():
+        joined = frame.join(chosen, on="problem", how="left", maintain_order="left")
+        away = (pl.col("split") != pl.col("chosen")).fill_null(value=False)
+        moved = joined.filter(away & ~pl.col("fixed"))
+        for name, count in sorted(moved["chosen"].value_counts().iter_rows()):
+            what = f"now in {name}" if name in SPLITS[kind] else "left out"
+            log(kind, f"{rows_text(count)} {what}: their problems are in the split {name} of another table or file")
+        if kind in dropping and (removed := joined.filter(away, "fixed").height):
+            log(
+                kind,
+                f"{rows_text(removed)} left out (bad_rows: drop): another table has their problems in other splits",
+            )
+            joined = joined.filter(~(away & pl.col("fixed")))
+        wrong.append(joined.filter(away, "fixed").select("problem", "split", "chosen", *ORIGIN, kind=pl.lit(kind)))
+        choice = pl.when("fixed").then("split").otherwise(pl.coalesce("chosen", "split")).alias("split")
+        found[kind] = joined.with_columns(choice).drop("chosen").filter(pl.col("split").is_in(SPLITS[kind]))
+    return found, pl.concat(wrong, how="diagonal")
+
+
+def _chosen(split: pl.Expr) -> pl.Expr:
+    return pl.coalesce(split.filter("fixed").max(), split.max())
 
 
 def check_splits(table: pl.DataFrame, source: SplitOptions, kind: Kind, where: str) -> None:
     """Refuses a table without training rows, or without rows of a split that a share promises."""
     shares = {"train": 1.0, "heldout": source.heldout_share, "test": source.test_share}
+    if kind == "prompts" and not table.is_empty() and table["fixed"].all():
+        shares = {"test": 1.0}  # its files name every split, as a file of test prompts alone does
     for split in SPLITS[kind]:
-        if shares[split] and table.filter(split=split).is_empty():
+        if shares.get(split) and table.filter(split=split).is_empty():
             fix = f"Give more rows, name a split under `splits`, or raise {split}_share (0: no such split)"
             fix = "Lower heldout_share and test_share, or give more rows" if split == "train" else fix
             what = f"the split '{split}' is empty ({rows_text(table.height)} in all)"

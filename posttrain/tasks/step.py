@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from posttrain.measure.masking import masked
 from posttrain.rollout import Message, Rollout
 from posttrain.user_code import place_in_workspace
 
@@ -52,7 +53,7 @@ def take_step(reply: Reply, rollout: Rollout) -> Step | StepFailure:
     except _WrongStepError as error:
         return StepFailure("error", f"{where} returned {error}")
     except Exception as error:  # noqa: BLE001  whatever a task raises: this episode has no next step
-        text = " ".join(str(error).split())[:300]
+        text = masked(" ".join(str(error).split()))[:300]
         return StepFailure("error", f"{where} raised {type(error).__name__}: {text}{place_in_workspace(error)}")
 
 

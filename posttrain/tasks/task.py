@@ -16,6 +16,7 @@ from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
 from posttrain.rollout import Rollout
 from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, with_ids
 from posttrain.tables.failures import failure_lines, row_failures, structure_failures
+from posttrain.tasks.own_tables import OwnTables, as_files, own_options, watched_files, with_problem
 from posttrain.tasks.step import Reply
 from posttrain.user_code import is_import_path, load_object
 
@@ -104,25 +105,42 @@ def load_task(name: str) -> Task:
 
 
 def task_tables(run: str) -> dict[Any, Any]:
-    """The tables that one run of `data.tasks` generates, with ids."""
-    return generated(*task_run(run))
+    """The tables that one run of `data.tasks` generates, with ids; those of the user's own as if they were files."""
+    name, generator, params = task_run(run)
+    if not is_import_path(name):
+        return generated(name, generator, params)
+    where = f"task '{name}', function `{_function(generator)}`"
+    with watched_files(run, where):
+        frames = _checked_frames(name, generator, params)
+    return as_files(run, where, _function(generator), frames, own_options(run, generator.params))
 
 
 def generated(name: str, generator: Generator, params: Params) -> dict[Any, Any]:
     """The tables of a generator, with ids; prompts without a task get this one."""
+    tables = _checked_frames(name, generator, params)
+    tables = {kind: frame if "id" in frame.columns else with_ids(frame, kind) for kind, frame in tables.items()}
+    if is_import_path(name):  # of the others the tables are checked once, when they are written
+        _check_rows(name, generator, tables)
+    return tables
+
+
+def _checked_frames(name: str, generator: Generator, params: Params) -> dict[Any, pl.DataFrame]:
+    """The frames of a generator with the right columns; only those of the user's own may have no `split`."""
     frames = _call_generator(name, generator, params)
     tables = {kind: _with_default_columns(frame, kind) for kind, frame in frames.items()}
     for kind, frame in tables.items():
-        if problems := structure_failures(_ordered(frame, kind), kind):
+        whole = frame if "split" in frame.columns or not is_import_path(name) else frame.with_columns(split=pl.lit(""))
+        if problems := structure_failures(_ordered(with_problem(whole, kind), kind), kind):
             fix = f"A '{kind}' table has the columns {', '.join(COLUMNS[kind])} (docs/data.md)"
             raise _generator_error(name, generator, f"its `{kind}` table is wrong: {'; '.join(problems)}", fix)
     if "prompts" in tables:
         tables["prompts"] = tables["prompts"].with_columns(pl.col("task").replace("", name))
         _check_info(name, tables["prompts"]["info"].to_list())
-    tables = {kind: frame if "id" in frame.columns else with_ids(frame, kind) for kind, frame in tables.items()}
-    if is_import_path(name):  # of the others the tables are checked once, when they are written
-        _check_rows(name, generator, tables)
     return tables
+
+
+def _function(generator: Generator) -> str:
+    return getattr(generator.tables, "__name__", "tables")
 
 
 def _call_generator(name: str, generator: Generator, params: Params) -> dict[Kind, pl.DataFrame]:
@@ -176,8 +194,7 @@ def _check_rows(name: str, generator: Generator, tables: Mapping[Kind, pl.DataFr
 
 
 def _generator_error(name: str, generator: Generator, what: str, fix: str) -> DataError:
-    function = getattr(generator.tables, "__name__", "tables")
-    return DataError(what=what, where=f"task '{name}', function `{function}`", fix=fix)
+    return DataError(what=what, where=f"task '{name}', function `{_function(generator)}`", fix=fix)
 
 
 def _check_info(name: str, infos: Sequence[Any]) -> None:
@@ -200,7 +217,11 @@ def task_run(run: str) -> tuple[str, Generator, Params]:
     if not isinstance(name, str):
         what = f"{where}.task = {name!r:.80} is unknown" if name is not None else f"{where}.task is missing"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Give one of: {', '.join(TASKS)}")
-    return name, *generator_of(name, {key: own[key] for key in own if key != "task"}, where)
+    generator = load_task(name).generator if is_import_path(name) else None
+    shared = own_options(run, generator.params) if generator else {}
+    if shared:
+        check(OwnTables, shared, where=where)
+    return name, *generator_of(name, {key: own[key] for key in own if key not in ("task", *shared)}, where)
 
 
 def generator_of(name: str, own: Mapping[str, Any], where: str) -> tuple[Generator, Params]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from posttrain.params import Params
-from posttrain.rewards.reward import rule
-from posttrain.rollout import Rollout
+from posttrain.rewards import Params, Rollout, rule
 
 
 class Words(Params):

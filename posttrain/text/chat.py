@@ -105,7 +105,7 @@ class ChatText:
 
         The template must render a turn the same when turns follow it, unless `{% generation %}` marks it.
         """
-        trained = [_assistant(one.messages) if turns == "all" else [len(one.messages) - 1] for one in conversations]
+        trained = [self._trained(one, turns) for one in conversations]
         pairs = [(one, nth) for one, some in zip(conversations, trained, strict=True) for nth in some]
         opened = self._template.write([RenderRequest(one.messages[:nth], True, one.tools) for one, nth in pairs])
         closed = self._template.write([RenderRequest(one.messages[: nth + 1], False, one.tools) for one, nth in pairs])
@@ -118,6 +118,18 @@ class ChatText:
             self._template.check(one)
             rows.append(self._row(one, some))
         return rows
+
+    def _trained(self, conversation: Conversation, turns: Trained) -> list[int]:
+        """The places of the turns that are trained."""
+        places = _assistant(conversation.messages) if turns == "all" else [len(conversation.messages) - 1]
+        found = [place for place in places if place not in conversation.untrained]
+        if not found:
+            last = "the last turn has" if turns == "last" else "all turns have"
+            what = f"{last} weight 0, so nothing of it can be trained ({conversation.name or 'a conversation'})"
+            raise DataError(
+                what=what, where=self._where, fix="Drop the row, or set turns: all if other turns are trained"
+            )
+        return found
 
     def exchanges(self, pairs: Sequence[tuple[Sequence[Message], Sequence[Message]]]) -> list[TokenRow]:
         """Prompts and their answers (one assistant turn each); an answer ends with the stop token."""
@@ -184,7 +196,7 @@ class ChatText:
         """The row of a conversation; `turns`: of each trained turn, the text up to its start and up to its end."""
         whole = turns[-1][1]
         if len(turns) > 1 and whole.blocks:
-            return self._marked_row(conversation, whole, len(turns))
+            return self._marked_row(conversation, whole)
         for head, closed in turns:
             if not closed.text.startswith(head.text):
                 fix = "Use a template that only adds text at the end"
@@ -200,15 +212,20 @@ class ChatText:
             raise self._ambiguous(conversation)
         return self._joined(conversation, prompt, whole, starts, trained)
 
-    def _marked_row(self, conversation: Conversation, whole: RenderedConversation, turns: int) -> TokenRow:
-        """The row of a conversation whose trained turns the template marks."""
-        if len(whole.blocks) != turns:
-            what = f"marks {len(whole.blocks)} turns with {{% generation %}}, not the {turns} of the assistant, in"
+    def _marked_row(self, conversation: Conversation, whole: RenderedConversation) -> TokenRow:
+        """The row of a conversation whose turns of the assistant the template marks."""
+        places = [place for place in _assistant(conversation.messages) if place not in conversation.untrained]
+        written = _assistant(conversation.messages[: places[-1] + 1])
+        if len(whole.blocks) != len(written):
+            what = (
+                f"marks {len(whole.blocks)} turns with {{% generation %}}, not the {len(written)} of the assistant, in"
+            )
             raise self._template.refusal(
                 what, conversation.messages, "Mark each turn of the assistant once", name=conversation.name
             )
-        starts = [start for start, _ in whole.blocks]
-        trained = [self._until_stop(self._encode_part(whole, *block)) for block in whole.blocks]
+        blocks = [block for place, block in zip(written, whole.blocks, strict=True) if place in places]
+        starts = [start for start, _ in blocks]
+        trained = [self._until_stop(self._encode_part(whole, *block)) for block in blocks]
         return self._joined(conversation, self._encode_part(whole, 0, starts[0]), whole, starts, trained)
 
     def _joined(

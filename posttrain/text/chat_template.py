@@ -27,11 +27,12 @@ _NAME = "\ue004{}\ue001"
 
 @dataclass(frozen=True)
 class Conversation:
-    """Turns, the tools that they may call, and the name of the row in errors."""
+    """Turns, the tools that they may call, the name of the row in errors, and the turns that are not trained."""
 
     messages: Sequence[Message]
     tools: Tools = None
     name: str = ""
+    untrained: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def training_parts(
     tokens = min(models.micro_tokens, step_tokens)
     waiting = float(tokens * sum(waiting_bytes(model, activations, bf16=bf16) for model in trained))
     layer = float(tokens * max(layer_bytes(one, bf16=bf16) for one in trained))
-    dense = float(max(dense_bytes(one, 2 if bf16 else 4) for one in trained))
+    dense = float(max(dense_bytes(one, 2 if bf16 else 4, models.runtime.device) for one in trained))
     again = 0.0 if activations == "keep" else layer
     head = 0.0 if is_scorer(models.policy) else _tile_bytes(models, tokens)
     # gradients of earlier passes

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import polars as pl
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from posttrain.measure.phases import phase
 from posttrain.models.forward import score_rows
+from posttrain.params import Params
 from posttrain.text.packing import pack
 from posttrain.train.batch_sources import Example, collate
 from posttrain.train.model_set import ModelSet
+
+
+class HeldoutRows(Params):
+    """How many held-out rows a run is measured on."""
+
+    heldout_rows: int = Field(
+        1000,
+        ge=1,
+        description="the most held-out rows that are measured; of more the same ones each time, by their ids",
+    )
+
+
+def rows_of(frame: pl.DataFrame, split: str, params: HeldoutRows) -> pl.DataFrame:
+    """The rows of a split; of held-out rows at most `heldout_rows`, those with the smallest ids, which are hashes."""
+    rows = frame.filter(split=split)
+    if split != "heldout" or rows.height <= params.heldout_rows:
+        return rows
+    print(f"measured on {params.heldout_rows:,} of {rows.height:,} held-out rows (heldout_rows)")
+    return rows.filter(pl.col("id").rank("ordinal") <= params.heldout_rows)
 
 
 @torch.no_grad()

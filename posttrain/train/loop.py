@@ -209,7 +209,7 @@ def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int 
     first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
     log = MetricsLog(log_path, rows)
     end = source.steps if end is None else end
-    progress = Progress(run.name, end, done=first)
+    progress = Progress(run.name.replace("base@", "base_scratch@"), end, done=first)  # the others do not train
     for step in range(first, end + 1):
         looked = run.watch.look(step)
         if step == end or run.watch.ended:

@@ -1,4 +1,4 @@
-"""The maker of a checkpoint: code, packages and CPU instructions; and how two makers differ."""
+"""The maker of a checkpoint: code, packages, CPU instructions and the GPU; and how two makers differ."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from pathlib import Path
 from typing import Any, Final, TypeGuard
 
 from posttrain import code
-from posttrain.measure.record import cpu_isa
+from posttrain.formats import read_yaml
+from posttrain.measure.record import cpu_isa, noted
 from posttrain.outlines import Outlines
 from posttrain.stage_table import stage_of
 from posttrain.workspace import PARAMS_FILE
 
 Maker = dict[str, dict[str, str]]
-"""`files` and `packages` as in code/STAGE/RUN.json, and `cpu`."""
+"""`files` and `packages` as in code/STAGE/RUN.json, and `cpu`: its instructions, and what the run's GPU is."""
+GPU: Final = ("gpu", "driver", "cuda")
+"""What a process that computes on a GPU notes of it."""
 _OUTLINES: Final = Outlines()
 
 
 def maker(name: str) -> Maker:
     """The maker of a checkpoint that the run would save now; `name`: e.g. `online@grpo`."""
-    settings = code.read_params() if Path(PARAMS_FILE).is_file() else {}
+    settings = read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {}
     stage = stage_of(settings, name.replace("@", "/")).replace("/", "@", 1)
     library = code.Library(_OUTLINES)
     used = library.code(stage, settings)
     library.outlines.keep()
-    return {**used, "cpu": {"cpu_isa": cpu_isa()}}
+    return {**used, "cpu": {"cpu_isa": cpu_isa()} | {fact: str(noted(fact)) for fact in GPU if noted(fact)}}
 
 
 def is_maker(value: Any) -> TypeGuard[Maker]:
@@ -50,6 +53,7 @@ def read_maker(file: Path, key: str | None = None) -> Maker | None:
 
 
 def differences(old: Maker, new: Maker) -> list[str]:
-    """The differences, as text: files, packages with both versions, CPU instructions."""
-    was, now = old["cpu"]["cpu_isa"], new["cpu"]["cpu_isa"]
-    return [*code.differences(old, new), *([f"cpu_isa {was} -> {now}"] if was != now else [])]
+    """The differences, as text: files, packages with both versions, CPU instructions, and the GPU if both have one."""
+    was, now = old["cpu"], new["cpu"]
+    known = [fact for fact in ("cpu_isa", *GPU) if fact in was and fact in now]
+    return [*code.differences(old, new), *(f"{one} {was[one]} -> {now[one]}" for one in known if was[one] != now[one])]

@@ -21,7 +21,7 @@ from posttrain.models.adapters import Attach, twin, weight_counts
 from posttrain.models.device import Runtime
 from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.logp import AnyHead, head_of, module_head_of, token_logp
-from posttrain.models.masters import compute_in_bf16, master_of
+from posttrain.models.masters import compute_in_bf16, master_of, placed
 from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of, shard
 from posttrain.models.store import load_policy, load_scorer, scorer_of
 from posttrain.processes import dealt, leave
@@ -86,10 +86,9 @@ class ModelSet:
         for model in (self.reference, self.old, teacher):
             if model is not None:
                 model.requires_grad_(requires_grad=False)
-        if self.runtime.bf16:
-            for model in (self.policy, self.reference, self.critic, self.old, teacher):
-                if model is not None and not is_sharded(model):
-                    compute_in_bf16(model)
+        for model in (self.policy, self.reference, self.critic, self.old, teacher):
+            if model is not None and not is_sharded(model) and self.runtime.bf16_for(model):
+                compute_in_bf16(model)
 
     @classmethod
     def load(
@@ -106,12 +105,13 @@ class ModelSet:
         """The models that the objective needs; all start from the folder's weights."""
 
         def start(*, scores: bool = False) -> Any:
-            return (load_scorer if scores else load_policy)(folder).to(runtime.device)
+            return (load_scorer if scores else load_policy)(folder)
 
         attach = settings.attach(folder)
         divided = processes.count() > 1 and settings.divides_models
         mesh = mesh_of(runtime.device, settings.shards) if divided else None
-        models = cls.of(start, runtime, needs, attach, reference_moves=reference_moves, mesh=mesh)
+        place = partial(placed, runtime=runtime)
+        models = cls.of(start, runtime, needs, attach, reference_moves=reference_moves, mesh=mesh, place=place)
         if attach is not None:
             models.report_adapter()
         return replace(models, temperature=temperature, teacher=teacher, micro_tokens=settings.micro_tokens)
@@ -126,31 +126,38 @@ class ModelSet:
         *,
         reference_moves: bool,
         mesh: DeviceMesh | None = None,
+        place: Callable[[Any], Any] = lambda model: model,
     ) -> ModelSet:
         """The models that the objective needs, from what makes a start model.
 
         With an adapter they share its frozen weights, and the reference is the policy without the adapter.
         `reference_moves`: the reference is not the start model for the whole run. `mesh`: the processes among which
         they are divided; the old policy, which is computed inside the policy's scope, stays whole.
+        `place`: gives a finished model its precision and device; start models are made in the host's memory.
         """
         if mesh is not None:
-            return cls._divided(start, runtime, needs, attach, mesh, reference_moves=reference_moves)
+            return cls._divided(start, runtime, needs, attach, mesh, place, reference_moves=reference_moves)
         policy = start(scores="score" in needs)
+        runtime.suit(policy)
         if attach is not None:
             attach.freeze(policy)
+        else:
+            policy = place(policy)
 
         def copied(*, adapted: bool = True, scores: bool = False) -> Any:
             if attach is None:
-                return start(scores=scores)
+                return place(start(scores=scores).requires_grad_(scores))
             same = twin(policy)
-            same = scorer_of(same, type(policy).__name__).to(policy.device) if scores else same
+            same = scorer_of(same, type(policy).__name__) if scores else same
             return attach.add(same) if adapted else same
 
         reference = copied(adapted=reference_moves) if "ref_logp" in needs else None
         critic = copied(scores=True) if "value" in needs else None
         old = copied() if "kl_old" in needs else None
-        if attach is not None:
-            policy = attach.add(policy)
+        if attach is not None:  # peft gives an adapter its layer's number format, so they are rounded at last
+            policy = place(attach.add(policy))
+            reference, old = (one and place(one.requires_grad_(requires_grad=False)) for one in (reference, old))
+            critic = critic and place(critic)
         return cls(policy, runtime, reference, critic, old)
 
     @classmethod
@@ -161,10 +168,14 @@ class ModelSet:
         needs: frozenset[str],
         attach: Attach | None,
         mesh: DeviceMesh,
+        place: Callable[[Any], Any],
         *,
         reference_moves: bool,
     ) -> ModelSet:
-        """The models divided among processes: with an adapter each has frozen weights of its own."""
+        """The models divided among processes: with an adapter each has frozen weights of its own.
+
+        They are made one after the other in the host's memory, and divided layer by layer.
+        """
 
         def made(*, adapted: bool = True, scores: bool = False, trained: bool = True) -> Any:
             model = start(scores=scores)
@@ -176,14 +187,14 @@ class ModelSet:
         def policy() -> Any:
             return made(scores="score" in needs)
 
-        reference = made(adapted=reference_moves, trained=False) if "ref_logp" in needs else None
-        critic = made(scores=True) if "value" in needs else None
-        old = made(trained=False) if "kl_old" in needs else None
-        trained = policy()
-        for model in (trained, reference, critic):
-            if model is not None:
-                shard(model, mesh, bf16=runtime.bf16)
-        return cls(trained, runtime, reference, critic, old, remake=policy)
+        def parted(model: Any) -> Any:
+            runtime.suit(model)
+            return shard(model, mesh, bf16=runtime.bf16)
+
+        reference = parted(made(adapted=reference_moves, trained=False)) if "ref_logp" in needs else None
+        critic = parted(made(scores=True)) if "value" in needs else None
+        old = place(made(trained=False)) if "kl_old" in needs else None
+        return cls(parted(policy()), runtime, reference, critic, old, remake=policy)
 
     @property
     def sharded(self) -> bool:
@@ -197,7 +208,10 @@ class ModelSet:
         return place_of(part)[1] if is_divided(part) else 1
 
     def alone(self) -> ModelSet:
-        """The first process's models after the training, the policy whole; the other processes end here."""
+        """The first process's models after the training, the policy whole; the other processes end here.
+
+        It is gathered weight by weight into the host's memory, where its masters stay.
+        """
         if processes.count() == 1:
             return self
         policy = self.policy
@@ -210,7 +224,9 @@ class ModelSet:
                     with torch.no_grad():
                         own[name].copy_(whole)
         leave()
-        return replace(self, policy=policy, reference=None, critic=None, remake=None)
+        models = replace(self, policy=policy, reference=None, critic=None, remake=None)
+        models.policy.to(self.runtime.device)  # of weights in bf16 not the masters
+        return models
 
     @property
     def trained(self) -> dict[str, Any]:
@@ -341,4 +357,5 @@ def on_device(columns: Ragged, device: torch.device) -> Ragged:
         {name: sent(part, device) for name, part in columns.rows.items()},
         {name: sent(part, device) for name, part in columns.tokens.items()},
         None if columns.item_B is None else sent(columns.item_B, device),
+        columns,
     )

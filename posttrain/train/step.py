@@ -15,6 +15,7 @@ from posttrain import processes
 from posttrain.algorithms.objective import Loss, Objective, add_metrics, step_metrics
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.counts import count
+from posttrain.models.device import repeatable
 from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
 from posttrain.models.logp import head_of, loss_tiles
 from posttrain.models.masters import gradient_of, master_of, round_masters, take_gradients
@@ -133,7 +134,7 @@ class StepClosure:
         if not self.models.sharded:
             self._add_gradients()
         count({"train_tokens": self.tokens})
-        return step_metrics(_of_all(totals) | routing.metrics())
+        return step_metrics(_of_all(totals, routing.metrics()))
 
     def _add_gradients(self) -> None:
         """Sum the gradients over the processes, each of which has whole models."""
@@ -175,7 +176,8 @@ class StepClosure:
         columns, recording = self._forward(micro, packed)
         loss, balance = self.objective.loss(columns), routing.add(recording, counts=counts)
         total = loss.total if balance is None else loss.total + balance
-        (total if counts else 0.0 * total).backward()  # type: ignore[no-untyped-call]
+        with repeatable():
+            (total if counts else 0.0 * total).backward()  # type: ignore[no-untyped-call]
         return _detached(loss)
 
     def _fused_backward(self, micro: Batch, packed: PackedRows, routing: StepRouting) -> dict[str, Tensor]:
@@ -199,20 +201,24 @@ class StepClosure:
         grad_ND = torch.zeros_like(states_ND).index_add_(0, packed.source_M, grad_MD)
         balance = routing.add(recording)
         outputs = {states_ND: grad_ND} if balance is None else {states_ND: grad_ND, balance: None}
-        torch.autograd.backward([*outputs], [*outputs.values()])
+        with repeatable():
+            torch.autograd.backward([*outputs], [*outputs.values()])
         if embedded_ND is not None:
             add_embedding_gradient(models.policy, packed, embedded_ND)
         return totals
 
 
-def _of_all(totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The metrics of all processes as those of one."""
+def _of_all(totals: Mapping[str, Tensor], routing: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The metrics of all processes as those of one, read at once; `routing`: those that are of all already."""
+    every = {**totals, **routing}
     if processes.count() == 1:
-        return dict(totals)
+        return every
+    numbers = torch.stack([part.detach().double() for part in every.values()]).tolist() if every else []
+    mine = dict(zip(every, numbers, strict=True))
     found: dict[str, Tensor] = {}
-    for part in processes.gathered({name: float(value) for name, value in totals.items()}):
+    for part in processes.gathered({name: mine[name] for name in totals}):
         add_metrics(found, {name: torch.tensor(value, dtype=torch.float64) for name, value in part.items()})
-    return found
+    return found | {name: torch.tensor(mine[name], dtype=torch.float64) for name in routing}
 
 
 def _detached(loss: Loss) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ import polars as pl
 from posttrain.errors import DataError
 from posttrain.measure.phases import phase
 from posttrain.rollout import TokenRow
+from posttrain.tables.turns import WEIGHT
 from posttrain.text.chat import ChatText, Trained
 from posttrain.text.chat_template import Conversation
 from posttrain.train.examples import Examples, RowLimit, make_examples
@@ -23,11 +24,13 @@ TableRow = Mapping[str, Any]
 
 def conversation(row: TableRow, where: str) -> Conversation:
     """A row of a chat table with its tool use."""
-    messages = row["messages"]
+    messages, untrained = row["messages"], frozenset[int]()
     if row.get("fields"):
-        messages = [{**turn, **more} for turn, more in zip(messages, json.loads(row["fields"]), strict=True)]
+        fields = json.loads(row["fields"])
+        untrained = frozenset(nth for nth, more in enumerate(fields) if more.pop(WEIGHT, 1) == 0)
+        messages = [{**turn, **more} for turn, more in zip(messages, fields, strict=True)]
     tools = json.loads(row["tools"]) if row.get("tools") else None
-    return Conversation(messages, tools, f"{where} id {row['id']}")
+    return Conversation(messages, tools, f"{where} id {row['id']}", untrained)
 
 
 @phase("load")

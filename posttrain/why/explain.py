@@ -10,7 +10,7 @@ import polars as pl
 
 from posttrain.digests import LOCK
 from posttrain.errors import PipelineError
-from posttrain.report.curves import read_curve
+from posttrain.tables.curve import read_curve
 from posttrain.tables.store import read_table
 from posttrain.why.figures import Figure, Figures, is_number, shown_in
 from posttrain.why.forward import explain_place, is_place

@@ -14,9 +14,10 @@ from posttrain.digests import recorded
 from posttrain.errors import DataError, PosttrainError
 from posttrain.params import did_you_mean
 from posttrain.report.build import CURVE_POINTS
-from posttrain.report.curves import Column, read_curve, thinned
+from posttrain.report.curves import thinned
 from posttrain.report.policies import read_json
-from posttrain.report.summary import SUMMARY, extra_columns, from_json, gain_parts, reference_of
+from posttrain.report.summary import GAIN, SUMMARY, extra_columns, from_json, gain_parts, policy_figures, reference_of
+from posttrain.tables.curve import Column, read_curve
 from posttrain.workspace import metrics_path
 
 _NUMBER: Final = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?")
@@ -74,12 +75,15 @@ class Figures:
         yield from (one for one in candidates if (self._root / one).is_file())
 
     def _gains(self) -> Iterator[Figure]:
-        """The numbers of the report's sentences about gains, in their order."""
+        """Each policy's paired difference to the reference; the numbers of the sentences about them, in their order."""
         try:
             kept = read_json(self._root / SUMMARY)
         except PosttrainError:  # nothing was reported yet
             return
         summary = from_json(kept)
+        for label, figures in policy_figures(summary).items():
+            scores = tuple(f"{name}.score" for name in (reference_of(summary), label))
+            yield from (Figure(label, key, figures[key], SUMMARY, "report", scores) for key in GAIN if key in figures)
         tasks = {row["policy"]: row["task"] for row in kept["policies"] if row.get("task")}
         for sentence in gain_parts(summary, tasks):
             label, _, rest = sentence.partition(" ")

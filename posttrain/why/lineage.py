@@ -12,8 +12,8 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.digests import LOCK, Digests, recorded
+from posttrain.formats import read_yaml
 from posttrain.measure.record import record_path
-from posttrain.params import read_yaml
 from posttrain.why.node import NOT_STORED, Node
 
 ROLLOUTS: Final = Path("rollouts")

@@ -135,6 +135,11 @@ def test_mistakes_are_named(loaded: tuple[Any, Any]) -> None:
         posttrain.train_model(model, tokenizer, [row], "dop")
     with pytest.raises(DataError, match=r"rows\[1\]: 'completion' is missing"):
         posttrain.train_model(model, tokenizer, [row, {"prompt": "1"}])
+    with pytest.raises(DataError, match=r"rows\[0\]: 'completion' is missing or null; fill it in"):
+        posttrain.train_model(model, tokenizer, [{"prompt": "1", "completion": None}])
+    turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": None}]
+    with pytest.raises(DataError, match=r"rows\[0\]: the content of turn 2 of 'messages' is missing or null"):
+        posttrain.train_model(model, tokenizer, [{"messages": turns}])
     with pytest.raises(DataError, match=r"rows\[0\]: \d+ tokens are longer than the model's context of 256"):
         posttrain.train_model(model, tokenizer, [{"prompt": "1" * 300, "completion": "2"}])
     with pytest.raises(ParamsError, match=r"optimizer\.lrr"):
@@ -143,3 +148,11 @@ def test_mistakes_are_named(loaded: tuple[Any, Any]) -> None:
         posttrain.sample(model, tokenizer, ["1"], temperature=0.0)
     with pytest.raises(ModelError, match=r"Call model.float\(\)"):
         posttrain.sample(copy.deepcopy(model).bfloat16(), tokenizer, ["1"])
+
+
+def test_a_tool_call_with_null_content_is_trained(loaded: tuple[Any, Any]) -> None:
+    model, tokenizer = loaded
+    call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    with pytest.raises(DataError, match="tool"):  # the template of this model knows no tools, and says so
+        posttrain.train_model(copy.deepcopy(model), tokenizer, [{"messages": turns}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,39 @@ def test_seconds_come_from_the_sweep(seeded: Path) -> None:
     assert [mean.spent["seconds"] for mean in found.means] == [20.0, 80.0]
     assert found.training[2].at.amount == 20.0
     assert "In training at equal seconds (20 s): cannot tell, there is one seed of each" in as_text(found, "sampled")
+
+
+def test_the_seconds_of_a_policy_of_the_workspace_are_those_that_its_stage_took(seeded: Path) -> None:
+    workspace.put_json(seeded / "timings/online/low_1.json", {"stage": "online@low_1", "total": 12.5})
+    assert select(["low_1"], None, "sampled")[0].seconds == 12.5
+
+
+def test_a_policy_is_named_by_its_label_or_its_model(seeded: Path) -> None:
+    assert [one.policy for one in select(["online/low_1", "sft"], None, "sampled")] == ["low_1", "sft"]
+
+
+def test_two_seeds_are_said_to_be_few(seeded: Path) -> None:
+    names = [f"{side}_{seed}" for side in ("low", "high") for seed in (1, 2, 3)]
+    words = as_text(compare(select(names, None, "sampled")), "sampled")
+    assert "seeds of" not in words
+    words = as_text(compare(select(["low_1", "low_2", "high_1", "high_2"], None, "sampled")), "sampled")
+    assert "note: only 2 seeds of low_1 + low_2, high_1 + high_2: that shows large differences alone" in words
+
+
+def test_the_winners_experiment_is_named_with_the_command_that_brings_its_weights(seeded: Path) -> None:
+    names = [f"{side}_{seed}" for side in ("low", "high") for seed in (1, 2, 3)]
+    found = [replace(one, weights=f"dvc exp apply {one.name}") for one in select(names, None, "sampled")]
+    best = max(found, key=lambda one: float(one.scores_P.mean())).name
+    said = conclusion(compare(found))
+    assert said.endswith(f"low_1 + low_2 + low_3. Its weights, of the best seed: `dvc exp apply {best}`.")
+
+
+def test_scores_beyond_1_are_not_limited(finished: Path) -> None:
+    workspace.graded(finished)
+    found = compare(select(["sft", "grpo"], None, "sampled"))
+    best = found.means[0]
+    assert best.low < best.value < best.high and best.high > 1
+    assert found.held_out[0].finding.mean > 1 and found.held_out[0].finding.high > found.held_out[0].finding.mean
 
 
 def test_with_one_seed_only_the_trainings_differ_and_not_the_settings(finished: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from tests.library.models import function_reward
 from tests.workspace import ROOT
 
 DEVICE = Runtime(DeviceParams(device="cpu"))
-SERVER = f"{sys.executable} {ROOT / 'tests/engines/server.py'}"
+SERVER = shlex.join([sys.executable, str(ROOT / "tests/engines/server.py")])
 IMPATIENT = Patience(silent_s=4, health_s=4, pause_s=0.05)
 ROLLOUT = {"rounds": 4, "prompts": 3, "group_size": 4, "minibatches": 2, "sampling": {"max_tokens": 8}}
 

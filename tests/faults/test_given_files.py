@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from posttrain.text.chat import ChatText
 from tests.library.models import tiny_folder
 from tests.tables.samples import assistant, user
 from tests.tables.test_data_stages import put, run
+from tests.workspace import ROOT
 from tests.workspace import run as run_in
 
 OUTPUTS = ("data", "metrics", "models", "plots", "records", "report", "results")
@@ -101,7 +104,9 @@ def test_every_output_has_the_mode_of_the_umask(smoke_workspace: Path) -> None:
     os.umask(mask := os.umask(0o022))
     found = modes(smoke_workspace)
     assert any(name.endswith(".safetensors") for name in found)
-    assert found == dict.fromkeys(found, 0o666 & ~mask)
+    linked = {name for name in found if (smoke_workspace / name).stat().st_nlink > 1}
+    assert any(name.endswith(".safetensors") for name in linked)
+    assert found == {name: 0o444 if name in linked else 0o666 & ~mask for name in found}, "links have the cache's mode"
     objects = [file for file in (smoke_workspace / ".dvc/cache/files").rglob("*") if file.is_file()]
     assert objects and {file.stat().st_mode & 0o777 for file in objects} == {0o444}, "as DVC makes them"
 
@@ -116,4 +121,58 @@ def test_what_a_flow_writes_has_the_mode_of_the_umask_too(own_workspace: Path) -
     )
     assert done.returncode == 0, done.stdout
     found = {name: mode for name, mode in modes(own_workspace).items() if "sft/main" in name}
-    assert found and found == dict.fromkeys(found, 0o640)
+    assert found and set(found.values()) <= {0o640, 0o444}, "links have the cache's mode"
+    folders = {file.parent for name in OUTPUTS for file in own_workspace.glob(f"{name}/sft/main/*")}
+    assert all(folder.stat().st_mode & 0o777 == 0o750 for folder in folders), "and their folders that of the umask"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "own/sub/odd is a pipe, not a file. Remove it from the folder"),
+        (
+            lambda place: place.symlink_to("/dev/zero"),
+            "own/sub/odd is a link to /dev/zero, which is outside the worksp",
+        ),
+        (lambda place: place.symlink_to("/etc"), "own/sub/odd is a link to /etc, which is outside the workspace"),
+    ],
+)
+@pytest.mark.parametrize("group", ["data.files", "base.folders"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Any, said: str, group: str) -> None:
+    put(tmp_path / "own/sub/rows.jsonl", [{"prompt": "a", "completion": "b"}])
+    make(tmp_path / "own/sub/odd")
+    (tmp_path / "own/config.json").write_text("{}")
+    section, kind = group.split(".")
+    settings = {"path": "own", **({"chat": "sub/rows.jsonl"} if section == "data" else {})}
+    (tmp_path / "params.yaml").write_text(json.dumps({section: {kind: {"mine": settings}}}))
+    stage = f"stages.{section}_{kind}"
+    for words in (("-m", "posttrain", "check"), ("-m", stage, "mine"), ("-m", "stages.code")):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 1 and said in done.stderr, (words, done.stderr)
+
+
+def test_a_device_outside_the_workspace_is_refused_where_links_are_allowed(tmp_path: Path) -> None:
+    put(tmp_path / "own/rows.jsonl", [{"prompt": "a", "completion": "b"}])
+    (tmp_path / "own/odd.jsonl").symlink_to("/dev/zero")
+    done = run(tmp_path, "files", path="own", chat="rows.jsonl", outside_workspace=True)
+    assert done.returncode == 1 and "own/odd.jsonl is a device, not a file" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
+def test_a_line_without_an_end_is_refused_before_it_is_read(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "own" / name
+    put(file, [])
+    file.write_text("prompt,completion\n" if name.endswith("csv") else '{"prompt": "a", "completion": "b"}\n')
+    os.truncate(file, 2**34)  # zeros that take no room on the disk
+    done = run(tmp_path, "files", path="own", chat=name)
+    assert done.returncode == 1 and f"own/{name} cannot be read (line 2 is longer than 64 MB)" in done.stderr
+
+
+def test_a_list_that_does_not_fit_the_memory_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "own/rows.json", [])
+    os.truncate(tmp_path / "own/rows.json", 2**40)
+    done = run(tmp_path, "files", path="own", chat="rows.json")
+    assert done.returncode == 1 and "too much to be read as a whole; write .jsonl" in done.stderr

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from flows.server import login
-from tests.flows.project import DVC_YAML, STEP, SUB_YAML, Project, clean_env
+from tests.flows.project import DVC_YAML, PYTHON, STEP, SUB_YAML, Project, clean_env
 from tests.flows.webhook import Webhook
 
 
@@ -54,7 +54,7 @@ def server_env(server: str, server_root: Path) -> dict[str, str]:
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("template") / "project"
     (root / "sub").mkdir(parents=True)
-    step = f"{sys.executable} step.py"
+    step = f"{PYTHON} step.py"
     (root / "step.py").write_text(STEP)
     (root / "dvc.yaml").write_text(DVC_YAML.format(step=step))
     (root / "sub" / "dvc.yaml").write_text(SUB_YAML.format(step=step))

@@ -18,6 +18,9 @@ import psutil
 
 from tests.workspace import ROOT
 
+PYTHON = sys.executable.replace(" ", "\\ ")
+"""As a command in YAML has it: quotes would be YAML's own."""
+
 # Sleeps as long as the file `seconds` says, which DVC does not know of; notes when it began and ended.
 STEP = """
 import json, os, pathlib, signal, subprocess, sys, time

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.dvc_repair import repair_lock
-from tests.flows.project import Project
+from tests.flows.project import PYTHON, Project
 
 SLEEP = "import time; time.sleep(300)"
 HOLD = """
@@ -129,7 +129,7 @@ def test_the_site_cache_is_in_the_clone_for_every_dvc(bare: Project, tmp_path: P
     assert site.stat().st_mode & 0o777 == 0o700
     assert not (root / "sub/.dvc").exists()
     # in the copies that experiments are run in too
-    stage = f"stages:\n  doctor:\n    cmd: {sys.executable} -m dvc doctor > {tmp_path}/doctor\n"
+    stage = f"stages:\n  doctor:\n    cmd: {PYTHON} -m dvc doctor > {tmp_path}/doctor\n"
     (root / "doctor").mkdir()
     (root / "doctor/dvc.yaml").write_text(stage)
     subprocess.run(["git", "add", "-A"], cwd=root, check=True)

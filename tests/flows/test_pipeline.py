@@ -103,6 +103,13 @@ def test_metrics_are_held_against_the_last_commit(project: Project) -> None:
     artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(ended.err)]}})
     (found,) = [json.loads(one["data"]) for one in artifacts if one["key"] == "metrics"]
     assert found == [{"file": "score.json", "metric": "accuracy", "old": 0.5, "new": 0.7, "diff": 0.2}]
+    graph.write_text(graph.read_text().replace("cp given.json score.json", "exit 1"))
+    (project.root / "score.json").write_text('{"accuracy": 0.9}')
+    failed = project.run("measure")
+    assert failed.states["measure"] == "Failed"
+    artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(failed.err)]}})
+    keys = [one["key"] for one in artifacts]
+    assert "stages" in keys and "metrics" not in keys, "the figures are not those of this flow"
 
 
 def test_a_failure_leaves_the_other_branch_to_finish(project: Project) -> None:
@@ -122,6 +129,11 @@ def test_a_failure_leaves_the_other_branch_to_finish(project: Project) -> None:
     failed = project.task_runs(ended)["branch@left"]["state"]
     assert failed["type"] == "FAILED"
     assert "cannot add apples to pears" in failed["message"]
+    assert "stage 'branch@left' failed (exit code 1)" in message, "the stage's own exit code, not DVC's 255"
+    behind = project.task_runs(ended)["join"]["state"]
+    assert (behind["type"], behind["name"]) == ("CANCELLED", "NotRun"), "no bar that grows for ever"
+    logs = project.api("logs/filter", logs={"task_run_id": {"any_": [project.task_runs(ended)["branch@left"]["id"]]}})
+    assert [one["message"] for one in logs if one["level"] >= 40 and "failed to reproduce" in one["message"]]
 
 
 @pytest.mark.slow

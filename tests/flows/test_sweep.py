@@ -24,7 +24,7 @@ from flows.sweep_config import (
     trials,
 )
 from posttrain.errors import PosttrainError
-from tests.flows.project import Project, clean_env
+from tests.flows.project import PYTHON, Project, clean_env
 from tests.workspace import ROOT
 
 BETA = "online.runs.a.kl.beta"
@@ -55,7 +55,7 @@ os.renames(f"results/{name}/rollouts.parquet", "results/a/rollouts.parquet")
 DVC_YAML = f"""
 stages:
   online:
-    cmd: {sys.executable} step.py
+    cmd: {PYTHON} step.py
     params: [online.runs.a]
     deps: [step.py]
     outs: [results/a/rollouts.parquet, plots/online/a.csv]

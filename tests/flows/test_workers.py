@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -102,6 +102,24 @@ def test_what_was_handed_to_a_dead_host_goes_to_another(shared: Project, tmp_pat
         assert host_name(dying.root) in ready(shared)
         ended = shared.run("--workers", "prepare")
     assert (ended.code, ended.states) == (0, {"prepare": "Completed"}), ended.err
+    assert (tmp_path / "b" / "seen" / "prepare.json").exists()
+
+
+def test_a_stage_of_a_host_that_dies_goes_to_one_that_comes_later(shared: Project, tmp_path: Path) -> None:
+    with worker(shared, tmp_path / "a") as dying:
+        dying.trouble(prepare={"seconds": 600})
+        flow = shared.start("--workers", "prepare")
+        dying.wait_begun("prepare")
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.cmdline()[1:3] == ["-m", "flows.workers"] and process.cwd() == str(dying.root):
+                    family = [process, *process.children(recursive=True)]
+        for process in family:
+            process.kill()  # as where the machine loses its power
+        with worker(shared, tmp_path / "b"):
+            ended = shared.finish(flow)
+    assert (ended.code, ended.states) == (0, {"prepare": "Completed"}), ended.err
+    assert "has not answered for 40 s; another host takes the stage" in ended.err
     assert (tmp_path / "b" / "seen" / "prepare.json").exists()
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.code import Library, read_params
+from posttrain.code import Library
+from posttrain.formats import read_yaml
 from posttrain.tables.columns import with_ids
 from posttrain.tables.store import read_table, write_table
-from posttrain.workspace import library_environment
+from posttrain.workspace import PARAMS_FILE, library_environment
 from tests.judge.conftest import Endpoint, Served
 from tests.judge.models import parrot_folder
 from tests.library.models import tiny_folder
@@ -153,13 +154,13 @@ def test_a_faulty_judge_costs_no_score_and_its_key_is_written_nowhere(
 
 def test_the_template_and_the_address_are_inputs_of_the_run(project: Path) -> None:
     write_params("http://127.0.0.1:1/v1", "m", 'prompt: "custom/judge.txt"')
-    before = Library().code("online@judged", read_params())["files"]
+    before = Library().code("online@judged", read_yaml(PARAMS_FILE))["files"]
     assert {"custom/judge.txt", "posttrain/rewards/judge.py", "posttrain/rewards/endpoint.py"} <= before.keys()
     (project / "custom/judge.txt").write_text("Is this bad? {completion}")
-    after = Library().code("online@judged", read_params())["files"]
+    after = Library().code("online@judged", read_yaml(PARAMS_FILE))["files"]
     assert [name for name in after if after[name] != before[name]] == ["custom/judge.txt"]
     write_params("http://127.0.0.1:1/v1", "m")
-    assert "custom/judge.txt" not in Library().code("online@judged", read_params())["files"]
+    assert "custom/judge.txt" not in Library().code("online@judged", read_yaml(PARAMS_FILE))["files"]
     text = Path("params.yaml").read_text().replace("judge: {", "format: {")
     Path("params.yaml").write_text(text)
-    assert not [name for name in Library().code("online@judged", read_params())["files"] if "judge" in name]
+    assert not [name for name in Library().code("online@judged", read_yaml(PARAMS_FILE))["files"] if "judge" in name]

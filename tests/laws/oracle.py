@@ -223,7 +223,8 @@ def marked(knobs: Any, rows: Rows, advantages: list[list[float]], counted: list[
         return set(sorted(places, key=lambda at: (-cov[at], rows[at[0]]["sample_key"], at[1]))[:most])
 
     def whole(i: int, t: int) -> bool:
-        ratio = math.exp(rows[i]["step_start_logp"][t] - rows[i]["old_logp"][t])
+        old = rows[i]["old_logp" if knobs.correction.type == "none" else "recomputed_logp"]
+        ratio = math.exp(rows[i]["step_start_logp"][t] - old[t])
         return not (ratio > 1 + o.high and advantages[i][t] > 0) and not (ratio < 1 - o.low and advantages[i][t] < 0)
 
     band = [at for at in places if o.cov_low <= cov[at] <= o.cov_high and whole(*at)]

@@ -43,10 +43,11 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "nash_md, no price, masked": ("nash_md", {"kl": "none", "truncated": "mask", "advantage": {"scale": 1.0}}),
     "clip_cov, a large share": ("clip_cov", {"surrogate": {"share": 0.3, "cov_low": 0.1}, "truncated": "mask"}),
     "kl_cov, a large share": ("kl_cov", {"surrogate": {"share": 0.3, "beta": 0.5}, "aggregation": "token_mean"}),
-    "dppo_tv, two limits, correction": (
-        "dppo_tv",
-        {"surrogate": {"limit_pos": 0.02, "limit_neg": 0.1, "cap": 1.1}, "correction": "truncate"},
+    "clip_cov, correction": (
+        "clip_cov",
+        {"surrogate": {"share": 0.3, "cov_low": 0.1, "low": 0.05, "high": 0.05}, "correction": "truncate"},
     ),
+    "dppo_tv, two limits": ("dppo_tv", {"surrogate": {"limit_pos": 0.02, "limit_neg": 0.1, "cap": 1.1}}),
     "gmpo, a narrow edge": ("gmpo", {"surrogate": {"edge": 0.1}}),
     "gspo_token, gae": (
         "gspo_token",

@@ -11,10 +11,12 @@ import pytest
 
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.code import Library, differences, read_params
+from posttrain.code import Library, differences
 from posttrain.errors import PipelineError
+from posttrain.formats import read_yaml
 from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.outlines import TABLES, normalised, outlined
+from posttrain.workspace import PARAMS_FILE
 from stages.preference import PREFERENCE
 from tests.architecture.sources import ROOT, modules, tree
 
@@ -150,5 +152,5 @@ def test_a_users_module_counts_with_what_it_imports(tmp_path: Path, monkeypatch:
     (tmp_path / "custom/other.py").write_text("")
     (tmp_path / "params.yaml").write_text("online: {runs: {run: {algorithm: grpo, reward: {'mine:score': 1.0}}}}\n")
     monkeypatch.chdir(tmp_path)
-    files = Library().code("online@run", read_params())["files"]
+    files = Library().code("online@run", read_yaml(PARAMS_FILE))["files"]
     assert {file for file in files if file.startswith("custom/")} == {"custom/mine.py", "custom/shared.py"}

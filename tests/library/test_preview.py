@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from posttrain.errors import DataError, ParamsError, TableError
 from posttrain.preview.show import Style, preview
-from posttrain.tables.columns import Kind
+from posttrain.tables.columns import Kind, with_ids
 from posttrain.tables.store import write_table
 from tests.library.models import tiny_folder
 from tests.tables.samples import assistant, table_of, user
@@ -67,6 +68,14 @@ def test_what_is_trained_is_marked_and_control_characters_are_escaped() -> None:
     )
     assert "row 2," not in text and "turns: all" in text
     assert "<|assistant|>2<|end|><|user|>" in shown(rows=1, turns="last")
+
+
+def test_a_turn_of_weight_0_is_shown_as_not_trained(made: Path) -> None:
+    fields = json.dumps([{}, {"weight": 0}, {}, {}])
+    frame = table_of("chat", {0: {"messages": TALK}}).head(1).with_columns(fields=pl.lit(fields)).drop("id")
+    write_table(with_ids(frame, "chat"), made / "data/weighted/chat.parquet", "chat")
+    text = shown("weighted/chat", rows=1)
+    assert "<|assistant|>2<|end|><|user|>" in text and "{+4 <b><|end|>+}" in text
 
 
 def test_a_run_that_is_not_trained_gives_its_start_and_its_limits() -> None:

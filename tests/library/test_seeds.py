@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from flows.sweep_config import Sweep, trials
-from posttrain.code import differences, read_params, write_code
+from posttrain.code import differences, write_code
 from posttrain.code import read_code as read
 from posttrain.errors import ParamsError
+from posttrain.formats import read_yaml
 from posttrain.params import at
 from posttrain.params import read as read_settings
 from posttrain.seeds import shared_seed
+from posttrain.workspace import PARAMS_FILE
 
 PARAMS = """
 seed: {seed}
@@ -40,7 +42,7 @@ def test_runs_that_train_take_it_and_data_and_evaluation_do_not(
     assert at(settings, "base.scratch.tiny.seed") == at(settings, "sft.runs.main.seed") == 3
     assert at(settings, "sft.runs.own.seed") == 7
     assert "seed" not in at(settings, "data.tasks.two_step") and "seed" not in at(settings, "evaluate.settings")
-    raw = read_params()
+    raw = read_yaml(PARAMS_FILE)
     assert [shared_seed(raw, "sft.runs", name) for name in ("main", "own")] == [3, None]
 
 

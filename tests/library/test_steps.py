@@ -228,7 +228,7 @@ def test_one_turn_is_the_default_episode(sampler: Recorder, text: ChatText) -> N
     rollouts = drawn(sampler, text, "")
     assert all(one.row.mask is None and not one.turn_rewards and not one.info for one in rollouts)
     scored = reward_of().score(rollouts)
-    assert {one.scores["turns"].status for one in scored} == {"error"}, "no task gives it rewards"
+    assert {one.scores["turns"].status for one in scored} == {"unparseable"}, "no task gives it rewards"
     assert "info" not in rollouts_table("x", reward_of(), scored, greedy=False).columns
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import pack
 from posttrain.text.templates import RenderRequest, Template
 from posttrain.train.examples import RowLimit
-from posttrain.train.tokenize_tables import demonstrations
+from posttrain.train.tokenize_tables import conversation, demonstrations
 from tests.library.models import tiny_folder, trained_texts
 
 SPECIALS = ["<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"]
@@ -139,6 +140,22 @@ def test_generation_markers_say_what_is_trained(folder: Path) -> None:
         "<|user|>1+1?<|end|><|assistant|>2<|end|><|user|>2+2?<|end|><|assistant|>4<|end|><|end|>"
         "<|user|><|user|><|end|><|assistant|>(hm)5<|end|>"
     )
+
+
+@pytest.mark.parametrize("template", [CHATML + OPENED, MARKED])
+def test_a_turn_of_weight_0_is_read_and_not_trained(folder: Path, template: str) -> None:
+    text = with_template(folder, template)
+    turns = [*LONG, turn("user", "3?"), turn("assistant", "3")]
+    fields = json.dumps([{}, {"weight": 0}, {}, {}, {}, {}])
+    one = conversation({"messages": turns, "fields": fields, "id": "a"}, "data/mine/chat.parquet")
+    (row,) = text.conversations([one], "all")
+    (whole,) = text.conversations([Conversation(turns)], "all")
+    ends = trained_texts(text, whole)
+    assert trained_texts(text, row) == ends[1:] and [*row.prompt, *row.rest] == [*whole.prompt, *whole.rest]
+    last = json.dumps([{}, {}, {}, {}, {}, {"weight": 0}])
+    unlearned = conversation({"messages": turns, "fields": last, "id": "a"}, "data/mine/chat.parquet")
+    with pytest.raises(DataError, match=r"the last turn has weight 0, so nothing .* \(data/mine/chat.parquet id a\)"):
+        text.conversations([unlearned], "last")
 
 
 @pytest.mark.parametrize(

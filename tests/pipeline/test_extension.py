@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from posttrain.params import read_yaml
-from posttrain.report.lineage import flattened
-from tests.workspace import ROOT, dvc, git, make_workspace
+from posttrain.formats import flattened, read_yaml
+from tests.workspace import ROOT, dvc, git, make_workspace, run
 
-POLICIES = {"base", "sft", "dpo", "grpo", "reward/main"}
+POLICIES = {"sft", "dpo", "grpo"}
 
 
 def answer(workspace: Path, *words: str) -> Any:
@@ -51,7 +50,10 @@ def test_dvcs_editor_extension_can_read_the_project(experimented: Path) -> None:
     (experiment,) = [group["revs"][0] for group in shown[1]["experiments"]]
     assert experiment["name"] == "short"
     for one in (shown[0], shown[1], experiment):
-        assert set(one["data"]["metrics"]["report/headline.json"]["data"]) == POLICIES
+        metrics = one["data"]["metrics"]
+        assert {label: set(metrics[f"results/{label}/headline.json"]["data"]) for label in POLICIES} == {
+            label: {label} for label in POLICIES
+        }
     assert experiment["data"]["params"]["params.yaml"]["data"]["online"]["runs"]["grpo"]["rollout"]["rounds"] == 2
 
     drawn = answer(experimented, "plots", "diff", "short", "HEAD", "workspace", "--split", "--json", "-o", ".dvc/tmp/p")
@@ -73,7 +75,7 @@ def test_dvcs_editor_extension_can_read_the_project(experimented: Path) -> None:
     assert list(answer(experimented, "params", "diff", "short", "--json")["params.yaml"]) == [
         "online.runs.grpo.rollout.rounds"
     ]
-    assert list(answer(experimented, "metrics", "diff", "short", "--json")["report/headline.json"]) == ["grpo"]
+    assert answer(experimented, "metrics", "diff", "short", "--json").keys() == {"results/grpo/headline.json"}
 
     (rule,) = re.findall(r"dvc (exp show --only-changed) --drop '(.*)'$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     table = dvc(experimented, *rule[0].split(), "--drop", rule[1].replace("$$", "$")).stdout
@@ -88,3 +90,15 @@ def test_the_table_of_experiments_begins_with_figures_and_settings(tmp_path: Pat
     shown = [key for key in header[2:] if key in settings]
     assert len(shown) > 20 and shown == settings[: len(shown)]
     assert header[2 : 2 + len(shown)] == shown, "nothing stands before them where nothing was measured"
+
+
+@pytest.mark.slow
+def test_compare_takes_experiments_models_and_commits(experimented: Path) -> None:
+    def compared(*words: str) -> str:
+        done = run(experimented, "python", "-m", "posttrain", "compare", *words)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    assert "rollout.rounds=2 " in compared("workspace", "short")
+    assert compared("workspace", "short", "--policy", "online/grpo") == compared("workspace", "short")
+    assert "HEAD" in compared("HEAD", "workspace", "--policy", "grpo")

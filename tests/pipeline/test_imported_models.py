@@ -85,7 +85,7 @@ def test_samples_and_evaluation_are_scored_by_a_given_reward_model(workspace: Pa
 
 def test_kl_to_a_reference_of_another_tokenizer_is_not_measured(workspace: Path) -> None:
     said = (workspace / "repro.txt").read_text(encoding="utf-8")
-    assert "evaluate other: models/sft/main has another tokenizer, so the KL to it is not measured" in said
+    assert "evaluate@other: models/sft/main has another tokenizer, so the KL to it is not measured" in said
     metrics = json.loads((workspace / "results/other/metrics.json").read_text(encoding="utf-8"))
     assert "kl_k1" not in metrics and "score" in metrics
 

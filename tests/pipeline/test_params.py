@@ -16,6 +16,7 @@ from posttrain.params import GROUPS, merge
 from posttrain.sections import ALGORITHMS, MODELS, check_params, describe_params
 from posttrain.slots import slots
 from posttrain.stage_table import STAGES
+from tests.tables.gsm8k import write_gsm8k
 from tests.workspace import ROOT
 
 FILES = [ROOT / "params.yaml", *sorted((ROOT / "recipes").glob("*.yaml"))]
@@ -65,6 +66,9 @@ def mistakes() -> str:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_shipped_params_are_right(file: Path) -> None:
     shutil.copyfile(file, "params.yaml")
+    write_gsm8k(Path("my/gsm8k"))
+    Path("my/model").mkdir()
+    Path("my/model/config.json").write_text("{}")
     assert re.fullmatch(r"params\.yaml: \d+ runs are right", check_params()), "no notes either"
 
 
@@ -330,7 +334,7 @@ def test_a_wrong_setting_is_named(text: str, words: str) -> None:
         ("a: 1\na: 2", "duplicate key"),
         (
             "online:\n  runs:\n    a: {surrogate: {type: my_losses:soft, tau: 1}, reward: {my_rewards:brief: 1.0}}\n",
-            """Quote the name: a: {surrogate: {type: "my_losses:soft", tau: 1}, reward: {"my_rewards:brief": 1.0}}""",
+            "which `dvc exp run -S` cannot change:\n    a:\n      surrogate:\n        type: my_losses:soft\n",
         ),
         ("sft: {runs: {main: {start: http://x}}}", "line 1: DVC cannot read it (found unexpected ':'). Quote the text"),
     ],
@@ -338,6 +342,15 @@ def test_a_wrong_setting_is_named(text: str, words: str) -> None:
 def test_a_wrong_file_is_reported(text: str, words: str) -> None:
     Path("params.yaml").write_text(text)
     assert words in mistakes()
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc"])
+def test_a_folder_outside_the_workspace_is_refused(path: str) -> None:
+    outside = Path("../outside")
+    outside.mkdir(exist_ok=True)
+    (outside / "config.json").write_text("{}")
+    change(f"{{base: {{folders: {{m: {{path: {path}}}}}}}}}")
+    assert f"base.folders.m.path = '{path}': outside the workspace. Copy it into the workspace" in mistakes()
 
 
 def test_all_mistakes_are_reported_at_once() -> None:

@@ -180,6 +180,33 @@ def test_an_accepted_refactoring_is_recorded_and_nothing_runs(own_workspace: Pat
     assert again.returncode == 1 and "it is up to date" in again.stdout
 
 
+KILLED = """import os, signal
+import dvc.repo
+from posttrain.accept import accept
+
+dvc.repo.Repo.commit = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+accept(["report"], "a constant that nothing reads")
+"""
+
+
+@pytest.mark.parametrize("between", ["", "verify"])
+def test_a_killed_accept_can_be_repeated(own_workspace: Path, between: str) -> None:
+    insert("posttrain/report/page.py", "def ", "NEW = 1\n")(own_workspace)
+    record = own_workspace / "records/report.json"
+    before = record.read_text()
+    assert run(own_workspace, "python", "-c", KILLED).returncode == -9
+    assert record.read_text() != before
+    if between:
+        said = run(own_workspace, "python", "-m", "posttrain", between).stdout
+        assert "`accept` of report was interrupted: undone, run it again" in said and "dvc repro --force" not in said
+        assert record.read_text() == before
+    again = run(own_workspace, "python", "-m", "posttrain", "accept", "report", "--reason", "a constant")
+    assert again.stdout == "report: accepted: posttrain/report/page.py changed\n"
+    (accepted,) = json.loads(record.read_text())["accepted"]
+    assert accepted["reason"] == "a constant"
+    assert "up to date" in dvc(own_workspace, "status").stdout
+
+
 def test_a_stage_refuses_to_run_with_code_that_is_not_recorded(own_workspace: Path) -> None:
     insert("posttrain/tasks/two_step/text.py", "def ", "NEW = 1\n")(own_workspace)
     lock = (own_workspace / "dvc.lock").read_bytes()

@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from posttrain.formats import read_yaml
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.packaged import FOLDER, MODELS
 from posttrain.models.store import load_policy, load_stop_tokens, load_tokenizer
-from posttrain.params import read_yaml
 from posttrain.rollout import Prompt
 from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts

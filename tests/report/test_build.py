@@ -34,6 +34,8 @@ def test_summary_has_one_object_per_policy(finished: Path) -> None:
     summary, tasks = read_summary()
     assert list(summary) == ["base", "sft", "dpo", "grpo", "reward/main"]
     assert tasks == dict.fromkeys(("base", "sft", "dpo", "grpo"), "two_step")
+    interval = [summary["grpo"].pop(key) for key in ("gain_low", "gain", "gain_high")]  # type: ignore[attr-defined]
+    assert interval == sorted(interval) and interval[1] == pytest.approx(0.3167, abs=1e-4), "paired: by the rollouts"
     assert summary["grpo"] == {
         "score": 0.9,
         "low": 0.85,

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import polars as pl
 
-from posttrain.report.curves import read_curve, thinned
-from posttrain.report.lineage import differing, flattened
+from posttrain.formats import flattened
+from posttrain.report.curves import thinned
+from posttrain.report.lineage import differing
 from posttrain.report.policies import Policy, read_policies
 from posttrain.report.readme_plot import smoothed
 from posttrain.report.samples import lengths
 from posttrain.report.summary import from_json, gains, score_name, summarize, to_json
+from posttrain.tables.curve import read_curve
 
 
 def test_a_summary_is_stored_as_rows_with_equal_keys() -> None:
@@ -26,8 +28,10 @@ TASKS = dict.fromkeys(("base", "sft", "up", "same", "down", "mute"), "two_step")
 
 
 def figures(score: float, working: float, accuracy: float, kl: float) -> dict[str, float]:
-    bounds = {"score": score, "low": score - 0.02, "high": score + 0.02}
-    return {**bounds, "working": working, "right_given_working": accuracy, "kl": kl}
+    """With a paired difference to a score of 0.3 that is known to 0.02."""
+    bounds = {"score": score, "low": score - 0.2, "high": score + 0.2}
+    gain = {"gain": score - 0.3, "gain_low": score - 0.32, "gain_high": score - 0.28}
+    return {**bounds, "working": working, "right_given_working": accuracy, "kl": kl, **gain}
 
 
 def test_the_sentence_distinguishes_gain_no_difference_and_loss() -> None:
@@ -45,7 +49,7 @@ def test_the_sentence_distinguishes_gain_no_difference_and_loss() -> None:
     )
     assert text.startswith("What the gain over sft consists of: up gained 0.42, of which +0.28 (67 %) by showing")
     assert "0.50 → 0.90 of the completions" in text
-    assert "same is not clearly different (the intervals overlap)" in text
+    assert "same is not clearly different (+0.01 [-0.01, +0.03] on the same prompts)" in text
     assert text.endswith("down lost 0.20.")
 
 

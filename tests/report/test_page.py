@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.report.build import PAGE, build_report
+from posttrain.report.page import asset
 from tests.report import browser, workspace
 from tests.report.browser import Page
 
@@ -79,6 +80,20 @@ def test_a_watched_run_shows_proxy_and_true_reward(port: int, tmp_path: Path) ->
 
 def test_a_run_that_is_not_watched_has_no_such_section(page: Page) -> None:
     assert page.run("document.getElementById('watched').hidden")
+
+
+def computed(page: Page, expression: str) -> object:
+    """An expression with the functions of the page, which keeps them to itself."""
+    return page.run(f"(() => {{ {asset('elements.js')}\n{asset('curves.js')}\nreturn {expression}; }})()")
+
+
+def test_60_policies_look_different(page: Page) -> None:
+    assert computed(page, "new Set([...Array(60).keys()].map((n) => JSON.stringify(look(n)))).size") == 60
+
+
+def test_two_policies_far_away_do_not_squeeze_the_others(page: Page) -> None:
+    kls = "[...Array(10).fill(0.4), 5.5, 22].map((kl) => ({ metrics: { kl_k1: kl } }))"
+    assert computed(page, f"farAway({kls}).filter(Boolean).length") == 2
 
 
 def test_metric_is_chosen(page: Page) -> None:

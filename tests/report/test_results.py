@@ -12,7 +12,16 @@ import pytest
 
 from posttrain.errors import DataError
 from posttrain.report.build import build_report
-from posttrain.report.results import BEGIN, END, FIGURE, read_summary, readme_is_current, results_table, write_readme
+from posttrain.report.results import (
+    BEGIN,
+    END,
+    FIGURE,
+    read_summary,
+    readme_is_current,
+    results_json,
+    results_table,
+    write_readme,
+)
 from tests.report import workspace
 from tests.workspace import ROOT, environment
 
@@ -57,6 +66,20 @@ def test_a_policy_without_current_results_is_a_row_with_its_reason(finished: Pat
         write_readme({"sft": "not run yet"})
 
 
+def test_a_policy_without_a_readable_answer_is_not_measured_wherever_it_is_shown(reported: Path) -> None:
+    file = reported / "results/base/metrics.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "parsed": 0.0}))
+    build_report({})
+    (row,) = [line for line in results_table({}).splitlines() if line.startswith("base ")]
+    assert row.count("not measured") == 2, "its score and that of greedy completions"
+    (data,) = [one for one in json.loads(results_json({})) if one["policy"] == "base"]
+    assert [data[key] for key in ("score", "low", "high", "greedy", "pass_at_1")] == [None] * 5
+    assert "base" not in json.loads((reported / "report/headline.json").read_text())
+    write_readme({})
+    assert "not measured</text>" in FIGURE.read_text(encoding="utf-8")
+    assert "| base | not measured | not measured |" in Path("README.md").read_text(encoding="utf-8")
+
+
 def test_a_figure_that_rounds_to_zero_has_no_sign(reported: Path) -> None:
     file = reported / "results/base/metrics.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "kl_k1": -0.004}))
@@ -73,7 +96,7 @@ def test_readme_gets_the_table_and_keeps_the_rest(reported: Path) -> None:
     assert text.endswith(f"{END}\n\nThe end.\n")
     assert "old" not in text
     assert "| sft | 0.300 [0.250, 0.350] | 0.500 | 0.900 | 0.500 | 0.600 | 0.010 | 12.5 | 0.00 |" in text
-    assert "What the gain over sft consists of: dpo gained 0.34" in text
+    assert "What the gain over sft consists of: dpo is not clearly different (+0.08 [" in text
     assert readme_is_current()
 
 

@@ -72,6 +72,14 @@ def test_a_run_ends_where_failures_pass_the_limit(texts: Sequence[str], ends: bo
         assert len(limit(reward).check(rollouts)) == 36
 
 
+def test_a_round_without_any_score_ends_whatever_the_limit_is() -> None:
+    reward = reward_of(by_text)
+    counted = limit(reward, 0.99)
+    counted.check(reward.score([rollout_of("1")] * 40))
+    with pytest.raises(RewardError, match=r"2 of 2 .*Nothing is left to learn from or to measure, whatever max_failed"):
+        counted.check(reward.score([rollout_of("down")] * 2))
+
+
 def test_small_rounds_are_counted_together() -> None:
     reward = reward_of(by_text)
     counted = limit(reward, 0.095)

@@ -119,9 +119,9 @@ def test_all_tables_with_errors_are_reported_at_once(tmp_path: Path) -> None:
 def test_a_problem_in_two_splits_of_the_source_is_refused(tmp_path: Path) -> None:
     chat = [{"prompt": f"{n}?", "completion": "a"} for n in range(100)]
     put(tmp_path / "own/chat/train.jsonl", chat)
-    put(tmp_path / "own/chat/test.jsonl", chat[:1])
+    put(tmp_path / "own/chat/validation.jsonl", chat[:1])
     put(tmp_path / "own/prompts/train.jsonl", chat)
-    put(tmp_path / "own/prompts/test.jsonl", chat[1:2])
+    put(tmp_path / "own/prompts/test.jsonl", [{"prompt": "another"}])
     done = run(tmp_path, "files", path="own", chat="chat", prompts="prompts")
     assert done.returncode != 0
     assert "must be in one split only" in done.stderr

@@ -77,7 +77,7 @@ def test_a_table_without_tool_use_has_no_extra_columns_and_the_same_ids() -> Non
 
 
 def test_tool_use_changes_only_the_id_of_its_row() -> None:
-    other = {**tool_row(), "tools": [{"type": "function", "function": {"name": "other"}}]}
+    other = {**tool_row(), "tools": [{"type": "function", "function": {"name": "weather"}}]}
     table = load([PLAIN, tool_row(), other, tool_row()], "chat")
     assert table.height == 3, "the fourth row is the second"
     assert table["id"][0] == load([PLAIN], "chat")["id"][0] == content_id(PLAIN, "chat")
@@ -120,7 +120,7 @@ def with_turn(nth: int, **changed: Any) -> Row:
         (with_turn(1, tool_calls=[]), "the content of turn 2 of 'messages' is missing or null"),
         (with_turn(0, name="Ann"), "turn 1 of 'messages' has 'name', which would be lost"),
         (with_turn(3, reasoning_content=7), "'reasoning_content' of turn 4 of 'messages' is a number; give a text"),
-        (with_turn(3, weight=0), "turn 4 of 'messages' has 'weight', which would be lost"),
+        (with_turn(3, audio="a"), "turn 4 of 'messages' has 'audio', which would be lost"),
     ],
 )
 def test_invalid_tool_use_is_refused_with_its_place(row: Row, expected: str) -> None:
@@ -171,7 +171,7 @@ def test_alpaca_pairs() -> None:
         ({"conversations": "a"}, "'conversations' is a text; give a list of turns with 'from' and 'value'"),
         ({"conversations": [{"from": "bard", "value": "a"}]}, "turn 1 of 'conversations' is from 'bard', which is not"),
         ({"conversations": [{"from": "human"}]}, "the content of turn 1 of 'conversations' is missing"),
-        ({"conversations": [{"from": "gpt", "value": "a", "weight": 0}]}, "has 'weight', which would be lost"),
+        ({"conversations": [{"from": "gpt", "value": "a", "audio": 0}]}, "has 'audio', which would be lost"),
         ({"instruction": ["a"], "output": "b"}, "'instruction' is a list; give a text"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -11,12 +12,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from posttrain.errors import DataError
+from posttrain.code import Library
+from posttrain.errors import DataError, PosttrainError
 from posttrain.params import Params
 from posttrain.tables.columns import SPLITS
 from posttrain.tables.prepare import prepare
 from posttrain.tables.store import read_table
-from posttrain.tasks.task import Generator, Task, generated, task_tables
+from posttrain.tasks.task import Generator, Task, generated, load_task, task_tables
 from tests.tables.samples import assistant, user
 from tests.workspace import ROOT
 
@@ -37,6 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "custom").mkdir()
     yield tmp_path
     sys.modules.pop("my_data", None)
+    load_task.cache_clear()
 
 
 def test_the_example_of_the_page(folder: Path) -> None:
@@ -107,3 +110,93 @@ def test_a_function_that_raises_is_named() -> None:
 
     with pytest.raises(DataError, match=r"function `my_tables`: it raised KeyError: 'table'. Fix it; POSTTRAIN_TRA"):
         generated("my_data:task", Generator(Params, ("chat",), my_tables), Params())
+
+
+SOURCE = """
+import json
+from pathlib import Path
+
+import polars as pl
+
+from posttrain.params import Params
+from posttrain.tasks.task import Generator, Task
+
+
+class Support(Params):
+    file: str = "custom/support.jsonl"
+
+
+def tables(params):
+    found = [json.loads(line) for line in open(params.file)]
+    roles = {"user": "q", "assistant": "a"}
+    rows = [{"messages": [{"role": role, "content": one[key]} for role, key in roles.items()]} for one in found]
+    return {"chat": pl.DataFrame(rows)}
+
+
+support = Task(Generator(Support, ("chat",), tables))
+"""
+
+
+def put_source(folder: Path, file: str = "custom/support.jsonl", code: str = SOURCE, **settings: Any) -> None:
+    (folder / "custom/my_data.py").write_text(code)
+    rows = [{"q": f"question {n}?", "a": f"answer {n}"} for n in range(60)]
+    (folder / file).parent.mkdir(exist_ok=True)
+    (folder / file).write_text("\n".join(map(json.dumps, [*rows, rows[0]])))
+    run = {"task": "my_data:support", "file": file, **settings}
+    (folder / "params.yaml").write_text(json.dumps({"data": {"tasks": {"mine": run}}}))
+
+
+def test_a_source_of_your_own_gets_splits_and_loses_duplicates(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_source(folder, heldout_share=0.2, test_share=0.0)
+    prepare("mine", task_tables)
+    table = read_table("data/mine/chat.parquet", "chat")
+    assert table.height == 60 and set(table["split"]) == {"train", "heldout"}
+    assert "1 row left out: duplicates of an earlier row of the same split" in capsys.readouterr().err
+
+
+def test_bad_rows_of_a_source_of_your_own_are_left_out_where_that_is_chosen(folder: Path) -> None:
+    blank = SOURCE.replace("found = [", 'found = [{"q": "x", "a": " "}] + [')
+    put_source(folder, code=blank, heldout_share=0.2)
+    with pytest.raises(
+        PosttrainError, match=r"(?s)1 of 62 rows break the rules of a 'chat' table:\n  function `tables`, row 0"
+    ):
+        prepare("mine", task_tables)
+    put_source(folder, code=blank, heldout_share=0.2, bad_rows="drop")
+    prepare("mine", task_tables)
+    assert "x" not in str(read_table("data/mine/chat.parquet", "chat")["messages"].to_list()[0])
+    put_source(folder, bad_row="drop")
+    with pytest.raises(PosttrainError, match="bad_row"):
+        prepare("mine", task_tables)
+
+
+def test_a_change_of_a_named_file_is_a_change_of_the_run(folder: Path) -> None:
+    put_source(folder)
+    settings = json.loads((folder / "params.yaml").read_text())
+    before = Library().code("data_tasks@mine", settings)["files"]
+    with (folder / "custom/support.jsonl").open("a") as file:
+        file.write("\n")
+    after = Library().code("data_tasks@mine", settings)["files"]
+    assert {name for name in after if after[name] != before[name]} == {"custom/support.jsonl"}
+    settings["data"]["tasks"]["mine"]["file"] = "custom/"
+    assert "custom/support.jsonl" in Library().code("data_tasks@mine", settings)["files"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        SOURCE,
+        SOURCE.replace(
+            "    found = [",
+            "    try:\n        open(params.file)\n    except Exception:\n        pass\n    found = [] or [",
+        ),
+    ],
+)
+def test_a_file_that_the_run_does_not_name_is_refused(folder: Path, code: str) -> None:
+    put_source(folder, file="my/support.jsonl", code=code)
+    said = (
+        r"it opens my/support.jsonl, which its run does not name.*Move it to custom/ and name it in the run by a param"
+    )
+    with pytest.raises(DataError, match=said):
+        prepare("mine", task_tables)

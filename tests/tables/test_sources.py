@@ -177,12 +177,17 @@ def test_the_bad_rows_of_all_sources_are_named(capsys: pytest.CaptureFixture[str
     assert "here.chat: 2 rows left out (bad_rows: drop), e.g. b.jsonl line 21: " in capsys.readouterr().err
 
 
-def test_a_row_in_two_splits_is_refused() -> None:
-    put("a.jsonl", 0, 20, split="train")
+def test_a_held_out_row_of_one_source_is_held_out_in_all(capsys: pytest.CaptureFixture[str]) -> None:
+    put("a.jsonl", 0, 20)
     put("b/train.jsonl", 30, 10)
     put("b/dev.jsonl", 19, 2)
+    table = load({"path": "a.jsonl"}, {"path": "b"})
+    assert "1 row now in heldout: their problems are in the split heldout of another table" in capsys.readouterr().err
+    assert table.filter(split="heldout").height == 2 and table.filter(split="train").height == 29
+    put("c/train.jsonl", 19, 2)
+    put("c/dev.jsonl", 50, 2)
     with pytest.raises(TableError, match=r"b/dev.jsonl line 1, problem = .*: must be in one split only"):
-        load({"path": "a.jsonl"}, {"path": "b"})
+        load({"path": "c"}, {"path": "b"})
 
 
 @pytest.mark.parametrize(

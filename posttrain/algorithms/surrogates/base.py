@@ -70,6 +70,8 @@ class Surrogate:
     """Columns beyond log-probs and advantages (objective.py)."""
     prepare: Callable[[Ragged, Any], dict[str, Tensor]] | None = None
     """(step, options) -> token columns that depend on the whole step; `dropped` marks tokens whose term is 0."""
+    of_sampler: bool = False
+    """Whether its old policy is the sampler by definition, so that a sampler of its own needs no correction."""
     charge: str | None = None
     """The option that is the coefficient of a penalty for moving away from the sampling policy, if there is one."""
 

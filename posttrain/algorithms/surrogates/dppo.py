@@ -57,7 +57,7 @@ def _dppo(divergence: Callable[[Tensor, Tensor], Tensor], options: type[DppoOpti
         weight = tokens.ratio.detach().clamp(max=o.cap).masked_fill(masked(tokens, o), 0.0)
         return weight * tokens.advantage * tokens.logp
 
-    return Surrogate(options, term, formula, clipped=masked)
+    return Surrogate(options, term, formula, clipped=masked, of_sampler=True)
 
 
 SURROGATES = {

@@ -9,8 +9,8 @@ import torch
 from posttrain.scale import SCALE
 from safetensors.torch import save_file
 
+from posttrain.formats import read_yaml
 from posttrain.measure.phases import phase
-from posttrain.params import read_yaml
 from posttrain.stage import run_named_stage
 from posttrain.tables.store import decode
 from posttrain.train.checkpoint import CheckpointData, Checkpoints

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from posttrain.params import read_yaml
+from posttrain.formats import read_yaml
 from posttrain.stage import run_stage
 from posttrain.tables.store import write_parquet
 

@@ -1,0 +1,53 @@
+"""The paired test: two policies on the same prompts, with Holm's correction where several pairs are tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from posttrain.compare.statistics import Finding, Floats, difference, findings
+
+Score = Literal["sampled", "greedy"]
+"""Sampled: the mean reward of the samples (pass@1 where it is 0 or 1); greedy: that of the likeliest completion."""
+
+
+def prompt_scores(rollouts: pl.DataFrame, score: Score) -> pl.DataFrame:
+    """The score of every prompt that has one: `prompt_id` and `reward`, in the order of the table."""
+    chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
+    rewards = chosen.drop_nulls("reward").group_by("prompt_id", maintain_order=True)
+    return rewards.agg(pl.col("reward").mean().cast(pl.Float64))
+
+
+def is_readable(rollouts: pl.DataFrame, score: Score) -> bool:
+    """Whether any completion has an answer that could be read; if none has, the scores mean nothing."""
+    chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
+    return bool((chosen["status"] == "ok").any())
+
+
+def tested(scored: Sequence[Floats], pairs: Sequence[tuple[int, int]]) -> list[Finding]:
+    """First minus second of each pair of settings, each [seeds, prompts]; shares cannot differ by more than 1."""
+    found = findings([difference(scored[left], scored[right]) for left, right in pairs])
+    most = 1.0 if are_shares(scored) else np.inf
+    return [replace(one, low=max(one.low, -most), high=min(one.high, most)) for one in found]
+
+
+def are_shares(scored: Sequence[Floats]) -> bool:
+    """Whether all scores lie between 0 and 1."""
+    return all(one.min() >= 0.0 and one.max() <= 1.0 for one in scored)
+
+
+def against(reference: pl.DataFrame, others: Mapping[str, pl.DataFrame]) -> dict[str, Finding]:
+    """Each policy minus the reference, by its rollouts; not of policies without a readable answer."""
+    readable = {name: one for name, one in others.items() if is_readable(one, "sampled")}
+    if not readable or not is_readable(reference, "sampled"):
+        return {}
+    base = prompt_scores(reference, "sampled")
+    tables = {name: prompt_scores(one, "sampled") for name, one in readable.items()}
+    same = {name: table for name, table in tables.items() if table["prompt_id"].equals(base["prompt_id"])}
+    scored = [one["reward"].to_numpy()[None, :] for one in (base, *same.values())]
+    found = tested(scored, [(nth, 0) for nth in range(1, len(scored))])
+    return dict(zip(same, found, strict=True))

@@ -1,0 +1,32 @@
+"""Learning curves: the metrics per optimizer step that a training stage writes."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+from posttrain.errors import DataError
+
+Column = list[float | None]
+
+
+def read_curve(path: Path) -> dict[str, Column]:
+    """The columns of a metrics file; empty cells are None."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        if any(None in row for row in rows):
+            raise ValueError("a row has more cells than there are columns")
+        names = [str(name) for name in rows[0]] if rows else []
+        return {name: [_number(row[name]) for row in rows] for name in names}
+    except (OSError, ValueError, csv.Error) as error:
+        fix = "Train it again: dvc repro"
+        raise DataError(what=f"not readable as a table of metrics ({error})", where=str(path), fix=fix) from error
+
+
+def _number(cell: str | None) -> float | None:
+    if not cell:
+        return None
+    value = float(cell)
+    return value if math.isfinite(value) else None

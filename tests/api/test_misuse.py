@@ -1,0 +1,84 @@
+"""What a user types first: one prompt as a string, an algorithm of another section, keys of other libraries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import posttrain
+from posttrain.errors import DataError, ParamsError
+from posttrain.online.runs import ONLINE
+from posttrain.other_names import OURS
+from posttrain.params import _has, check
+from posttrain.sections import ALGORITHMS, MODELS
+from posttrain.train.step import OptimizerParams
+from tests.library.models import tiny_folder
+
+INPUTS = {"start": "sft/main", "data": "a/prompts", "corpus": "none", "reward_model": "none"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    return posttrain.load_model(tiny_folder(tmp_path_factory.mktemp("model")))
+
+
+def test_one_prompt_needs_no_list(model: tuple[Any, Any]) -> None:
+    alone = posttrain.sample(*model, "hello", n=2, max_tokens=4)
+    listed = posttrain.sample(*model, ["hello"], n=2, max_tokens=4)
+    turns = posttrain.sample(*model, [{"role": "user", "content": "hello"}], n=2, max_tokens=4)
+    assert len(alone.texts) == 2 and alone.texts == listed.texts == turns.texts
+    with pytest.raises(DataError, match="there are no prompts"):
+        posttrain.sample(*model, [])
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo", "raft"])
+def test_an_algorithm_that_samples_is_not_taken_for_a_typing_error(model: tuple[Any, Any], algorithm: str) -> None:
+    with pytest.raises(ParamsError, match=f"'{algorithm}' learns from its own samples.*online.runs.*policy_loss"):
+        posttrain.train_model(*model, [{"prompt": "a", "completion": "b"}], algorithm)
+
+
+def said(over: dict[str, Any]) -> str:
+    run = ONLINE["grpo"]
+    with pytest.raises(ParamsError) as caught:
+        check(run.model, run.row.merged({"algorithm": "grpo", **INPUTS, **over}), where="online.runs.a")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("learning_rate", "'optimizer.lr'"),
+        ("num_generations", "'rollout.group_size'"),
+        ("beta", "'kl.beta'"),
+        ("max_completion_length", "'rollout.sampling.max_tokens'"),
+        ("epsilon", "'surrogate.high' or 'surrogate.low'"),
+    ],
+)
+def test_a_key_of_another_library_is_answered_with_ours(theirs: str, ours: str) -> None:
+    assert f"online.runs.a.{theirs}: unknown key. It is {ours} here" in said({theirs: 1})
+
+
+def test_a_key_of_another_library_inside_a_group_is_answered_with_its_neighbour() -> None:
+    assert "optimizer.learning_rate: unknown key. It is 'lr' here" in said({"optimizer": {"learning_rate": 1e-5}})
+
+
+def test_every_name_of_the_table_is_a_setting_of_some_run() -> None:
+    runs = [*MODELS.values(), *(of.model for table in ALGORITHMS.values() for of in table.values())]
+    unknown = {place for places in OURS.values() for place in places if not any(_has(run, place) for run in runs)}
+    assert not unknown
+
+
+def test_an_input_that_is_null_is_answered_with_what_to_write() -> None:
+    assert "reward_model = None: expected the reward model" in said({"reward_model": None})
+    assert "or none" in said({"reward_model": None})
+
+
+def test_a_number_as_yaml_1_1_reads_it_is_a_number() -> None:
+    assert check(OptimizerParams, {"lr": "1e-5"}, where="optimizer").lr == 1e-5
+    with pytest.raises(ParamsError, match="valid number"):
+        check(OptimizerParams, {"lr": "fast"}, where="optimizer")
+
+
+def test_max_failed_of_1_is_refused() -> None:
+    assert "max_failed: nothing would have to be scored" in said({"max_failed": 1.0})

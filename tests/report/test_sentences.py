@@ -1,0 +1,56 @@
+"""No sentence of `results`, of the page or of the README contradicts `compare`, whatever the completions were."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from posttrain.compare.comparison import compare
+from posttrain.compare.selection import select
+from posttrain.report.build import build_report
+from posttrain.report.results import BEGIN, END, results_table, write_readme
+from tests.report import workspace
+from tests.report.test_build import page_data
+
+SAID = re.compile(r"\b(\w+) (gained|lost|is not clearly different|is not measured)")
+
+
+def random_policy(rng: np.random.Generator, folder: Path, policy: str, skill_P: list[float], *, readable: bool) -> None:
+    """Completions that are right as often as the prompt allows this policy, and the figures that they give."""
+    rows = workspace.rollouts(policy)
+    for row in rows:
+        row["reward"] = float(readable and rng.random() < skill_P[int(row["answer"]) - 1])
+        row["status"] = "ok" if readable else "unparseable"
+    workspace.put_policy(folder, policy, rows)
+    by_prompt = [row["reward"] for row in rows if not row["greedy"]]
+    score, half = float(np.mean(by_prompt)), 2 * float(np.std(by_prompt)) / len(by_prompt) ** 0.5
+    bounds = {"score": score, "pass_at_1": score, "score_low": score - half, "score_high": score + half}
+    figures = {**workspace.metrics(policy), **bounds, "parsed": float(readable)}
+    workspace.put_json(folder / "results" / policy / "metrics.json", figures)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_sentence_contradicts_compare(finished: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    difficulty = rng.uniform(0, 1, workspace.PROMPTS)  # shared by all policies: intervals overlap where pairs do not
+    for policy in workspace.POLICIES:
+        skill = np.clip(difficulty + rng.choice([-0.3, -0.1, 0.0, 0.1, 0.3]) * (policy != "sft"), 0, 1)
+        random_policy(rng, finished, policy, list(skill), readable=policy == "sft" or rng.random() < 0.8)
+    found = compare(select([], None, "sampled"), against="sft")
+    labels = [mean.label for mean in found.means]
+    expected = dict.fromkeys(("dpo", "grpo"), "is not measured")
+    for pair in found.held_out:
+        low, high = pair.finding.low, pair.finding.high
+        expected[labels[pair.left]] = "gained" if low > 0 else "lost" if high < 0 else "is not clearly different"
+    expected.pop("base", None)  # it comes before the reference
+    build_report({})
+    (finished / "README.md").write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
+    write_readme({})
+    shown: Any = page_data((finished / "report/report.html").read_text(encoding="utf-8"))["gain"]
+    table = " ".join(results_table({}).split())
+    for text in (table, "; ".join(shown), (finished / "README.md").read_text(encoding="utf-8")):
+        assert dict(SAID.findall(text)) == expected, text
