@@ -19,6 +19,7 @@ from posttrain.workspace import PARAMS_FILE
 
 NEVER_RAN: Final = "never ran"
 MISSING: Final = "its output {} is missing"
+ALTERED: Final = "its output {} is not what it wrote: run `python -m posttrain verify`"
 MOST: Final = 6
 """As many changes of one kind as a line names."""
 
@@ -112,7 +113,7 @@ class Reasons:
             elif (found := self._digests.of(path)) is None:
                 yield MISSING.format(path)
             elif known[path] is not None and found != known[path]:
-                yield f"its output {path} is modified"
+                yield ALTERED.format(path)
 
     def _code_digest(self, name: str) -> str | None:
         """The digest that the file of a stage's code has, or will have once the stage `code` has written it."""

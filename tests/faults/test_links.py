@@ -73,7 +73,10 @@ def test_an_edit_by_hand_is_refused_or_found(linked: Path) -> None:
     metrics.chmod(0o444)
     os.utime(metrics, ns=times)
     shown = run(linked, "python", "-m", "posttrain", "results")
-    assert "results/sft/metrics.json: it is not what its stage wrote" in shown.stdout, shown.stdout
+    advice = "its output results/sft/metrics.json is not what it wrote: run `python -m posttrain verify`"
+    assert advice in shown.stdout, shown.stdout
+    row = next(line for line in shown.stdout.splitlines() if line.startswith("sft "))
+    assert row.endswith(f"evaluate@sft has to run again ({advice})"), "no figure is shown"
     found = run(linked, "python", "-m", "posttrain", "verify")
     assert (
         found.returncode == 1 and "results/sft/metrics.json of evaluate@sft): it was damaged, removed" in found.stdout

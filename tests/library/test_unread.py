@@ -96,7 +96,7 @@ def test_an_evaluation_says_that_nothing_was_measured(folder: Path, capsys: pyte
     metrics = measured(prompts=50)
     out, printed = capsys.readouterr()
     assert metrics["parsed"] == 0 and metrics["score"] == 0
-    assert "evaluate sft: the score is not measured, as no completion has an answer" in printed
+    assert "evaluate@sft: the score is not measured, as no completion has an answer" in printed
     assert "evaluate: 7 prompts are all there are in split 'test' (evaluate.settings.prompts: 50)" in printed
     assert "21/21 completions" in printed, "two samples and a greedy one of each prompt"
     assert "sft: the score is not measured" in out
