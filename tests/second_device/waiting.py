@@ -51,9 +51,10 @@ def waits() -> Iterator[list[Wait]]:
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
-    """Do not note the waits inside, which belong to the stand-in."""
-    before, WATCH.seen = WATCH.seen, None
+    """Neither note nor refuse the waits inside, which belong to the stand-in."""
+    before = WATCH.seen, WATCH.captures
+    WATCH.seen, WATCH.captures = None, 0
     try:
         yield
     finally:
-        WATCH.seen = before
+        WATCH.seen, WATCH.captures = before

@@ -1,0 +1,133 @@
+"""What the device is asked to do, as counts: graphs, operators, waits and bytes, where time cannot be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from posttrain.models import decode
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.masters import frozen_on
+from posttrain.models.store import new_model
+from posttrain.sampling.sampler import SamplingParams
+from posttrain.text.stops import Stops
+from tests.library.families import EVERY, SHAPE
+from tests.library.models import Samples, random_rows, sample
+from tests.second_device.device import calls
+
+VIEWS = {
+    "alias",
+    "as_strided",
+    "detach",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "expand",
+    "flatten",
+    "narrow",
+    "permute",
+}
+VIEWS |= {"reshape", "select", "slice", "split", "squeeze", "t", "transpose", "unflatten", "unsqueeze", "view"}
+
+
+def runtime(**settings: Any) -> Runtime:
+    return Runtime(DeviceParams(device="cuda", **settings))
+
+
+def model(name: str, layers: int = 2) -> Any:
+    """A small model of a family in bf16."""
+    return frozen_on(
+        new_model(CONFIG_MAPPING[name](**{**SHAPE, **EVERY[name], "num_hidden_layers": layers}), 0), runtime()
+    )
+
+
+def drawn(
+    policy: Any, prompts: list[list[int]], rows: int, tokens: int, stop: Stops, *, graphs: bool = True
+) -> Samples:
+    names = [str(nth) for nth in range(len(prompts))]
+    params = SamplingParams(max_tokens=tokens, rows=rows)
+    return sample(policy, prompts, names, n=1, params=params, seed=2, stop=stop, device=runtime(cuda_graphs=graphs))
+
+
+def launches(found: dict[str, int]) -> int:
+    """The operators that move data."""
+    return sum(n for name, n in found.items() if name.removeprefix("aten::").partition(".")[0] not in VIEWS)
+
+
+@contextmanager
+def noted(monkeypatch: pytest.MonkeyPatch, owner: Any, method: str) -> Iterator[list[int]]:
+    """How many operators each call of a method runs."""
+    found: list[int] = []
+    plain = getattr(owner, method)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        with calls() as ran:
+            out = plain(*args, **kwargs)
+        found.append(launches(ran))
+        return out
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, method, counted)
+        yield found
+
+
+@pytest.mark.parametrize("requests", [64, 256])
+def test_a_step_is_captured_once_for_each_size_of_a_batch(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 rows, then half of them, a quarter, 8; once more where memory had to move. Without pages 3 and 24."""
+    policy, prompts = model("qwen3"), random_rows(requests, seed=1)[0]
+    with (
+        noted(monkeypatch, decode.CudaGraph, "__init__") as captured,
+        noted(monkeypatch, decode.CudaGraph, "__call__") as steps,
+    ):
+        drawn(policy, prompts, 64, 60, Stops((2,), str))
+    assert len(captured) <= 5
+    assert len(steps) >= 59
+
+
+@pytest.mark.parametrize(("name", "most"), [("llama", 15), ("qwen3", 20)])
+def test_a_layer_of_a_step_over_pages_is_one_attention_and_little_else(
+    name: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """qwen3 norms queries and keys. In parts, with a softmax: 39 and 44."""
+    counted = []
+    for layers in (2, 4):
+        with noted(monkeypatch, decode.DecoderStep, "__call__") as found:
+            drawn(model(name, layers), random_rows(8, seed=1)[0], 8, 3, Stops((), str))
+        counted.append(found[0])
+    assert (counted[1] - counted[0]) / 2 <= most
+
+
+def test_pages_are_written_without_sorting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deterministic form of `index_copy_` is some 14 kernels."""
+    strict: list[bool] = []
+    plain = torch.Tensor.index_copy_
+
+    def asked(*args: Any) -> Any:
+        strict.append(torch.are_deterministic_algorithms_enabled())
+        return plain(*args)
+
+    monkeypatch.setattr(torch.Tensor, "index_copy_", asked)
+    device = runtime()
+    try:
+        assert torch.are_deterministic_algorithms_enabled()
+        drawn(model("llama"), random_rows(8, seed=1)[0], 8, 3, Stops((), str))
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+    assert device.device.type == "cuda"
+    assert len(strict) > 4
+    assert not any(strict)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3"])
+def test_samples_over_pages_do_not_depend_on_the_rows_beside_them(name: str) -> None:
+    """Prompts within a page, of a page and more, in slots that others have left; Mistral's layers have windows."""
+    policy, prompts = model(name), random_rows(12, seed=1)[0]
+    prompts = [(one * 600)[:length] for one, length in zip(prompts, (5, 256, 600, 255) * 3, strict=True)]
+    few, all_at_once = (drawn(policy, prompts, rows, 40, Stops((2, 11), str)) for rows in (3, 100))
+    assert few.ids == all_at_once.ids
