@@ -41,7 +41,7 @@ class Head:
 
     def logits(self, hidden_MD: Tensor, temperature: float = 1.0) -> Tensor:
         """z / temperature [M, V], in float32 at least."""
-        logits = _at_least_float32(hidden_MD @ self.weight_VD.to(hidden_MD.dtype).T)
+        logits = _product_in_float32(hidden_MD, self.weight_VD.to(hidden_MD.dtype).T)
         if self.bias_V is not None:
             logits = logits + self.bias_V
         return _scaled_and_capped(logits, self.scale, self.cap, temperature)
@@ -88,6 +88,13 @@ class ModuleHead:
 
 
 AnyHead = Head | ModuleHead
+
+
+def _product_in_float32(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right in float32 at least; CUDA returns the sum as it is, which has no gradient."""
+    if left.is_cuda and left.element_size() == 2 and not torch.is_grad_enabled():
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return _at_least_float32(left @ right)
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:

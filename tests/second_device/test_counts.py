@@ -8,18 +8,24 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from posttrain.models import decode
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.logp import Head
 from posttrain.models.masters import frozen_on
 from posttrain.models.store import new_model
+from posttrain.sampling.local import sample_next
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from tests.library.families import EVERY, SHAPE
 from tests.library.models import Samples, random_rows, sample
 from tests.second_device.device import calls
 
+CUDA = torch.device("cuda")
 VIEWS = {
     "alias",
     "as_strided",
@@ -76,6 +82,25 @@ def noted(monkeypatch: pytest.MonkeyPatch, owner: Any, method: str) -> Iterator[
         yield found
 
 
+class Moved(TorchDispatchMode):
+    """The bytes that operators read and write in tensors of at least so many numbers, but for those they look up in."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.bytes, self._least = 0, least
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        if name not in VIEWS | {"gather", "searchsorted"}:
+            read, written = tree_leaves((args, kwargs)), tree_leaves(out)
+            self.bytes += sum(one.nbytes for one in read + written if self._counts(one))
+        return out
+
+    def _counts(self, part: Any) -> bool:
+        return isinstance(part, Tensor) and part.numel() >= self._least
+
+
 @pytest.mark.parametrize("requests", [64, 256])
 def test_a_step_is_captured_once_for_each_size_of_a_batch(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """64 rows, then half of them, a quarter, 8; once more where memory had to move. Without pages 3 and 24."""
@@ -93,7 +118,7 @@ def test_a_step_is_captured_once_for_each_size_of_a_batch(requests: int, monkeyp
 def test_a_layer_of_a_step_over_pages_is_one_attention_and_little_else(
     name: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """qwen3 norms queries and keys. In parts, with a softmax: 39 and 44."""
+    """qwen3 norms queries and keys. In parts, with a softmax: 37 and 42."""
     counted = []
     for layers in (2, 4):
         with noted(monkeypatch, decode.DecoderStep, "__call__") as found:
@@ -131,3 +156,32 @@ def test_samples_over_pages_do_not_depend_on_the_rows_beside_them(name: str) -> 
     prompts = [(one * 600)[:length] for one, length in zip(prompts, (5, 256, 600, 255) * 3, strict=True)]
     few, all_at_once = (drawn(policy, prompts, rows, 40, Stops((2, 11), str)) for rows in (3, 100))
     assert few.ids == all_at_once.ids
+
+
+@pytest.mark.parametrize("vocabulary", [97, 256, 1000])
+@pytest.mark.parametrize(("top_p", "top_k"), [(1.0, None), (0.8, None), (1.0, 5)])
+def test_the_device_draws_the_tokens_that_the_cpu_draws(vocabulary: int, top_p: float, top_k: int | None) -> None:
+    random = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(200, vocabulary, generator=random)
+    draw_R = torch.rand(200, dtype=torch.float64, generator=random)
+    draw_R[:2] = torch.tensor([0.0, 1 - 2**-29])
+    token_R, logp_R = sample_next(logits, draw_R, top_p, top_k)
+    found_R, said_R = sample_next(logits.to(CUDA), draw_R.to(CUDA), top_p, top_k)
+    assert torch.equal(found_R.cpu(), token_R)
+    assert torch.allclose(said_R.cpu(), logp_R, atol=2e-6)
+
+
+def test_a_drawn_token_reads_its_distribution_a_few_times() -> None:
+    """Bytes for each row and token of the vocabulary: 4 of the product, 8 of the softmax, 4 of the sums.
+
+    With a running sum over all of V in float64 and two passes for the largest there were 44.
+    """
+    rows, vocabulary, draw_R = 16, 12_800, torch.rand(16, dtype=torch.float64).to(CUDA)
+    head = Head(torch.randn(vocabulary, 8, dtype=torch.bfloat16).to(CUDA))
+    hidden = torch.randn(rows, 8, dtype=torch.bfloat16).to(CUDA)
+    with torch.no_grad(), Moved(rows * vocabulary) as moved:
+        sample_next(head.logits(hidden), draw_R, 1.0, None)
+    assert moved.bytes <= 16 * rows * vocabulary
+    with torch.no_grad(), calls() as ran:
+        sample_next(head.logits(hidden), draw_R, 1.0, None)
+    assert launches(ran) <= 21
