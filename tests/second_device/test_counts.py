@@ -164,7 +164,7 @@ def test_the_device_draws_the_tokens_that_the_cpu_draws(vocabulary: int, top_p: 
     random = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(200, vocabulary, generator=random)
     draw_R = torch.rand(200, dtype=torch.float64, generator=random)
-    draw_R[:2] = torch.tensor([0.0, 1 - 2**-29])
+    draw_R[0], draw_R[1] = 0.0, 1 - 2**-40
     token_R, logp_R = sample_next(logits, draw_R, top_p, top_k)
     found_R, said_R = sample_next(logits.to(CUDA), draw_R.to(CUDA), top_p, top_k)
     assert torch.equal(found_R.cpu(), token_R)
