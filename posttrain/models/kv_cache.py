@@ -29,7 +29,7 @@ class PromptAttention(PackedAttention):
         super().__init__(packed)
         self._place_N = (packed.positions_N == 0).cumsum(0) - 1, packed.positions_N
         self.lengths_P = torch.bincount(self._place_N[0])
-        self._shape = self.lengths_P.numel(), max((gather.shape[1] for gather in packed.gathers), default=0)
+        self._shape = self.lengths_P.numel(), max((length + count for _, length, _, count in packed.spans), default=0)
         self.keys_values: dict[int, KeyValue] = {}
         """Of each layer, keys and values [P, K, T, D], padded on the right."""
 

@@ -13,17 +13,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models import decode
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.logp import Head
-from posttrain.models.masters import frozen_on
+from posttrain.models.logp import Head, loss_tiles
+from posttrain.models.masters import compute_in_bf16, frozen_on, gradient_of
 from posttrain.models.store import new_model
+from posttrain.rollout import token_rows
 from posttrain.sampling.local import sample_next
 from posttrain.sampling.sampler import SamplingParams
+from posttrain.text.packing import PackedRows
 from posttrain.text.stops import Stops
+from posttrain.train.model_set import ModelSet
+from posttrain.train.step import AdamW, OptimizerParams, StepClosure, make_batch
 from tests.library.families import EVERY, SHAPE
 from tests.library.models import Samples, random_rows, sample
-from tests.second_device.device import calls
+from tests.second_device.device import calls, waits
 
 CUDA = torch.device("cuda")
 VIEWS = {
@@ -36,6 +41,7 @@ VIEWS = {
     "expand",
     "flatten",
     "narrow",
+    "numpy_T",
     "permute",
 }
 VIEWS |= {"reshape", "select", "slice", "split", "squeeze", "t", "transpose", "unflatten", "unsqueeze", "view"}
@@ -185,3 +191,39 @@ def test_a_drawn_token_reads_its_distribution_a_few_times() -> None:
     with torch.no_grad(), calls() as ran:
         sample_next(head.logits(hidden), draw_R, 1.0, None)
     assert launches(ran) <= 21
+
+
+def test_a_tile_of_the_head_reads_its_distributions_a_few_times() -> None:
+    """Bytes for each scored token and token of the vocabulary; there were 62."""
+    tokens, vocabulary = 64, 12_800
+    head = torch.nn.Linear(16, vocabulary, bias=False)
+    compute_in_bf16(head.to(CUDA))
+    hidden, target = torch.randn(tokens, 16).to(CUDA, torch.bfloat16), torch.arange(tokens).to(CUDA)
+    gradient_of(head.weight)
+    with Moved(tokens * vocabulary) as moved:
+        for tile in loss_tiles(hidden, Head(head.weight), target):
+            tile.backward(-tile.logp.sum())
+    assert moved.bytes <= 40 * tokens * vocabulary
+
+
+@pytest.mark.parametrize("micro_tokens", [10**6, 64])
+def test_an_update_waits_once_and_packs_what_the_kernel_reads(
+    micro_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host runs ahead through all micro-batches, the clipping and the norm."""
+    policy, device = new_model(CONFIG_MAPPING["qwen3"](**{**SHAPE, **EVERY["qwen3"]}), 0).to(CUDA).train(), runtime()
+    batch, objective = make_batch(token_rows(*random_rows(16))), LikelihoodObjective(LikelihoodKnobs())
+    models, packs = ModelSet(policy, device, micro_tokens=micro_tokens), list[PackedRows]()
+    plain = ModelSet.packed
+    monkeypatch.setattr(ModelSet, "packed", lambda *args: packs.append(plain(*args)) or packs[-1])
+    update = AdamW({"policy": (policy, 1e-3)}, OptimizerParams(), 4)
+    step = StepClosure(objective, models, batch.with_prepared(objective.prepare(batch.columns, {}).step))
+    try:
+        update.step(step, 0.0)
+        with waits() as found:
+            update.step(step, 0.25)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+    assert len(found) == 1
+    assert len(packs) == 2 if micro_tokens > 1000 else len(packs) > 8
+    assert not any("gathered" in vars(one) for one in packs)
