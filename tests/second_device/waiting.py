@@ -52,9 +52,9 @@ def waits() -> Iterator[list[Wait]]:
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
     """Neither note nor refuse the waits inside, which belong to the stand-in."""
-    before = WATCH.seen, WATCH.captures
-    WATCH.seen, WATCH.captures = None, 0
+    before = WATCH.seen, WATCH.captures, WATCH.mode
+    WATCH.seen, WATCH.captures, WATCH.mode = None, 0, "default"
     try:
         yield
     finally:
-        WATCH.seen, WATCH.captures = before
+        WATCH.seen, WATCH.captures, WATCH.mode = before
