@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -20,11 +19,14 @@ from posttrain.models.forward import Scoring, hidden_states, row_states, runs_in
 from posttrain.models.kv_cache import CachedAttention, PromptAttention
 from posttrain.models.kv_size import kv_bytes, kv_sizes
 from posttrain.models.logp import head_of
+from posttrain.models.paged import PAGE, PagedAttention, batch_rows, own_pages
+from posttrain.models.varlen import takes_pages
 from posttrain.rollout import token_rows
 from posttrain.text.packing import micro_batches, pack, sent
 
 PREFILL_TOKENS = 16_384
 """Most tokens of prompts in one pass."""
+DecodingAttention = CachedAttention | PagedAttention
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary positions whose table does not change with the length."""
@@ -60,11 +62,11 @@ class DecoderStep:
             self._layers = [_layer(layer, window, self._embedding.dtype) for layer in core.layers]
 
     @property
-    def full_attention(self) -> bool:
-        """Whether no layer has a sliding window."""
-        return all(layer.scoring.window is None for layer in self._layers)
+    def takes_pages(self) -> bool:
+        """Whether one attention kernel can read its keys in pages."""
+        return takes_pages(self._embedding.new_empty(0, self._size))
 
-    def __call__(self, token_R: Tensor, position_R: Tensor, cache: CachedAttention) -> Tensor:
+    def __call__(self, token_R: Tensor, position_R: Tensor, cache: DecodingAttention) -> Tensor:
         """The last hidden states [R, D] of one token a row."""
         x = self._embedding[token_R]
         width, eps = x.shape[1:], self._eps
@@ -146,16 +148,13 @@ DecodeFn = Callable[[Tensor, Tensor], Tensor]
 """(token_R, position_R) -> the last hidden states [R, D]."""
 
 
-def cuda_graph(step: DecodeFn, token_R: Tensor, position_R: Tensor) -> DecodeFn:
-    """The step as a CUDA graph, or as it is on other devices; each call overwrites the result of the one before."""
-    return _CudaGraph(step, token_R, position_R) if token_R.device.type == "cuda" else step
+class CudaGraph:
+    """A captured step and the tensors that it reads and writes; each call overwrites the result of the one before."""
 
-
-class _CudaGraph:
-    """A captured step and the tensors that it reads and writes."""
-
-    def __init__(self, step: DecodeFn, token_R: Tensor, position_R: Tensor) -> None:
-        self._token_R, self._position_R = token_R.clone(), position_R.clone()
+    def __init__(self, step: DecodeFn, token_R: Tensor, position_R: Tensor, size: int) -> None:
+        """`size`: the rows of the step; those that are not there have a token too."""
+        self._token_R, self._position_R = token_R.new_zeros(size), position_R.new_zeros(size)
+        self._read(token_R, position_R)
         warmup = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         warmup.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(warmup):  # what a first call sets up must not be captured
@@ -166,10 +165,13 @@ class _CudaGraph:
             self._states_R = step(self._token_R, self._position_R)
 
     def __call__(self, token_R: Tensor, position_R: Tensor) -> Tensor:
-        self._token_R.copy_(token_R)
-        self._position_R.copy_(position_R)
+        self._read(token_R, position_R)
         self._graph.replay()
-        return self._states_R
+        return self._states_R[: token_R.numel()]
+
+    def _read(self, token_R: Tensor, position_R: Tensor) -> None:
+        self._token_R[: token_R.numel()].copy_(token_R)
+        self._position_R[: token_R.numel()].copy_(position_R)
 
 
 class DecoderBackend(Protocol):
@@ -240,9 +242,13 @@ class CachedDecoder:
         self._model, self._head = model, head
         self._device = head.weight_VD.device
         self._step = DecoderStep(model, longest_prompt + max_new_tokens) if supports_decoder_step(model) else None
-        self._cache, self._max_new_tokens = CachedAttention(max_new_tokens, self._device), max_new_tokens
-        self._cuda_graphs = cuda_graphs and self._step is not None and self._step.full_attention
-        self._graph: DecodeFn | None = None
+        paged = cuda_graphs and self._step is not None and self._step.takes_pages
+        self._cache: DecodingAttention = (
+            PagedAttention(longest_prompt, max_new_tokens, self._device)
+            if paged
+            else CachedAttention(max_new_tokens, self._device)
+        )
+        self._max_new_tokens = max_new_tokens
         self._prompt_states: Tensor | None = None
         self._states_R: Tensor | None = None
 
@@ -276,18 +282,27 @@ class CachedDecoder:
         self._cache.step()
         if self._step is None:
             self._states_R = hidden_states(self._model, token_R[:, None], position_R[:, None], self._cache)[:, 0]
-        elif self._cuda_graphs and self._cache.has_free_column():
-            self._states_R = self._captured(self._step, token_R, position_R)(token_R, position_R)
+        elif isinstance(self._cache, PagedAttention):
+            self._states_R = self._captured(self._cache, token_R, position_R)
         else:
             self._states_R = self._step(token_R, position_R, self._cache)
 
     def kv_bytes(self) -> tuple[int, int]:
-        return kv_bytes(kv_sizes(self._model), self._head.weight_VD.element_size(), self._max_new_tokens)
+        token, row = kv_bytes(kv_sizes(self._model), self._head.weight_VD.element_size(), self._max_new_tokens)
+        if isinstance(self._cache, PagedAttention):  # its prompt takes up to a page more
+            row = token * PAGE * (own_pages(self._max_new_tokens) + 1)
+        return token, row
 
-    def _captured(self, step: DecoderStep, token_R: Tensor, position_R: Tensor) -> DecodeFn:
-        """The graph of the step; captured again when rows or memory have changed."""
-        if self._graph is None or not self._cache.is_static:
-            self._graph = None  # frees its memory for the next one
-            self._cache.make_static()
-            self._graph = cuda_graph(partial(step, cache=self._cache), token_R, position_R)
-        return self._graph
+    def _captured(self, cache: PagedAttention, token_R: Tensor, position_R: Tensor) -> Tensor:
+        """The hidden states by the graph of so many rows."""
+        step = self._step
+        assert step is not None
+
+        def located(token_R: Tensor, position_R: Tensor) -> Tensor:
+            cache.locate(position_R)
+            return step(token_R, position_R, cache)
+
+        size = batch_rows(token_R.numel())
+        if size not in cache.graphs:
+            cache.graphs[size] = CudaGraph(located, token_R, position_R, size)
+        return cache.graphs[size](token_R, position_R)

@@ -78,10 +78,11 @@ class PackedAttention:
         if scoring.plain and supports(query, value):
             return attend_segments(query_N, key_N, value_N, self._segments, scoring.scale, scoring.window)[None]
         outputs = []
-        for gather in self._packed.gathers:
+        gathers, take_N = self._packed.gathered
+        for gather in gathers:
             out = _causal(_rows(query_N, gather), _rows(key_N, gather), _rows(value_N, gather), scoring)
             outputs.append(out.transpose(1, 2).flatten(0, 1))
-        return torch.cat(outputs).index_select(0, self._packed.take_N)[None]
+        return torch.cat(outputs).index_select(0, take_N)[None]
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
@@ -222,8 +223,9 @@ def row_states(model: Any, ids_ST: Tensor) -> Tensor:
 def packed_states(model: Any, packed: PackedRows, embedded_ND: Tensor | None = None) -> Tensor:
     """The last hidden states [N, D] of a packed batch."""
     if runs_in_rows(model):
-        rows = [row_states(model, packed.ids_N[gather]).flatten(0, 1) for gather in packed.gathers]
-        return torch.cat(rows).index_select(0, packed.take_N)
+        gathers, take_N = packed.gathered
+        rows = [row_states(model, packed.ids_N[gather]).flatten(0, 1) for gather in gathers]
+        return torch.cat(rows).index_select(0, take_N)
     table = model.get_input_embeddings()
     if embedded_ND is None and type(table) is nn.Embedding and hasattr(table.weight, MASTER):
         embedded_ND = _Rows.apply(table.weight, packed.ids_N, table.padding_idx)  # type: ignore[no-untyped-call]

@@ -29,7 +29,7 @@ class PromptAttention(PackedAttention):
         super().__init__(packed)
         self._place_N = (packed.positions_N == 0).cumsum(0) - 1, packed.positions_N
         self.lengths_P = torch.bincount(self._place_N[0])
-        self._shape = self.lengths_P.numel(), max((gather.shape[1] for gather in packed.gathers), default=0)
+        self._shape = self.lengths_P.numel(), max((length + count for _, length, _, count in packed.spans), default=0)
         self.keys_values: dict[int, KeyValue] = {}
         """Of each layer, keys and values [P, K, T, D], padded on the right."""
 
@@ -49,8 +49,7 @@ class PromptAttention(PackedAttention):
 class CachedAttention:
     """Keys and values of R decoding rows, which may leave and join between steps.
 
-    Usage: `admit` rows whose prompts are prefilled, `step` before each decoded token, `keep_rows` to drop some. Between
-    such changes it can be made static: steps then differ in the contents of tensors alone, as a CUDA graph needs.
+    Usage: `admit` rows whose prompts are prefilled, `step` before each decoded token, `keep_rows` to drop some.
     """
 
     def __init__(self, max_new_tokens: int, device: torch.device) -> None:
@@ -63,36 +62,17 @@ class CachedAttention:
         self._now, self._first, self._late = -1, 0, False
         self._bias_PT = torch.zeros(0, 1, 0, device=device)
         self._masks: dict[tuple[str, int], Tensor] = {}
-        self._static: _StaticColumns | None = None
 
     def step(self) -> None:
         """Start the next token of each row."""
         self._now += 1
         self._masks.clear()
-        if self._static is not None and self.has_free_column():
-            self._static.advance(self._now - self._first)
-        else:
-            self._static = None
-
-    def has_free_column(self) -> bool:
-        """Whether there is memory for this step's token; not meant for layers with a window."""
-        return bool(self._own) and all(self._now - self._first < columns.size for columns in self._own.values())
-
-    def make_static(self) -> None:
-        """Keep all shapes and addresses until rows leave or join or the memory is full."""
-        columns = next(iter(self._own.values())).size
-        self._static = _StaticColumns(self._since_R - self._first, self._now - self._first, columns)
 
     @property
     def nbytes(self) -> int:
         """The memory of all keys and values."""
         prompts = sum(part.nbytes for pair in self._prompts.values() for part in pair)
         return prompts + sum(columns.nbytes for columns in self._own.values())
-
-    @property
-    def is_static(self) -> bool:
-        """Whether shapes and addresses are unchanged since `make_static`."""
-        return self._static is not None
 
     def keep_rows(self, index_R: Tensor) -> None:
         """Drop all other rows and free their memory."""
@@ -121,10 +101,7 @@ class CachedAttention:
         window = scoring.window
         if layer not in self._own:
             self._own[layer] = KVBuffer(self._max_new_tokens if window is None else min(self._max_new_tokens, window))
-        if self._static is None:
-            own_keys, own_values = self._own[layer].write(self._now - self._first, key, value)
-        else:
-            own_keys, own_values = self._own[layer].append_static(self._static.place, key, value)
+        own_keys, own_values = self._own[layer].write(self._now - self._first, key, value)
         rows, heads, _, width = query.shape
         kv_heads, used = key.shape[1], own_keys.shape[1]
         query = query.reshape(rows, kv_heads, heads // kv_heads, width) * scoring.scale
@@ -136,9 +113,7 @@ class CachedAttention:
         split = shared.shape[3]
         if window is not None and window < split + self._max_new_tokens:
             shared = shared.masked_fill(self._out_of_window(window, split), -torch.inf)
-        if self._static is not None:
-            alone = alone + self._static.unseen_RC[:, None, None]
-        elif self._late:
+        if self._late:
             alone = alone.masked_fill(self._before_joining(used), -torch.inf)
         scores = torch.cat([shared, alone], dim=3)
         p = scoring.weights(scores.view(rows, heads, 1, -1)).view(scores.shape).to(query.dtype)
@@ -156,7 +131,6 @@ class CachedAttention:
 
     def _recount(self) -> None:
         """Count columns from the oldest row's first token."""
-        self._static = None
         if not self._since_R.numel():
             return
         first, last = (int(bound) for bound in self._since_R.aminmax())
@@ -201,21 +175,6 @@ class CachedAttention:
         return self._masks["joining", used]
 
 
-class _StaticColumns:
-    """The column that a step writes, and -inf for the columns that a row must not see, as tensors."""
-
-    def __init__(self, since_R: Tensor, now: int, columns: int) -> None:
-        at_C = torch.arange(columns, device=since_R.device)
-        hidden = (at_C < since_R[:, None]) | (at_C > now)
-        self.place = torch.full((1,), now, device=since_R.device)
-        self.unseen_RC = torch.zeros(hidden.shape, device=since_R.device).masked_fill_(hidden, -torch.inf)
-
-    def advance(self, now: int) -> None:
-        """The next column."""
-        self.place.fill_(now)
-        self.unseen_RC.index_fill_(1, self.place, 0.0)
-
-
 def _resized(part: Tensor, longest: int) -> Tensor:
     """[P, K, T, D] with T = longest: padded or cut on the right."""
     missing = longest - part.shape[2]
@@ -249,12 +208,6 @@ class KVBuffer:
             seen.append(part.flatten(0, 1)[:, :used])
         return seen
 
-    def append_static(self, place: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """The same with the column as a tensor [1], without allocation and for all columns, as a CUDA graph needs."""
-        for part, new in zip(self._parts, (key, value), strict=True):
-            part.index_copy_(2, place, new)
-        return [part.flatten(0, 1) for part in self._parts]
-
     def select(self, index_R: Tensor) -> None:
         """Drop the other rows."""
         self._parts = [part[index_R] for part in self._parts]
@@ -283,13 +236,14 @@ class PromptGroups:
         self._slots_R = prompts_R * self._each + rank_R
         every = torch.arange(prompts * self._each, device=prompts_R.device)
         self._full = torch.equal(self._slots_R, every)
+        self._rows_S = torch.zeros_like(every)
+        self._rows_S[self._slots_R] = torch.arange(prompts_R.numel(), device=every.device)
+        """The row of each slot; that of a slot without one does not matter, since nobody reads it."""
 
     def by_prompt(self, part: Tensor) -> Tensor:
         """[R, K, Q, X] of rows -> [P K, slots Q, X]."""
         _, heads, queries, width = part.shape
-        if not self._full:
-            slots = part.new_zeros(self._prompts * self._each, heads, queries, width)
-            part = slots.index_copy_(0, self._slots_R, part)
+        part = part if self._full else part.index_select(0, self._rows_S)
         part = part.view(self._prompts, self._each, heads, queries, width).transpose(1, 2)
         return part.reshape(self._prompts * heads, self._each * queries, width)
 
@@ -297,7 +251,7 @@ class PromptGroups:
         """[P K, slots Q, X] -> [R, K, Q, X]."""
         width = part.shape[2]
         part = part.view(self._prompts, heads, self._each, -1, width).transpose(1, 2).flatten(0, 1)
-        return part if self._full else part[self._slots_R]
+        return part if self._full else part.index_select(0, self._slots_R)
 
 
 def _grown(part: Tensor, size: int) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from posttrain.errors import ModelError
+from posttrain.models.device import unsorted
 from posttrain.models.masters import gradient_of
 
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
@@ -41,7 +42,7 @@ class Head:
 
     def logits(self, hidden_MD: Tensor, temperature: float = 1.0) -> Tensor:
         """z / temperature [M, V], in float32 at least."""
-        logits = _at_least_float32(hidden_MD @ self.weight_VD.to(hidden_MD.dtype).T)
+        logits = _product_in_float32(hidden_MD, self.weight_VD.to(hidden_MD.dtype).T)
         if self.bias_V is not None:
             logits = logits + self.bias_V
         return _scaled_and_capped(logits, self.scale, self.cap, temperature)
@@ -88,6 +89,13 @@ class ModuleHead:
 
 
 AnyHead = Head | ModuleHead
+
+
+def _product_in_float32(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right in float32 at least; CUDA returns the sum as it is, which has no gradient."""
+    if left.is_cuda and left.element_size() == 2 and not torch.is_grad_enabled():
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return _at_least_float32(left @ right)
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:
@@ -150,6 +158,8 @@ class _Tile:
 
     def entropy(self) -> Tensor:
         """log sum exp z - sum p z."""
+        if self.p.is_cuda:  # vecdot writes all products there
+            return self.logz - torch.bmm(self.p[:, None], self.logits[:, :, None]).flatten()
         mean: Tensor = torch.linalg.vecdot(self.p, self.logits)
         return self.logz - mean
 
@@ -158,14 +168,37 @@ class _Tile:
         scale = -grad_logp[:, None]
         if grad_entropy is not None:
             scale = scale - grad_entropy[:, None] * (self.logits - (self.logz - entropy)[:, None])
-        return self.p.mul_(scale).scatter_add_(1, self.target[:, None], grad_logp[:, None])
+        with unsorted():
+            return self.p.mul_(scale).scatter_add_(1, self.target[:, None], grad_logp[:, None])
+
+    def rounded_grad(self, grad_logp: Tensor, dtype: torch.dtype) -> Tensor:
+        """The same for `logp` alone in a dtype of 16 bits, in one pass; rounded once, as that of `grad_logits_` is."""
+        scale, target = -grad_logp[:, None], self.target[:, None]
+        own = torch.addcmul(grad_logp[:, None], self.p.gather(1, target), scale)
+        grad = torch.mul(self.p, scale, out=torch.empty_like(self.p, dtype=dtype))
+        with unsorted():
+            return grad.scatter_(1, target, own.to(dtype))
 
 
 def _tile(hidden: Tensor, head: Head, target: Tensor, temperature: float) -> _Tile:
     """One softmax; its largest probability gives the normaliser without a second pass of exponentials."""
     logits = head.logits(hidden, temperature)
     p = logits.softmax(1)
+    if p.is_cuda:  # one pass less
+        most, place = p.max(1, keepdim=True)
+        return _Tile(logits, p, (logits.gather(1, place) - most.log()).squeeze(1), target)
     return _Tile(logits, p, logits.amax(1) - p.amax(1).log(), target)
+
+
+def _tile_backward(
+    tile: _Tile, head: Head, temperature: float, grads: Sequence[Tensor | None], entropy: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The gradient with respect to the products with the head's matrix; `grads`: those of logp and entropy."""
+    grad_logp = torch.zeros_like(entropy) if grads[0] is None else grads[0]
+    plain = temperature == head.scale == 1.0 and head.cap is None and head.bias_V is None
+    if tile.p.is_cuda and dtype != tile.p.dtype and plain and grads[1] is None:
+        return tile.rounded_grad(grad_logp, dtype)
+    return head.backward_(tile.grad_logits_(grad_logp, grads[1], entropy), tile.logits, temperature)
 
 
 class _TokenLogp(torch.autograd.Function):
@@ -196,7 +229,6 @@ class _TokenLogp(torch.autograd.Function):
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
         hidden_MD, weight_VD, bias_V, target_M, entropy_M = ctx.saved_tensors
         head = Head(weight_VD, bias_V, *ctx.kind).for_products(hidden_MD.dtype)
-        grad_logp_M = torch.zeros_like(entropy_M) if grads[0] is None else grads[0]
         grad_hidden_MD = torch.empty_like(hidden_MD)
         trained = (
             one if need else None for one, need in zip((weight_VD, bias_V), ctx.needs_input_grad[1:], strict=False)
@@ -204,9 +236,8 @@ class _TokenLogp(torch.autograd.Function):
         grad_head = _HeadGradient(*(None if one is None else _sums_like(one) for one in trained))
         for part in _tiles(target_M, weight_VD.shape[0]):
             tile = _tile(hidden_MD[part], head, target_M[part], ctx.temperature)
-            grad_entropy = None if grads[1] is None else grads[1][part]
-            grad_logits = tile.grad_logits_(grad_logp_M[part], grad_entropy, entropy_M[part])
-            grad_logits = head.backward_(grad_logits, tile.logits, ctx.temperature)
+            of_part = [None if one is None else one[part] for one in grads]
+            grad_logits = _tile_backward(tile, head, ctx.temperature, of_part, entropy_M[part], hidden_MD.dtype)
             grad_hidden_MD[part] = _head_backward(grad_logits, hidden_MD[part], head, grad_head)
         return grad_hidden_MD, grad_head.weight_VD, grad_head.bias_V, None, None, None
 
@@ -254,9 +285,8 @@ class LossTile:
     def backward(self, loss: Tensor) -> Tensor:
         """Add the loss's gradient to the head's `.grad`; returns that with respect to the tokens' hidden states."""
         grads: Sequence[Tensor | None] = torch.autograd.grad(loss, (self.logp, self.entropy), allow_unused=True)
-        grad_logp = torch.zeros_like(self.entropy) if grads[0] is None else grads[0]
-        grad_logits = self._tile.grad_logits_(grad_logp, grads[1], self.entropy.detach())
-        grad_logits = self._head.backward_(grad_logits, self._tile.logits, self._temperature)
+        dtype, entropy = self._hidden.dtype, self.entropy.detach()
+        grad_logits = _tile_backward(self._tile, self._head, self._temperature, grads, entropy, dtype)
         return _head_backward(grad_logits, self._hidden, self._head, self._grad_head)
 
 

@@ -78,6 +78,12 @@ def kernel() -> Callable[..., Any] | None:
     return varlen_attn if {"window_size", "enable_gqa"} <= signature(varlen_attn).parameters.keys() else None
 
 
+def takes_pages(head: Tensor) -> bool:
+    """Whether the kernel takes such heads, with keys and values in pages."""
+    found = kernel()
+    return in_segments(head, head) and found is not None and "block_table" in signature(found).parameters
+
+
 def attend_segments(
     query_NHD: Tensor,
     key_NHD: Tensor,

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from posttrain.formulas.ragged import row_keys, uniform
 from posttrain.measure.counts import count
@@ -88,6 +89,12 @@ RANDOM_BLOCK = 32
 """Random numbers computed at a time for each row."""
 
 
+BLOCK = 128
+"""Tokens that an accelerator sums at once."""
+BELOW_1 = 1 - 2**-30
+"""The largest share of a sum: it must not reach the end, where there may be tokens without probability."""
+
+
 def steps_between_checks(device: torch.device) -> int:
     """How often to check which rows have ended: on an accelerator each check waits for the device."""
     return 1 if device.type == "cpu" else 8
@@ -148,7 +155,9 @@ class Decoder:
         return self._buffer.completions()
 
     def _logits(self) -> Tensor:
-        logits = [backend.next_logits().div_(self._params.temperature) for backend in self._backends]
+        logits = [backend.next_logits() for backend in self._backends]
+        if self._params.temperature != 1:
+            logits = [one.div_(self._params.temperature) for one in logits]
         return logits[0] if len(logits) == 1 else mixture_logits(logits[0], logits[1], self._share)
 
     def _draw(self) -> Tensor | None:
@@ -266,15 +275,42 @@ class CompletionBuffer:
 def sample_next(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int | None) -> tuple[Tensor, Tensor]:
     """The next token of each row, and its log-prob under the full distribution also with top_p or top_k."""
     p = logits.softmax(1)
-    max_logit, max_p = logits.amax(1), p.amax(1)
     if draw_R is None:
         token_R = logits.argmax(1)
     else:
         unrestricted = top_p == 1 and top_k is None
-        cdf = (p if unrestricted else top_k_top_p_mask(p, top_p, top_k)).cumsum(1, dtype=torch.float64)
-        point = draw_R[:, None] * cdf[:, -1:]
-        token_R = torch.searchsorted(cdf, point, right=True).squeeze(1).clamp(max=cdf.shape[1] - 1)
-    return token_R, logits.gather(1, token_R[:, None]).squeeze(1) - (max_logit - max_p.log())
+        token_R = _drawn(p if unrestricted else top_k_top_p_mask(p, top_p, top_k), draw_R)
+    if p.device.type != "cpu":  # spares the passes for the largest
+        return token_R, _of(p, token_R).log()
+    return token_R, _of(logits, token_R) - (logits.amax(1) - p.amax(1).log())
+
+
+def _of(values_RV: Tensor, token_R: Tensor) -> Tensor:
+    return values_RV.gather(1, token_R[:, None]).squeeze(1)
+
+
+def _drawn(p_RV: Tensor, draw_R: Tensor) -> Tensor:
+    """The token of each row at which the sum of the probabilities passes its number.
+
+    An accelerator sums blocks of tokens first, and in float64 only over the blocks and within one.
+    """
+    if p_RV.device.type == "cpu":
+        return _passed(p_RV, draw_R)[0].clamp(max=p_RV.shape[1] - 1)
+    missing = -p_RV.shape[1] % BLOCK
+    blocks_RBX = (pad(p_RV, (0, missing)) if missing else p_RV).view(len(p_RV), -1, BLOCK)
+    sums_RB = blocks_RBX.sum(2)
+    block_R, cdf_RB, point_R = _passed(sums_RB, draw_R.clamp(max=BELOW_1))
+    sum_R = _of(sums_RB, block_R)
+    rest_R = (point_R - (_of(cdf_RB, block_R) - sum_R)) / sum_R
+    inside_RX = blocks_RBX.gather(1, block_R[:, None, None].expand(-1, 1, BLOCK)).squeeze(1)
+    return block_R * BLOCK + _passed(inside_RX, rest_R.clamp(0, BELOW_1))[0]
+
+
+def _passed(p: Tensor, draw_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where the running sum passes each row's share of it, the running sum, and the share."""
+    cdf = p.cumsum(1, dtype=torch.float64)
+    point = draw_R[:, None] * cdf[:, -1:]
+    return torch.searchsorted(cdf, point, right=True).squeeze(1), cdf, point.squeeze(1)
 
 
 def top_k_top_p_mask(p: Tensor, top_p: float, top_k: int | None) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,10 +29,6 @@ class PackedRows:
 
     ids_N: Tensor
     positions_N: Tensor
-    gathers: tuple[Tensor, ...]
-    """One [S, T] index into the packed tokens for each attention bucket."""
-    take_N: Tensor
-    """Where each packed token's output lies in the buckets' outputs, flattened one after the other."""
     source_M: Tensor
     """The packed token whose hidden state predicts each trained token."""
     target_M: Tensor
@@ -40,6 +37,34 @@ class PackedRows:
     """The packed position of each row's last token."""
     spans: tuple[Span, ...]
     """Each row: start and length of its prompt, start and length of the rest."""
+
+    @cached_property
+    def gathered(self) -> tuple[tuple[Tensor, ...], Tensor]:
+        """One [S, T] index into the packed tokens for each attention bucket, and where each token's output lies then.
+
+        Buckets hold rows of similar length, and their outputs are flattened one after the other.
+        """
+        take = torch.empty(self.ids_N.numel(), dtype=torch.long)
+        gathers: list[Tensor] = []
+        offset = 0
+        for bucket in _buckets([length + count for _, length, _, count in self.spans]):
+            width = max(self.spans[row][1] + self.spans[row][3] for row in bucket)
+            gather = torch.zeros(len(bucket), width, dtype=torch.long)
+            for place, row in enumerate(bucket):
+                start, length, first, count = self.spans[row]
+                gather[place, :length] = torch.arange(start, start + length)
+                gather[place, length : length + count] = torch.arange(first, first + count)
+                base = offset + place * width
+                if self._owns_prompt(row):
+                    take[start : start + length] = torch.arange(base, base + length)
+                take[first : first + count] = torch.arange(base + length, base + length + count)
+            gathers.append(gather)
+            offset += gather.numel()
+        return tuple(sent(part, self.ids_N.device) for part in gathers), sent(take, self.ids_N.device)
+
+    def _owns_prompt(self, row: int) -> bool:
+        """Whether it is the first row of its prompt."""
+        return row == 0 or self.spans[row][:2] != self.spans[row - 1][:2]
 
     def rows_per_token(self) -> Tensor:
         """How many rows each packed token belongs to [N]: more than one in a shared prompt."""
@@ -59,9 +84,10 @@ class PackedRows:
         """The same batch on a device, copied without waiting."""
         if device.type == "cpu":
             return self
-        one = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        moved: dict[str, Any] = {name: sent(value, device) for name, value in one.items()}
-        return replace(self, gathers=tuple(sent(part, device) for part in self.gathers), **moved)
+        moved: dict[str, Any] = {
+            name: sent(value, device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
 
 
 def sent(part: Tensor, device: torch.device) -> Tensor:
@@ -79,13 +105,11 @@ def pack(rows: Sequence[TokenRow]) -> PackedRows:
     source: list[int] = []
     target: list[int] = []
     lengths: list[int] = []
-    owned: list[bool] = []
     before: Ids | None = None
     start = 0
     for row in rows:
         prompt, rest = row.prompt, row.rest
-        new = before is None or prompt != before
-        if new:
+        if before is None or prompt != before:
             start, before = len(ids), prompt
             ids.extend(prompt)
             positions.extend(range(len(prompt)))
@@ -93,45 +117,20 @@ def pack(rows: Sequence[TokenRow]) -> PackedRows:
         ids.extend(rest)
         positions.extend(range(len(prompt), len(prompt) + len(rest)))
         spans.append((start, len(prompt), first, len(rest)))
-        owned.append(new)
         trained = row.trained
         source.extend(first + place - 1 if place else start + len(prompt) - 1 for place in trained)
         target.extend(rest[place] for place in trained)
         lengths.append(len(trained))
-    gathers, take = _attention(spans, owned, len(ids))
     last = [first + count - 1 if count else start + length - 1 for start, length, first, count in spans]
     return PackedRows(
         ids_N=torch.tensor(ids, dtype=torch.long),
         positions_N=torch.tensor(positions, dtype=torch.long),
-        gathers=gathers,
-        take_N=take,
         source_M=torch.tensor(source, dtype=torch.long),
         target_M=torch.tensor(target, dtype=torch.long),
         lengths_B=torch.tensor(lengths, dtype=torch.long),
         last_B=torch.tensor(last, dtype=torch.long),
         spans=tuple(spans),
     )
-
-
-def _attention(spans: Sequence[Span], owned: Sequence[bool], size: int) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Buckets of rows of similar length, and where each packed token finds its output."""
-    take = torch.empty(size, dtype=torch.long)
-    gathers: list[Tensor] = []
-    offset = 0
-    for bucket in _buckets([length + count for _, length, _, count in spans]):
-        width = max(spans[row][1] + spans[row][3] for row in bucket)
-        gather = torch.zeros(len(bucket), width, dtype=torch.long)
-        for place, row in enumerate(bucket):
-            start, length, first, count = spans[row]
-            gather[place, :length] = torch.arange(start, start + length)
-            gather[place, length : length + count] = torch.arange(first, first + count)
-            base = offset + place * width
-            if owned[row]:
-                take[start : start + length] = torch.arange(base, base + length)
-            take[first : first + count] = torch.arange(base + length, base + length + count)
-        gathers.append(gather)
-        offset += gather.numel()
-    return tuple(gathers), take
 
 
 def _buckets(lengths: Sequence[int]) -> list[list[int]]:

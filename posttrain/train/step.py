@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -123,6 +123,10 @@ class StepClosure:
 
     def __call__(self) -> dict[str, float]:
         """Accumulate the gradients and metrics of all micro-batches; one transfer from the device at the end."""
+        return step_metrics(self.totals())
+
+    def totals(self) -> dict[str, Tensor]:
+        """The same without the transfer: the device is still at work."""
         totals: dict[str, Tensor] = {}
         routing = StepRouting(self.routers, self.tokens)
         if self.routers.balance:
@@ -134,7 +138,7 @@ class StepClosure:
         if not self.models.sharded:
             self._add_gradients()
         count({"train_tokens": self.tokens})
-        return step_metrics(_of_all(totals, routing.metrics()))
+        return _of_all(totals, routing.metrics())
 
     def _add_gradients(self) -> None:
         """Sum the gradients over the processes, each of which has whole models."""
@@ -296,15 +300,17 @@ class AdamW:
         self._optimizer = torch.optim.AdamW(groups, lr=params.lr, betas=(beta1, beta2), fused=True)
         self._parameters = dict(zip(names, (p for group in groups for p in group["params"]), strict=True))
 
-    def step(self, closure: Callable[[], dict[str, float]], progress: float) -> dict[str, float]:
-        """One step at the scheduled learning rate."""
+    def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
+        """One step at the scheduled learning rate; the metrics and the gradient's norm are read at once."""
         factor = lr_factor(self._params, progress, self._steps)
         for group in self._optimizer.param_groups:
             group["lr"] = group["peak"] * factor
-        metrics = closure()
+        totals = closure.totals()
         take_gradients(self._weights)
-        norm = nn.utils.clip_grad_norm_(self._parameters.values(), self._params.clip)
-        metrics["grad_norm"] = float(full(norm))
+        norm = full(nn.utils.clip_grad_norm_(self._parameters.values(), self._params.clip))
+        norm = norm.to(next(iter(totals.values()), norm).device)  # of several processes the metrics have been read
+        metrics = step_metrics({**totals, "grad_norm": norm})
+        metrics["grad_norm"] = metrics.pop("grad_norm")
         if math.isfinite(metrics["grad_norm"]):
             self._optimizer.step()
             round_masters(self._weights)

@@ -190,28 +190,6 @@ def test_a_decoding_step_is_that_of_the_models_own_code(name: str, monkeypatch: 
             assert one == pytest.approx(other, abs=2e-4)
 
 
-@pytest.mark.parametrize("rows", [3, 100], ids=["rows join late", "all at once"])
-def test_a_static_step_gives_the_same_samples(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a CUDA graph captures: again whenever rows leave, join or need more memory."""
-    monkeypatch.setattr("posttrain.models.kv_cache.FIRST_COLUMNS", 3)
-    captured = []
-    monkeypatch.setattr("posttrain.models.decode.cuda_graph", lambda step, *_: captured.append(step) or step)
-    model, found = family("qwen3").double(), []
-    prompts, names, params = (
-        random_rows(6, seed=1)[0],
-        [str(i) for i in range(6)],
-        SamplingParams(max_tokens=14, rows=rows),
-    )
-    for cuda_graphs in (True, False):
-        device = Runtime(DeviceParams(device="cpu", cuda_graphs=cuda_graphs, threads=1))
-        found.append(sample(model, prompts, names, n=3, params=params, seed=2, stop=ENDS, device=device))
-    assert found[0].ids == found[1].ids
-    for one, other in zip(found[0].logps, found[1].logps, strict=True):
-        assert one == pytest.approx(other, abs=1e-9)
-    steps = sum(len(ids) for ids in found[0].ids) / min(rows, 18)
-    assert 3 <= len(captured) < steps, "captured for a few steps each"
-
-
 def test_a_bf16_step_is_near_that_of_the_models_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Runtime(DeviceParams(device="cpu", precision="bf16", threads=1))
     model = frozen_on(family("qwen3"), device)

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -119,12 +120,13 @@ def test_updates_that_bf16_would_lose_add_up_in_the_master() -> None:
         params = OptimizerParams(lr=1e-5, schedule="constant", warmup=0.0)
         update = AdamW({"policy": (model, params.lr)}, params, 1000)
 
-        def gradient() -> dict[str, float]:
+        def gradient() -> dict[str, Tensor]:
             model.weight.grad = torch.ones(4, 4, dtype=model.weight.grad_dtype)
             return {}
 
+        closure: Any = SimpleNamespace(totals=gradient)
         for _ in range(1000):
-            update.step(gradient, 0.0)
+            update.step(closure, 0.0)
         return model.weight
 
     def ones() -> nn.Linear:

@@ -359,13 +359,17 @@ Tensor& set_source_tensor(Tensor& self, const Tensor& source) {
 }
 void record_stream(Tensor&, c10::Stream) {}
 
-// Blas.cpp of torch 2.13: _addmm_dtype_cuda
-void check_addmm(const Tensor& self, const Tensor& a, const Tensor& b, at::ScalarType out) {
+// Blas.cpp of torch 2.13: _addmm_dtype_cuda, _mm_dtype_cuda, _bmm_dtype_cuda
+void check_product(const Tensor& a, const Tensor& b, at::ScalarType out) {
   TORCH_CHECK(a.scalar_type() == b.scalar_type(), "mat1 and mat2 must have the same dtype, but got ", a.dtype(), " and ", b.dtype());
   TORCH_CHECK(out == a.scalar_type() || (out == at::kFloat && (a.scalar_type() == at::kHalf || a.scalar_type() == at::kBFloat16)),
               "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs");
+  for (const auto& t : {a, b}) TORCH_CHECK(t.device().type() == kDev, "Expected all tensors to be on the same device");
+}
+void check_addmm(const Tensor& self, const Tensor& a, const Tensor& b, at::ScalarType out) {
+  check_product(a, b, out);
   TORCH_CHECK(self.scalar_type() == out || self.scalar_type() == a.scalar_type(), "self dtype must match either out_dtype or mat1 dtype");
-  for (const auto& t : {self, a, b}) TORCH_CHECK(t.device().type() == kDev, "Expected all tensors to be on the same device (addmm)");
+  TORCH_CHECK(self.device().type() == kDev, "Expected all tensors to be on the same device (addmm)");
 }
 Tensor addmm_dtype(const Tensor& self, const Tensor& a, const Tensor& b, at::ScalarType out, const at::Scalar& beta, const at::Scalar& alpha) {
   count_own("aten::addmm.dtype");
@@ -380,10 +384,15 @@ Tensor& addmm_dtype_out(const Tensor& self, const Tensor& a, const Tensor& b, at
   return out;
 }
 
-// Blas.cpp of torch 2.13: _bmm_dtype_cuda
+Tensor mm_dtype(const Tensor& a, const Tensor& b, at::ScalarType out) {
+  count_own("aten::mm.dtype");
+  check_product(a, b, out);
+  Names names;
+  return names.to_device(at::mm(names.to_cpu(a).to(out), names.to_cpu(b).to(out)));
+}
 Tensor bmm_dtype(const Tensor& a, const Tensor& b, at::ScalarType out) {
   count_own("aten::bmm.dtype");
-  check_addmm(a.to(out), a, b, out);
+  check_product(a, b, out);
   Names names;
   return names.to_device(at::bmm(names.to_cpu(a).to(out), names.to_cpu(b).to(out)));
 }
@@ -444,6 +453,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_fused_rms_norm", &rms_norm);
   m.impl("_fused_rms_norm_backward", &rms_norm_backward);
   m.impl("histc", &histc);
+  m.impl("mm.dtype", &mm_dtype);
   m.impl("bmm.dtype", &bmm_dtype);
   m.impl("addmm.dtype", &addmm_dtype);
   m.impl("addmm.dtype_out", &addmm_dtype_out);

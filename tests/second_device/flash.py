@@ -55,6 +55,36 @@ def check(query: Tensor, key: Tensor, value: Tensor, *ends: Tensor) -> None:
             raise RuntimeError(what)
 
 
+def check_pages(
+    query: Tensor, key: Tensor, value: Tensor, ends: Tensor, used: Tensor, table: Tensor, splits: int | None
+) -> None:
+    """Refuse what the kernel refuses of pages, and what is known to give NaN."""
+    rows = ends.numel() - 1
+    faults = {
+        "block_table must have dtype torch.int32": table.dtype != torch.int32,
+        "block_table must have contiguous last dimension": table.stride(-1) != 1,
+        "Paged KV cache block size must be divisible by 256": key.shape[1] % 256 != 0,
+        "seqused_k must have dtype int32": used.dtype != torch.int32,
+        "seqused_k must be on CUDA device": not used.is_cuda or not table.is_cuda,
+        "seqused_k must be contiguous": not used.is_contiguous(),
+        "block_table, seqused_k must have shape (batch_size, ..)": table.shape[0] != rows or used.shape != (rows,),
+        "k must have shape (num_blocks, page_block_size, num_heads_k, head_size)": key.dim() != 4 or query.dim() != 3,
+        "the automatic num_splits gives NaN over pages (torch 2.13)": splits != 1,
+    }
+    for what, holds in faults.items():
+        if holds:
+            raise RuntimeError(what)
+
+
+def _unpaged(key: Tensor, value: Tensor, used: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The keys and values of each row, one row after the other, and where each row ends."""
+    counts = used.tolist()
+    rows = [(table[nth].long(), count) for nth, count in enumerate(counts)]
+    parts = [torch.cat([part[pages].flatten(0, 1)[:count] for pages, count in rows]) for part in (key, value)]
+    ends = torch.tensor([0, *counts], dtype=torch.int32).cumsum(0).to(torch.int32).to(key.device)
+    return parts[0], parts[1], ends
+
+
 def _segments(
     query: Tensor, key: Tensor, value: Tensor, query_ends: Tensor, key_ends: Tensor, scale: float, left: int, right: int
 ) -> Iterator[_Segment]:
@@ -84,9 +114,12 @@ def forward(
     alibi_slopes: Any = None, block_table: Any = None, num_splits: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Compute aten::_flash_attention_forward."""
-    check(query, key, value, cum_seq_q, cum_seq_k)
     left, right = _window(window_size_left, window_size_right, is_causal and max_q > 1, max_k)
     device, scale = query.device, query.shape[2] ** -0.5 if scale is None else scale
+    if block_table is not None:
+        check_pages(query, key, value, cum_seq_q, seqused_k, block_table, num_splits)
+        key, value, cum_seq_k = _unpaged(key, value, seqused_k, block_table)
+    check(query, key, value, cum_seq_q, cum_seq_k)
     host = [part.cpu() for part in (query, key, value, cum_seq_q, cum_seq_k)]
     out, sums = torch.empty_like(host[0]), torch.empty(query.shape[1], query.shape[0])
     for one in _segments(*host, scale, left, right):  # type: ignore[arg-type]

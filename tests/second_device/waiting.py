@@ -51,9 +51,10 @@ def waits() -> Iterator[list[Wait]]:
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
-    """Do not note the waits inside, which belong to the stand-in."""
-    before, WATCH.seen = WATCH.seen, None
+    """Neither note nor refuse the waits inside, which belong to the stand-in."""
+    before = WATCH.seen, WATCH.captures, WATCH.mode
+    WATCH.seen, WATCH.captures, WATCH.mode = None, 0, "default"
     try:
         yield
     finally:
-        WATCH.seen = before
+        WATCH.seen, WATCH.captures, WATCH.mode = before
