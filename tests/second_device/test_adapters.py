@@ -57,7 +57,9 @@ class Trained:
 
 
 @pytest.mark.parametrize("case", slow_except(QUICK, itertools.product(ADAPTERS, OBJECTIVES, PRECISIONS)), ids="-".join)
-def test_what_is_trained_on_the_device_is_what_a_cpu_trains_and_loads(case: tuple[str, str, str], tmp_path: Path) -> None:
+def test_what_is_trained_on_the_device_is_what_a_cpu_trains_and_loads(
+    case: tuple[str, str, str], tmp_path: Path
+) -> None:
     runs = [Trained(case, "cuda", activations, tmp_path / activations) for activations in get_args(Activations)]
     assert len({run.digest for run in runs}) == 1, "what is kept decides the memory and nothing else"
     run, precision = runs[0], case[2]

@@ -13,7 +13,18 @@ from tests.processes.every_objective import MIXTURES, names, run
 STEPS = 2
 QUICK = {
     ("float32", name)
-    for name in ("likelihood", "dpo", "kto", "grpo", "gspo", "ppo", "ppo_penalty, exact", "nash_md", "reward", *MIXTURES)
+    for name in (
+        "likelihood",
+        "dpo",
+        "kto",
+        "grpo",
+        "gspo",
+        "ppo",
+        "ppo_penalty, exact",
+        "nash_md",
+        "reward",
+        *MIXTURES,
+    )
 }
 GAPS = {"float32": 3e-5, "bfloat16": 2e-2}
 """Of a loss, relative where it is above 1. In bf16 the device has FlashAttention, the CPU whole rows."""
