@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from posttrain.models.device import unordered
 from posttrain.models.forward import PackedAttention, Scoring
 from posttrain.text.packing import PackedRows
 
@@ -251,8 +252,9 @@ class KVBuffer:
 
     def append_static(self, place: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """The same with the column as a tensor [1], without allocation and for all columns, as a CUDA graph needs."""
-        for part, new in zip(self._parts, (key, value), strict=True):
-            part.index_copy_(2, place, new)
+        with unordered():
+            for part, new in zip(self._parts, (key, value), strict=True):
+                part.index_copy_(2, place, new)
         return [part.flatten(0, 1) for part in self._parts]
 
     def select(self, index_R: Tensor) -> None:
@@ -289,7 +291,8 @@ class PromptGroups:
         _, heads, queries, width = part.shape
         if not self._full:
             slots = part.new_zeros(self._prompts * self._each, heads, queries, width)
-            part = slots.index_copy_(0, self._slots_R, part)
+            with unordered():
+                part = slots.index_copy_(0, self._slots_R, part)
         part = part.view(self._prompts, self._each, heads, queries, width).transpose(1, 2)
         return part.reshape(self._prompts * heads, self._each * queries, width)
 

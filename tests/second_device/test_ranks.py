@@ -26,7 +26,7 @@ def in_ranks(work: Callable[[], Any]) -> list[Any]:
         dist.init_process_group("threaded", rank=number, world_size=RANKS, store=store)
         try:
             found[number] = work()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             found[number] = error
             threaded.ProcessLocalGroup.exception_handle(error)  # type: ignore[no-untyped-call]  # wakes the others
         finally:

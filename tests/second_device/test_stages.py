@@ -47,10 +47,8 @@ def params(device: str, precision: str) -> dict[str, Any]:
 def ran(work: Path, name: str, *arguments: str, device: str = "cpu", precision: str = "fp32") -> Path:
     """The workspace after a stage has run in it."""
     (work / "params.yaml").write_text(yaml.safe_dump(params(device, precision)), encoding="utf-8")
-    if device == "cpu":
-        done = stage(work, name, *arguments)
-    else:
-        done = run(work, sys.executable, str(STAGE), name, *arguments)
+    on_device = [sys.executable, str(STAGE), name, *arguments]
+    done = stage(work, name, *arguments) if device == "cpu" else run(work, *on_device)
     assert done.returncode == 0, done.stdout[-4000:]
     return work
 
