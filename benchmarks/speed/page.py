@@ -64,7 +64,8 @@ speed, no rounding of CUDA's, no races of streams, no NCCL, no Triton and no vLL
 that need one, a run that is killed and resumed, and one turn of `make bench-gpu`, resumable and in about 25 minutes (an
 estimate). `make bench-gpu` writes its own page with these targets for one H200: SFT of a 0.6B model at 30 % of the
 device's peak, DPO at 25 %, GRPO twice as fast as TRL with generate and 0.67 of TRL with vLLM, SFT and DPO with LoRA of
-an 8B model within 60 GB, a row of 32,768 tokens with 152,000 words, `device.deterministic` within 15 %. Also open, the whole list:
+an 8B model within 60 GB, a row of 32,768 tokens with 152,000 words, `device.deterministic` within 15 %. Also
+open, the whole list:
 
 - bf16 weights with float32 masters, the head's bf16 products, and their speed.
 - `activations: recompute` and `offload`: time and memory. The memory estimate of `plan` next to what CUDA allocates:

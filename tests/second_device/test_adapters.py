@@ -37,9 +37,9 @@ ROWS = token_rows(*random_rows(6))
 class Trained:
     """A small run with the losses of its steps."""
 
-    def __init__(self, case: tuple[str, str, str], device: Any, activations: Activations, place: Path) -> None:
+    def __init__(self, case: tuple[str, str, Any], device: Any, activations: Activations, place: Path) -> None:
         adapter, name, precision = case
-        self.runtime = Runtime(DeviceParams(device=device, precision=precision))  # type: ignore[arg-type]
+        self.runtime = Runtime(DeviceParams(device=device, precision=precision))
         self.folder = tiny_folder(place / "tiny")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tests.library.test_training.DEVICE", self.runtime)
@@ -58,7 +58,7 @@ class Trained:
 
 @pytest.mark.parametrize("case", slow_except(QUICK, itertools.product(ADAPTERS, OBJECTIVES, PRECISIONS)), ids="-".join)
 def test_what_is_trained_on_the_device_is_what_a_cpu_trains_and_loads(
-    case: tuple[str, str, str], tmp_path: Path
+    case: tuple[str, str, Any], tmp_path: Path
 ) -> None:
     runs = [Trained(case, "cuda", activations, tmp_path / activations) for activations in get_args(Activations)]
     assert len({run.digest for run in runs}) == 1, "what is kept decides the memory and nothing else"

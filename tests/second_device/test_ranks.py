@@ -20,7 +20,7 @@ RANKS = 2
 def in_ranks(work: Callable[[], Any]) -> list[Any]:
     """What the work gives in each of the ranks."""
     found: list[Any] = [None] * RANKS
-    store = dist.HashStore()
+    store = dist.HashStore()  # type: ignore[attr-defined]
 
     def rank(number: int) -> None:
         dist.init_process_group("threaded", rank=number, world_size=RANKS, store=store)
@@ -32,7 +32,7 @@ def in_ranks(work: Callable[[], Any]) -> list[Any]:
         finally:
             dist.destroy_process_group()
 
-    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    torch._C._distributed_c10d._set_thread_isolation_mode(True)  # type: ignore[attr-defined]
     threaded._install_threaded_pg()  # type: ignore[no-untyped-call]
     try:
         ranks = [threading.Thread(target=rank, args=(number,)) for number in range(RANKS)]
@@ -43,7 +43,7 @@ def in_ranks(work: Callable[[], Any]) -> list[Any]:
     finally:
         threaded.ProcessLocalGroup.reset()  # type: ignore[no-untyped-call]
         threaded._uninstall_threaded_pg()  # type: ignore[no-untyped-call]
-        torch._C._distributed_c10d._set_thread_isolation_mode(False)
+        torch._C._distributed_c10d._set_thread_isolation_mode(False)  # type: ignore[attr-defined]
     for one in found:
         if isinstance(one, BaseException):
             raise one
