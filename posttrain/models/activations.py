@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
-from torch.autograd.graph import save_on_cpu
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from posttrain.errors import ModelError
@@ -39,6 +41,56 @@ def _recompute(layer: Callable[..., Any], *inputs: Any) -> Any:
 
 def _offload(layer: Callable[..., Any], *inputs: Any) -> Any:
     """The same with the inputs in the host's memory."""
-    pinned = any(isinstance(one, Tensor) and one.device.type == "cuda" for one in inputs)
-    with save_on_cpu(pin_memory=pinned):
+    on_gpu = any(isinstance(one, Tensor) and one.is_cuda for one in inputs)
+    with saved_tensors_hooks(_sent_away, _brought_back) if on_gpu else save_on_cpu():
         return _recompute(layer, *inputs)
+
+
+def _sent_away(part: Tensor) -> Tensor | _Offloaded:
+    return _Offloaded(part) if part.is_cuda else part
+
+
+def _brought_back(kept: Tensor | _Offloaded) -> Tensor:
+    return kept.fetched() if isinstance(kept, _Offloaded) else kept
+
+
+class _Offloaded:
+    """A tensor of a GPU in the host's memory; both copies run beside the computation, on a stream of their own.
+
+    The one before is fetched while this one is used: a backward pass takes them in the opposite order.
+    """
+
+    streams: ClassVar[dict[torch.device, torch.cuda.Stream]] = {}
+    last: ClassVar[list[weakref.ref[_Offloaded]]] = []
+
+    def __init__(self, part: Tensor) -> None:
+        """The memory of `part` is not used for anything else before the copy is done."""
+        self._device = part.device
+        self._back: Tensor | None = None
+        self._before, _Offloaded.last = self.last, [weakref.ref(self)]
+        if part.device not in self.streams:
+            self.streams[part.device] = torch.cuda.Stream(part.device)  # type: ignore[no-untyped-call]
+        self._stream = self.streams[part.device]
+        self._stream.wait_stream(torch.cuda.current_stream(part.device))
+        with torch.cuda.stream(self._stream):
+            self._host = torch.empty_like(part, device="cpu", pin_memory=True)
+            self._host.copy_(part, non_blocking=True)
+        part.record_stream(self._stream)
+
+    def fetched(self) -> Tensor:
+        """The tensor on the GPU, for the stream that computes now."""
+        back, self._back = self._fetch(), None
+        now = torch.cuda.current_stream(self._device)
+        now.wait_stream(self._stream)
+        back.record_stream(now)
+        for found in (one() for one in self._before):
+            if found is not None:
+                found._fetch()
+        return back
+
+    def _fetch(self) -> Tensor:
+        """Begin to copy it back, if that has not begun."""
+        if self._back is None:
+            with torch.cuda.stream(self._stream):
+                self._back = self._host.to(self._device, non_blocking=True)
+        return self._back

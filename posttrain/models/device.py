@@ -29,6 +29,8 @@ HEAD_STEP, LARGEST_HEAD = 8, 256
 """The sizes of heads that the variable-length kernel takes: multiples of the one, up to the other."""
 FLOAT32_ONLY = frozenset({"minimax", "xglm", "xlstm"})
 """Families whose code adds float32 tensors to the hidden states, which products in bf16 then refuse."""
+CUBLAS_WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+"""An environment variable that cuBLAS reads when it starts, and the value with which its bits are always the same."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Names of glibc's <malloc.h>."""
@@ -159,7 +161,7 @@ def grow_segments() -> None:
 
 def use_deterministic_kernels() -> None:
     """Use deterministic kernels from now on; torch warns where it has none, and `repeatable` refuses them."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
+    os.environ.setdefault(*CUBLAS_WORKSPACE)
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Empty tensors are filled before they are read; torch would fill them a second time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -34,6 +34,8 @@ PREFILL_BYTES = {False: (18, 12, 12), True: (9, 6, 6)}
 """Bytes per token of prompts that a layer needs without gradients: for each unit of D, and then of F or of A + K."""
 DRAW_BYTES = 16
 """Bytes per row and token of the vocabulary of a decoding step: logits, their softmax, and its sum in float64."""
+TOP_K_BYTES, TOP_P_BYTES = 20, 33
+"""The same where the likeliest tokens alone are drawn: a copy for top_k, and all tokens sorted for top_p without it."""
 
 
 def byte_count(parts: Iterable[Tensor]) -> int:
@@ -119,18 +121,27 @@ def waiting_bytes(model: Any, activations: Activations, *, bf16: bool) -> int:
     """Bytes of activations per token that wait for the backward pass."""
     layers, width = int(model.config.get_text_config().num_hidden_layers), _widths(model).hidden
     inputs = INPUT_BYTES[bf16] * width
-    kept = {"keep": layers * layer_bytes(model, bf16=bf16), "recompute": layers * inputs, "offload": inputs}
+    kept = {"keep": layers * layer_bytes(model, bf16=bf16), "recompute": layers * inputs, "offload": 2 * inputs}
     return kept[activations] + OUTPUT_BYTES[bf16] * width
 
 
-def decoding_bytes(model: Any, rows: int, prompts: int, prompt: int, most: int, *, bf16: bool) -> tuple[float, float]:
+def draw_bytes(top_p: float, top_k: int | None) -> int:
+    """Bytes per row and token of the vocabulary of a decoding step that draws so."""
+    if top_k is not None:
+        return TOP_K_BYTES
+    return DRAW_BYTES if top_p == 1 else TOP_P_BYTES
+
+
+def decoding_bytes(
+    model: Any, rows: int, prompts: int, prompt: int, most: int, *, bf16: bool, draw: int = DRAW_BYTES
+) -> tuple[float, float]:
     """Bytes of the keys and values of so many rows and prompts at their longest, and of all else that decoding adds."""
     token, row = kv_bytes(kv_sizes(model), 2 if bf16 else 4, most)
     copies = _copied_bytes(model)
     width, (by_hidden, by_forward, by_attention) = _widths(model), PREFILL_BYTES[bf16]
     widest = max(by_forward * width.forward, by_attention * (width.heads + width.keys))
     prefill = min(prompts * prompt, PREFILL_TOKENS) * (by_hidden * width.hidden + widest)
-    return float(prompts * prompt * token + rows * row), copies + max(prefill, DRAW_BYTES * rows * vocabulary(model))
+    return float(prompts * prompt * token + rows * row), copies + max(prefill, draw * rows * vocabulary(model))
 
 
 def _copied_bytes(model: Any) -> float:

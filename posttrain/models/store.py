@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ BASE = "posttrain_base"
 """The manifest's key of the model that an adapter belongs to."""
 WHOLE, NF4 = "whole", "nf4"
 """The format in which an adapter's base was kept while it was trained."""
+READERS = 4
+"""Tensors that are read and hashed at a time."""
 REWRITE = "Write the folder again, or delete manifest.json if you changed it on purpose"
 GENERATION = "generation_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
@@ -298,8 +301,11 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _check_digests(weights: WeightFiles) -> None:
     """The weights are those that the manifest lists, if there is one."""
     listed = {name: entry for name, entry in _manifest(weights.folder).items() if not isinstance(entry, str)}
-    same = set(weights) == set(listed) and all(describe(weights.tensor(name)) == listed[name] for name in weights)
-    if listed and not same:
+    if not listed:
+        return
+    with ThreadPoolExecutor(READERS) as readers:  # hashing leaves Python to others
+        found = dict(zip(weights, readers.map(lambda name: describe(weights.tensor(name)), weights), strict=True))
+    if found != listed:
         raise ModelError(what=f"the weights are not those of {MANIFEST}", where=str(weights.folder), fix=REWRITE)
 
 

@@ -15,7 +15,7 @@ from posttrain.evaluate.settings import EvaluateParams
 from posttrain.launch.hosts import on_each_host
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.masters import compute_in_bf16
-from posttrain.models.memory import byte_count, decoding_bytes
+from posttrain.models.memory import byte_count, decoding_bytes, draw_bytes
 from posttrain.models.text import context_of
 from posttrain.online.policy_sampler import OWN_BYTES, engine_bytes
 from posttrain.online.rollout_log import most_bytes
@@ -199,7 +199,10 @@ def _add_sampling(
     """Add what decoding takes: keys and values up to their budget."""
     prompt = _within(policy, prompt, params.max_tokens)
     rows = min(prompts * samples, params.rows)
-    kept, rest = decoding_bytes(policy, rows, min(prompts, rows), prompt, params.max_tokens, bf16=runtime.bf16)
+    draw = draw_bytes(params.top_p, params.top_k)
+    kept, rest = decoding_bytes(
+        policy, rows, min(prompts, rows), prompt, params.max_tokens, bf16=runtime.bf16, draw=draw
+    )
     held = demand.in_one_memory * (sum(demand.states.values()) - demand.once) + demand.once
     budget = FREE_SHARE * max(demand.free - held, 0)
     budget = budget if params.kv_gb is None else params.kv_gb * 1e9

@@ -21,6 +21,7 @@ import httpx
 import psutil
 
 from posttrain.errors import EngineError
+from posttrain.models.device import CUBLAS_WORKSPACE
 from posttrain.sampling import engine_server
 from posttrain.sampling.engine_server import VERSION
 
@@ -81,6 +82,11 @@ def private_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="posttrain-engine-", dir=memory if usable else None))
 
 
+def _inherited() -> dict[str, str]:
+    """This process's environment, without what `device.deterministic` sets in it for the trainer's own products."""
+    return {name: value for name, value in os.environ.items() if (name, value) != CUBLAS_WORKSPACE}
+
+
 def _kill_group(leader: int) -> None:
     """Kill a process group, but for Python's resource trackers: they remove shared memory, and end when they have."""
     for one in psutil.process_iter():
@@ -122,7 +128,8 @@ class EngineProcess:
             self._process = subprocess.Popen(
                 [*self._command, *own, *self._options],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                env={**os.environ, **self._environment, "VLLM_RPC_BASE_PATH": str(self.folder)}, start_new_session=True,
+                env={**_inherited(), **self._environment, "VLLM_RPC_BASE_PATH": str(self.folder)},
+                start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + self._start_s
         while time.monotonic() < deadline:

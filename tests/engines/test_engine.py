@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from posttrain.errors import EngineError
+from posttrain.models.device import CUBLAS_WORKSPACE
 from posttrain.models.store import load_tokenizer
 from posttrain.sampling.engine_process import PYTHON, EngineProcess
 from posttrain.sampling.local import LocalSampler
@@ -165,6 +166,19 @@ def test_a_server_with_other_logits_shows_in_the_kl_or_is_refused(
         assert all(row["sampler_kl"] > 1e-3 for row in rows)
     finally:
         process.close()
+
+
+@pytest.mark.parametrize(("value", "inherited"), [(CUBLAS_WORKSPACE[1], "None"), (":16:8", ":16:8")])
+def test_a_server_inherits_what_a_user_sets_for_cublas_alone(
+    value: str, inherited: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = CUBLAS_WORKSPACE[0]
+    monkeypatch.setenv(name, value)
+    monkeypatch.setenv(PYTHON, f"python -c 'import os; print(os.environ.get(\"{name}\")); raise SystemExit(3)'")
+    process = EngineProcess([], {})
+    with pytest.raises(EngineError, match=rf"(?m)^{inherited}$"):
+        process.start(tmp_path)
+    process.close()
 
 
 def test_a_missing_environment_and_a_server_that_does_not_start_are_named(

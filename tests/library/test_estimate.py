@@ -23,9 +23,10 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.loading import with_scalar_head
 from posttrain.models.lora import add, freeze
 from posttrain.models.masters import frozen_on, master_of
-from posttrain.models.memory import decoding_bytes, waiting_bytes
+from posttrain.models.memory import decoding_bytes, draw_bytes, waiting_bytes
 from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
+from posttrain.sampling.local import sample_next
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.estimate import check_memory, most_tokens, training_parts
@@ -136,6 +137,15 @@ def test_a_step_takes_what_is_said_within_a_tenth(
         model.train()
     said = sum(training_parts(models, ROWS * LENGTH, activations).values())
     assert said / 1.1 < peak_of_a_step(objective, models) < said * 1.1
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(1.0, None), (1.0, 50), (0.9, 50), (0.9, None)])
+def test_a_draw_takes_what_is_said_within_a_tenth(top_p: float, top_k: int | None) -> None:
+    logits, draw_R = torch.randn(8, 5000), torch.rand(8, dtype=torch.float64)
+    said = logits.numel() * draw_bytes(top_p, top_k)
+    with torch.inference_mode(), LiveBytes([logits]) as live:
+        sample_next(logits, draw_R, top_p, top_k)
+    assert said / 1.1 < live.most < said * 1.1
 
 
 @pytest.mark.parametrize("precision", ["fp32", SLOW("bf16")])

@@ -24,6 +24,7 @@ from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.masters import master_of
 from posttrain.models.store import load_model, load_scorer, load_tokenizer
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rollouts import RolloutSource, SamplingPlan
@@ -234,7 +235,7 @@ def digest(run: TrainingRun) -> str:
     total = hashlib.sha256()
     for module in run.models.trained.values():
         for parameter in module.parameters():
-            total.update(parameter.detach().numpy().tobytes())
+            total.update(master_of(parameter).detach().cpu().view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 
 

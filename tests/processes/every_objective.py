@@ -8,9 +8,9 @@ from __future__ import annotations
 import copy
 import json
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -22,6 +22,7 @@ from posttrain.formulas.distill import reverse_kl
 from posttrain.laws.cases import Shape, build
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.loading import with_scalar_head
+from posttrain.models.masters import frozen_on, placed
 from posttrain.models.sharding import full, mesh_of
 from posttrain.online.trpo import Trpo
 from posttrain.rollout import TokenRow
@@ -76,12 +77,14 @@ def batch_of(objective: Objective, models: ModelSet, seed: int, vocabulary: int)
     return scored.with_columns(scored.columns.with_tokens(old_logp=sampled))
 
 
-def run(name: str, dtype: torch.dtype, shards: int | None) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
+def run(
+    name: str, dtype: torch.dtype, shards: int | None, device: Literal["cpu", "cuda"] = "cpu", steps: int = STEPS
+) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
     """The trained weights and the metrics of each step."""
     mixture = name in MIXTURES
     objective = subjects()[name.removeprefix("mixture, ")]()
     bf16 = dtype == torch.bfloat16  # of the products; the masters are float32
-    runtime = Runtime(DeviceParams(device="cpu", precision="bf16" if bf16 else "fp32", threads=1))
+    runtime = Runtime(DeviceParams(device=device, precision="bf16" if bf16 else "fp32", threads=1))
     dtype = torch.float32 if bf16 else dtype
     first = start_model(experts=mixture)
 
@@ -91,18 +94,19 @@ def run(name: str, dtype: torch.dtype, shards: int | None) -> tuple[dict[str, to
 
     trpo = name == "trpo"
     mesh = mesh_of(runtime.device, shards) if processes.count() > 1 and not trpo else None
-    models = ModelSet.of(start, runtime, objective.needs, None, reference_moves=False, mesh=mesh)
+    place = partial(placed, runtime=runtime)
+    models = ModelSet.of(start, runtime, objective.needs, None, reference_moves=False, mesh=mesh, place=place)
     if "teacher_kl" in objective.needs:
         teacher = tiny_model(seed=1, vocabulary=VOCABULARY).to(dtype)
-        object.__setattr__(models, "teacher", Teacher(teacher, reverse_kl))
+        object.__setattr__(models, "teacher", Teacher(frozen_on(teacher, runtime), reverse_kl))
     object.__setattr__(models, "micro_tokens", MICRO_TOKENS)
     routers = routers_of(models.policy, RouterParams(balance=0.1 if mixture else None), "test")
-    update: Update = AdamW({kind: (model, 1e-3) for kind, model in models.trained.items()}, OPTIMIZER, STEPS)
+    update: Update = AdamW({kind: (model, 1e-3) for kind, model in models.trained.items()}, OPTIMIZER, steps)
     if trpo:
         update = Trpo(models.policy, TrpoOptions(delta=0.02, iterations=4))
     state, metrics = objective.initial_state(), []
     vocabulary = first.config.get_text_config().vocab_size
-    for step in range(STEPS):
+    for step in range(steps):
         batch = batch_of(objective, models, step, vocabulary)
         if models.old is not None:
             models.copy_policy(models.old)
@@ -111,7 +115,7 @@ def run(name: str, dtype: torch.dtype, shards: int | None) -> tuple[dict[str, to
         for model in models.trained.values():
             model.train()
         closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers)
-        metrics.append(update.step(closure, step / STEPS) | dict(prepared.metrics))
+        metrics.append(update.step(closure, step / steps) | dict(prepared.metrics))
     weights = {f"{name}/{key}": full(part.detach()).contiguous() for key, part in models.trained_parameters().items()}
     return weights, metrics
 

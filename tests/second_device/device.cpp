@@ -266,6 +266,7 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (counting) {
     std::lock_guard<std::mutex> lock(stats_mutex);
     std::ostringstream full; full << schema.operator_name();
+    if (name == "aten::index_copy" && at::globalContext().deterministicAlgorithms()) full << " by a sort";  // IndexKernel.cpp
     ++op_counts[full.str()];
   }
   if (WAITING.count(name)) waits(name);

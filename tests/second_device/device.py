@@ -184,6 +184,7 @@ def _install() -> None:
             if module is torch.cuda or hasattr(module, name):
                 setattr(module, name, value)
     _install_storages()
+    torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[assignment,method-assign]
     for name in ("forward", "backward"):
         LIBRARY.impl(f"_flash_attention_{name}", _counted_once(name), "CUDA")
 

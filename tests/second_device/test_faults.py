@@ -22,13 +22,15 @@ from posttrain.measure.record import noted
 from posttrain.measure.timings import device_peak_mb
 from posttrain.models.device import DeviceParams, Runtime, in_segments
 from posttrain.models.forward import PackedAttention, Scoring, score_tokens
+from posttrain.models.kv_cache import KVBuffer
 from posttrain.models.masters import frozen_on, master_of
 from posttrain.models.nf4 import dequantise, level_pairs, quantise_model
 from posttrain.models.scratch import ScratchParams, scratch_config
 from posttrain.models.store import new_model
 from posttrain.models.varlen import kernel
 from posttrain.rollout import token_rows
-from posttrain.sampling.sampler import SamplingParams
+from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from posttrain.train.maker import differences, maker
@@ -61,7 +63,7 @@ def masters_after_updates(*, deterministic: bool) -> str:
     torch.use_deterministic_algorithms(mode=False)
     device, policy = runtime(deterministic=deterministic), tiny_model().to(CUDA).train()
     draw = torch.Generator().manual_seed(0)
-    ids = torch.randint(97, (6, LONG), generator=draw).tolist()
+    ids = torch.randint(97, (2, LONG), generator=draw).tolist()
     batch = make_batch(token_rows([row[:4] for row in ids], [row[4:] for row in ids]))
     models, objective = ModelSet(policy, device), LikelihoodObjective(LikelihoodKnobs())
     update = AdamW({"policy": (policy, 0.1)}, OptimizerParams(), 3)  # a change of a bit is not lost
@@ -192,6 +194,21 @@ def test_comparisons_of_a_reward_model_are_found_on_the_host() -> None:
     assert found == []
     expected = objective.loss(step.with_rows(score=torch.tensor([1.0, 0.0, 0.5, 2.0])))
     assert float(loss.total) == pytest.approx(float(expected.total))
+
+
+def test_keys_are_written_without_the_sort_of_deterministic_kernels() -> None:
+    device, buffer, new = runtime(), KVBuffer(8), torch.ones(3, 2, 1, 4, device=CUDA)
+    buffer.write(0, new, new)
+    with calls() as found:
+        buffer.append_static(torch.ones(1, dtype=torch.long, device=CUDA), new, new)
+    assert found["aten::index_copy.out"] == 2
+    model, prompts = frozen_on(tiny_model(), device), random_rows(6, seed=1)[0]
+    with calls() as found:
+        requests = [Request(ids, f"{i}") for i, ids in enumerate([*prompts, prompts[0]])]  # uneven groups
+        LocalSampler(model, Stops((), str), device).generate(requests, SamplingParams(max_tokens=4), 0)
+    assert found["aten::index_copy.out"] > 0
+    assert "aten::index_copy.out by a sort" not in found
+    assert torch.are_deterministic_algorithms_enabled()
 
 
 def test_decoding_sums_scores_in_float32_and_waits_once_in_eight_steps() -> None:
