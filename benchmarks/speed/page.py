@@ -100,7 +100,7 @@ the CPU on the same machine.
 
 Adapters: none, LoRA, DoRA, QLoRA; activations: keep, recompute, offload, which give the same bits; objectives: SFT,
 DPO, GRPO. clip_cov drops the tokens of the largest covariance, whose order rounding to bf16 may change. The host waits
-for the device twice in an update, once in 8 tokens of decoding, and at load at most once for each tensor.
+for the device once in an update, once in 8 tokens of decoding, and at load at most once for each tensor.
 """
 
 COMPILED = """## Compiled layers
