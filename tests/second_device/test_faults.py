@@ -62,7 +62,7 @@ def masters_after_updates(*, deterministic: bool) -> str:
     torch.use_deterministic_algorithms(mode=False)
     device, policy = runtime(deterministic=deterministic), tiny_model().to(CUDA).train()
     draw = torch.Generator().manual_seed(0)
-    ids = torch.randint(97, (2, LONG), generator=draw).tolist()
+    ids = torch.randint(97, (6, LONG), generator=draw).tolist()
     batch = make_batch(token_rows([row[:4] for row in ids], [row[4:] for row in ids]))
     models, objective = ModelSet(policy, device), LikelihoodObjective(LikelihoodKnobs())
     update = AdamW({"policy": (policy, 0.1)}, OptimizerParams(), 3)  # a change of a bit is not lost
@@ -78,7 +78,9 @@ def masters_after_updates(*, deterministic: bool) -> str:
 def test_deterministic_updates_of_long_rows_have_the_same_masters_bit_by_bit() -> None:
     try:
         assert len({masters_after_updates(deterministic=True) for _ in range(3)}) == 1
-        assert len({masters_after_updates(deterministic=False) for _ in range(3)}) > 1, "the device adds in one order"
+        first = masters_after_updates(deterministic=False)
+        others = (masters_after_updates(deterministic=False) for _ in range(20))
+        assert any(other != first for other in others), "the device adds in one order"  # some orders round alike
     finally:
         torch.use_deterministic_algorithms(mode=False)
 
