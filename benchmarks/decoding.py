@@ -20,8 +20,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.machine import machine
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.loading import prepared
-from posttrain.sampling.local import LocalSampler
+from posttrain.models.files.loading import prepared
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.text.stops import Stops
 

@@ -13,7 +13,7 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
 from posttrain.algorithms.supervised import DISTILL_ROWS
-from posttrain.params import merge
+from posttrain.params.params import merge
 
 RATES = Path(__file__).with_name("learning_rates.json")
 """What the search chose; `python -m benchmarks.learning --search` writes it."""

@@ -26,10 +26,10 @@ from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.models.activations import Activations, set_activations
 from posttrain.models.adapters import LoraOptions, twin
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.loading import prepared
+from posttrain.models.files.loading import prepared
+from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.lora import add, freeze
 from posttrain.models.masters import master_of
 from posttrain.rollout import token_rows

@@ -22,7 +22,7 @@ from benchmarks.learning_trials import scores_per_prompt
 from benchmarks.machine import machine
 from benchmarks.over_optimisation_page import draw, page
 from posttrain.compare.statistics import ALPHA, difference
-from posttrain.params import merge
+from posttrain.params.params import merge
 
 RESULTS = ROOT / "benchmarks" / "results" / "over-optimisation.json"
 PAGE, FIGURE = ROOT / "docs" / "over-optimisation.md", ROOT / "docs" / "over-optimisation.svg"

@@ -28,7 +28,7 @@ WORK = {"T": (64, 128, 2048), "S": (16, 512, 2048), "smollm2": (2, 512, 512)}
 
 def start_model(shape: str) -> Callable[..., Any]:
     """What makes a model of the shape with random weights."""
-    from posttrain.models.loading import prepared
+    from posttrain.models.files.loading import prepared
 
     if shape == "smollm2":
         from benchmarks.decoding import model_of_smollm2
@@ -43,10 +43,10 @@ def measure(rank: int, size: int, meeting: str, shape: str) -> float:
     """The median seconds of a step of this process and the others."""
     import torch
 
-    from posttrain import processes
     from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
     from posttrain.models.device import DeviceParams, Runtime
     from posttrain.models.sharding import mesh_of
+    from posttrain.processes import world
     from posttrain.rollout import TokenRow
     from posttrain.train.batch_sources import Example, collate
     from posttrain.train.model_set import ModelSet
@@ -54,7 +54,7 @@ def measure(rank: int, size: int, meeting: str, shape: str) -> float:
 
     runtime = Runtime(DeviceParams(device="cpu", precision="fp32", threads=2 // size))
     if size > 1:
-        processes.connect(rank, size, meeting)
+        world.connect(rank, size, meeting)
     rows, length, micro_tokens = WORK[shape]
     objective = LikelihoodObjective(LikelihoodKnobs())
     mesh = mesh_of(runtime.device, None) if size > 1 else None

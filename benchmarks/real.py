@@ -21,10 +21,10 @@ from posttrain.compare.selection import select
 from posttrain.compare.statistics import ALPHA, difference
 from posttrain.errors import DataError
 from posttrain.measure.timings import FOLDER, read_timings
-from posttrain.params import at, read
+from posttrain.params.params import at, read
+from posttrain.params.stage_table import Settings, model_runs, policies
 from posttrain.report.readme_plot import draw
 from posttrain.report.results import read_summary
-from posttrain.stage_table import Settings, model_runs, policies
 from posttrain.workspace import write_text
 
 THREADS = 2

@@ -15,14 +15,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from posttrain.code import CODE
-from posttrain.dvc_repair import repair_lock
 from posttrain.errors import PipelineError, PosttrainError, from_system
-from posttrain.formats import read_yaml
-from posttrain.params import Params, check, did_you_mean
-from posttrain.stage_table import STAGES
-from posttrain.status import read_once, refresh_code
-from posttrain.verify import repair
+from posttrain.params.formats import read_yaml
+from posttrain.params.params import Params, check, did_you_mean
+from posttrain.params.stage_table import STAGES
+from posttrain.pipeline.code_manifest import CODE
+from posttrain.pipeline.repair_dvc import repair_lock
+from posttrain.pipeline.status import read_once, refresh_code
+from posttrain.pipeline.verify import repair
 from posttrain.workspace import library_command, library_environment
 
 ROOT_FILE = "dvc.yaml"
@@ -128,7 +128,7 @@ def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
             notes = _repair_and_check(root)
             stages = read(root, targets)
             if is_posttrain_pipeline(root) and any(stage.reasons for stage in stages):
-                from posttrain.plan.check_models import check_models  # imports torch: seconds
+                from posttrain.checks.check_models import check_models  # imports torch: seconds
 
                 notes = "\n".join(filter(None, [notes, check_models()]))
             _print_note(notes)
@@ -149,7 +149,7 @@ def _repair_and_check(root: Path) -> str:
     _print_note(repair_lock(root))
     notes = ""
     if is_posttrain_pipeline(root):
-        from posttrain.sections import check_params
+        from posttrain.checks.params_schema import check_params
 
         _, _, notes = check_params().partition("\n")
     _print_note(repair(root))

@@ -25,10 +25,10 @@ from flows.sweep_config import check_committed
 from flows.untracked import untracked_inputs
 from posttrain.compare.experiments import git
 from posttrain.errors import PipelineError, PosttrainError
-from posttrain.formats import read_yaml
-from posttrain.params import PARAMS_FILE
-from posttrain.recorded_runs import check_and_sync
-from posttrain.user_text import push_notes
+from posttrain.lineage.user_text import push_notes
+from posttrain.params.formats import read_yaml
+from posttrain.params.params import PARAMS_FILE
+from posttrain.pipeline.lock_check import check_and_sync
 
 FLOW = "stage"
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)

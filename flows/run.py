@@ -33,7 +33,7 @@ from flows.graph import Executor, Selection, Stage
 from flows.hosts import Workers
 from flows.orphan_guard import TERMINATION_STEPS, OrphanGuard
 from posttrain.errors import PosttrainError
-from posttrain.recorded_runs import check_and_sync
+from posttrain.pipeline.lock_check import check_and_sync
 
 _CANCEL_POLL = 2.0
 _BUSY_POLL = 2.0

@@ -31,7 +31,7 @@ from flows.sweep_config import (
 from flows.untracked import untracked_inputs
 from posttrain.compare.experiments import experiments, git
 from posttrain.errors import ParamsError, PosttrainError
-from posttrain.params import check
+from posttrain.params.params import check
 
 FOLDER = Path("sweeps")
 MAX_JOBS = 4

@@ -22,10 +22,10 @@ from pydantic import Field, model_validator
 from flows.graph import is_posttrain_pipeline
 from posttrain.compare.experiments import git
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
-from posttrain.formats import read_yaml
-from posttrain.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read
-from posttrain.seeds import SEED
-from posttrain.stage_table import group_of
+from posttrain.params.formats import read_yaml
+from posttrain.params.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read
+from posttrain.params.seeds import SEED
+from posttrain.params.stage_table import group_of
 from posttrain.workspace import CUSTOM, library_command, library_environment
 
 Overrides = Mapping[str, Any]
@@ -141,7 +141,7 @@ def check_trials(trials: Sequence[Trial]) -> None:
 
 def check_trials_here(trials: Sequence[Trial]) -> None:
     """Check the whole params.yaml of every trial in this process."""
-    from posttrain.sections import check_params
+    from posttrain.checks.params_schema import check_params
 
     root = Path.cwd()
     if not is_posttrain_pipeline(root):

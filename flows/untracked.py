@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from posttrain.compare.experiments import git
-from posttrain.formats import read_yaml
-from posttrain.params import PARAMS_FILE
-from posttrain.user_code import is_import_path, own_file
+from posttrain.params.formats import read_yaml
+from posttrain.params.params import PARAMS_FILE
+from posttrain.params.user_code import is_import_path, own_file
 
 
 def untracked_inputs(overrides: Iterable[Mapping[str, Any]] = ()) -> list[str]:

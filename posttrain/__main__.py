@@ -12,31 +12,38 @@ from pathlib import Path
 
 from posttrain.arguments import parser
 from posttrain.errors import ParamsError, PosttrainError, from_system
-from posttrain.formats import refuse_swollen
 from posttrain.measure.masking import masked
+from posttrain.params.formats import refuse_swollen
 from posttrain.workspace import PARAMS_FILE
 
 CALLS = {
-    "accept": ("posttrain.accept:accept", "stages", "reason"),
+    "accept": ("posttrain.pipeline.accept:accept", "stages", "reason"),
     "algorithms": ("posttrain.algorithms.describe:describe", "name"),
     "chat": ("posttrain.serve.chat:chat", "model", "temperature"),
-    "init": ("posttrain.project:init", "folder", "recipe"),
+    "init": ("posttrain.commands.init.project:init", "folder", "recipe"),
     "install": ("posttrain.models.packaged:install", "name"),
-    "join": ("posttrain.launch.join:join", "run"),
-    "judge-agreement": ("posttrain.judge_agreement:judge_agreement", "table", "judge", "reward", "rows", "threshold"),
+    "join": ("posttrain.processes.join:join", "run"),
+    "judge-agreement": (
+        "posttrain.commands.reward.agreement:judge_agreement",
+        "table",
+        "judge",
+        "reward",
+        "rows",
+        "threshold",
+    ),
     "laws": ("posttrain.laws.own:check_module", "module"),
-    "merge": ("posttrain.lock_entries:merge_entries",),
-    "plan": ("posttrain.plan.show:plan", "stages", "model", "prompt"),
-    "params": ("posttrain.sections:describe_params", "section"),
-    "replay": ("posttrain.replay.replay:replay", "run", "step"),
-    "reward": ("posttrain.reward_test.show:reward_test", "name", "table", "options", "run", "rows"),
+    "merge": ("posttrain.pipeline.lock_file:merge_entries",),
+    "plan": ("posttrain.commands.plan.table:plan", "stages", "model", "prompt"),
+    "params": ("posttrain.checks.params_schema:describe_params", "section"),
+    "replay": ("posttrain.commands.replay.rerun:replay", "run", "step"),
+    "reward": ("posttrain.commands.reward.trial:reward_test", "name", "table", "options", "run", "rows"),
     "serve": ("posttrain.serve.server:serve", "model", "port", "threads"),
-    "status": ("posttrain.status:status",),
+    "status": ("posttrain.pipeline.status:status",),
     "timings": ("posttrain.measure.timings:timings_table",),
     "tokens": ("posttrain.train.token_counts:token_counts", "table", "model", "plot"),
-    "upgrade": ("posttrain.project:upgrade", "mode"),
-    "where": ("posttrain.where.report:where", "row", "form"),
-    "why": ("posttrain.why.explain:why", "what", "form"),
+    "upgrade": ("posttrain.commands.init.project:upgrade", "mode"),
+    "where": ("posttrain.lineage.row_copies:where", "row", "form"),
+    "why": ("posttrain.lineage.explain:why", "what", "form"),
 }
 """Command -> its function and the arguments that it takes; the others have a function of this file."""
 
@@ -47,7 +54,7 @@ def main() -> int:
     arguments = parser().parse_args()
     try:
         if Path(".dvc/config.local").is_file():
-            from posttrain.dvc_repair import follow_move
+            from posttrain.pipeline.repair_dvc import follow_move
 
             follow_move(Path.cwd())
         print(_run_command(arguments))
@@ -87,7 +94,7 @@ def _params_error_behind(error: PosttrainError) -> PosttrainError:
     """The mistake in params.yaml because of which DVC could not read the pipeline, if any; else the error itself."""
     cause = type(error.__cause__)
     if cause.__module__.startswith("dvc.") and cause.__module__ != "dvc.lock":  # a busy DVC is not the file's fault
-        from posttrain.sections import check_params
+        from posttrain.checks.params_schema import check_params
 
         try:
             check_params()
@@ -97,12 +104,12 @@ def _params_error_behind(error: PosttrainError) -> PosttrainError:
 
 
 def _check(_: argparse.Namespace) -> str:
-    from posttrain.installed import check_installed
+    from posttrain.pipeline.package_pin import check_installed
 
     check_installed()
-    from posttrain.plan.check_models import check_models
-    from posttrain.plan.check_rows import check_rows
-    from posttrain.sections import check_params
+    from posttrain.checks.check_models import check_models
+    from posttrain.checks.check_rows import check_rows
+    from posttrain.checks.params_schema import check_params
 
     return "\n".join(filter(None, [check_params(), check_rows(), check_models()]))
 
@@ -111,8 +118,8 @@ def _run(arguments: argparse.Namespace) -> str:
     """Run a stage in this process."""
     import runpy
 
-    from posttrain.params import did_you_mean
-    from posttrain.stage_table import STAGES
+    from posttrain.params.params import did_you_mean
+    from posttrain.params.stage_table import STAGES
 
     names = ["code", "report", *(one.name for one in STAGES)]
     if arguments.stage not in names:
@@ -124,28 +131,28 @@ def _run(arguments: argparse.Namespace) -> str:
 
 
 def _repair(_: argparse.Namespace) -> str:
-    from posttrain.verify import repair
+    from posttrain.pipeline.verify import repair
 
     refuse_swollen(PARAMS_FILE)
     return repair(Path.cwd()) or "nothing to repair"
 
 
 def _verify(_: argparse.Namespace) -> str:
-    from posttrain.verify import verify
+    from posttrain.pipeline.verify import verify
 
     refuse_swollen(PARAMS_FILE)
     return verify(Path.cwd())
 
 
 def _sync(_: argparse.Namespace) -> str:
-    from posttrain.recorded_runs import check_and_sync
+    from posttrain.pipeline.lock_check import check_and_sync
 
     check_and_sync(Path.cwd())
     return "dvc.lock and DVC's cache are on the disk"
 
 
 def _preview(arguments: argparse.Namespace) -> str:
-    from posttrain.preview.show import preview
+    from posttrain.commands.preview.text import preview
 
     return preview(
         arguments.table,
@@ -159,8 +166,8 @@ def _preview(arguments: argparse.Namespace) -> str:
 
 
 def _clean(arguments: argparse.Namespace) -> str:
-    from posttrain.leftovers import describe_leftovers, remove_leftovers
-    from posttrain.sections import check_params
+    from posttrain.checks.params_schema import check_params
+    from posttrain.pipeline.orphaned_outputs import describe_leftovers, remove_leftovers
 
     if arguments.form == "list":
         return describe_leftovers()
@@ -188,9 +195,9 @@ def _readme(_: argparse.Namespace) -> str:
 
 
 def _not_current(*, say_running: bool = False) -> Mapping[str, str]:
-    from posttrain.params import read
+    from posttrain.params.params import read
+    from posttrain.params.stage_table import policies
     from posttrain.report.stale_results import staleness
-    from posttrain.stage_table import policies
 
     found = staleness(policies(read()))
     if say_running and found.running:
@@ -200,17 +207,17 @@ def _not_current(*, say_running: bool = False) -> Mapping[str, str]:
 
 
 def _checkpoints(arguments: argparse.Namespace) -> str:
-    from posttrain import checkpoints
+    from posttrain.commands.checkpoints import actions
 
     match arguments.action:
         case "resume":
-            return checkpoints.resume(arguments.stage)
+            return actions.resume(arguments.stage)
         case "restart":
-            return checkpoints.restart(arguments.stage)
+            return actions.restart(arguments.stage)
         case "clean":
-            return checkpoints.clean(arguments.which)
+            return actions.clean(arguments.which)
         case _:
-            return checkpoints.list_checkpoints()
+            return actions.list_checkpoints()
 
 
 def _compare(arguments: argparse.Namespace) -> str:

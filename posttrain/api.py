@@ -22,14 +22,14 @@ from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import DataError, ModelError, ParamsError
 from posttrain.formulas.ragged import to_padded
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import register, runs_in_rows
+from posttrain.models.files.store import load_policy, load_stop_tokens, load_tokenizer
+from posttrain.models.files.text import context_of
+from posttrain.models.forward.forward import register, runs_in_rows
 from posttrain.models.masters import computing, is_trained_in_bf16
 from posttrain.models.self_check import verify_forward
-from posttrain.models.store import load_policy, load_stop_tokens, load_tokenizer
-from posttrain.models.text import context_of
-from posttrain.params import check
+from posttrain.params.params import check
 from posttrain.rollout import TokenRow
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.tables.layouts import convert
 from posttrain.tables.turns import RowError

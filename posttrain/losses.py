@@ -27,12 +27,12 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PairLoss, UnaryLoss
 from posttrain.algorithms.surrogates import Surrogate, Tokens
-from posttrain.choices import Options
 from posttrain.errors import ParamsError
 from posttrain.formulas.policy import ESTIMATORS, clipped_value
 from posttrain.formulas.preference import bradley_terry, centring
 from posttrain.formulas.ragged import Ragged
-from posttrain.models.logp import Head, ModuleHead, token_logp
+from posttrain.models.forward.logp import Head, ModuleHead, token_logp
+from posttrain.params.choices import Options
 
 __all__ = [
     "Options",

@@ -9,8 +9,8 @@ import re
 import sys
 from pathlib import Path
 
-from posttrain.inputs import watch_code  # starts the clock of posttrain.measure.phases too
-from posttrain.launch.children import follow
+from posttrain.pipeline.inputs import watch_code  # starts the clock of posttrain.measure.phases too
+from posttrain.processes.children import follow
 
 watch_code()  # before the rest of the library is imported
 follow()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from posttrain.errors import ParamsError
-from posttrain.models.import_model import fetch_model
-from posttrain.models.rounding import SaveDtype
-from posttrain.models.tokenizer import TemplateParams
-from posttrain.params import PARAMS_FILE, load
-from posttrain.stage import run_named_stage
+from posttrain.models.files.import_model import fetch_model
+from posttrain.models.files.save_dtype import SaveDtype
+from posttrain.models.files.tokenizer import TemplateParams
+from posttrain.params.params import PARAMS_FILE, load
+from posttrain.processes.stage import run_named_stage
 from posttrain.workspace import any_outside, metrics_path, model_path, write_json
 
 

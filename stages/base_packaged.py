@@ -7,11 +7,11 @@ from importlib.metadata import version
 from pydantic import Field, field_validator
 
 from posttrain.measure.record import note
+from posttrain.models.files.save_dtype import SaveDtype
+from posttrain.models.files.tokenizer import TemplateParams
 from posttrain.models.packaged import MODELS, fetch_packaged
-from posttrain.models.rounding import SaveDtype
-from posttrain.models.tokenizer import TemplateParams
-from posttrain.params import did_you_mean, load
-from posttrain.stage import run_named_stage
+from posttrain.params.params import did_you_mean, load
+from posttrain.processes.stage import run_named_stage
 from posttrain.workspace import metrics_path, model_path, write_json
 
 

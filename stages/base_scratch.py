@@ -11,11 +11,11 @@ from pydantic import Field, model_validator
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
+from posttrain.models.files.store import load_tokenizer, new_model
 from posttrain.models.scratch import ScratchParams, scratch_config
-from posttrain.models.store import load_tokenizer, new_model
-from posttrain.params import load
-from posttrain.slots import table_slot
-from posttrain.stage import run_named_stage
+from posttrain.params.params import load
+from posttrain.params.slots import table_slot
+from posttrain.processes.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText

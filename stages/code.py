@@ -1,13 +1,13 @@
-"""code: what each run of params.yaml can load, as digests of files and versions of packages (posttrain/code.py)."""
+"""code: what each run of params.yaml can load, as digests of files and versions of packages (posttrain/pipeline/code_manifest.py)."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from posttrain.code import write_code
 from posttrain.errors import PosttrainError
-from posttrain.input_names import check_input_names
+from posttrain.pipeline.check_inputs import check_input_names
+from posttrain.pipeline.code_manifest import write_code
 
 
 def main() -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posttrain.params import load
-from posttrain.stage import run_named_stage
+from posttrain.params.params import load
+from posttrain.processes.stage import run_named_stage
 from posttrain.tables.filters import FilterRun, filtered
 from posttrain.tables.store import write_tables
 

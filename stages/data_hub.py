@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posttrain.stage import run_named_stage
+from posttrain.processes.stage import run_named_stage
 from posttrain.tables.prepare import prepare
 from posttrain.tables.sources import hub_tables
 

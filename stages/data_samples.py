@@ -6,23 +6,23 @@ from pathlib import Path
 
 import polars as pl
 
+from posttrain.measure.progress import Progress
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
+from posttrain.models.files.store import load_policy
+from posttrain.models.files.text import load_text
 from posttrain.models.masters import frozen_on
-from posttrain.models.store import load_policy
-from posttrain.models.text import load_text
-from posttrain.params import load
-from posttrain.progress import Progress
+from posttrain.params.params import load
+from posttrain.params.slots import model_of, needed_model
+from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.readable import check_readable, judged_prompts
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
-from posttrain.sampling.annotator import SamplesRun, sampled_tables
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.cache import CachedSampler
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
-from posttrain.slots import model_of, needed_model
-from posttrain.stage import run_named_stage
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables
 from posttrain.workspace import metrics_path, rounded, table_path, write_json

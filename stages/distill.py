@@ -8,15 +8,15 @@ from pathlib import Path
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
+from posttrain.models.files.store import load_config, load_policy, load_tokenizer
+from posttrain.models.files.text import context_of, load_text
 from posttrain.models.masters import frozen_on
-from posttrain.models.store import load_config, load_policy, load_tokenizer
-from posttrain.models.text import context_of, load_text
 from posttrain.online.runs import DISTILL, DistillRun
 from posttrain.online.train import LoadedRun, train_on_samples
-from posttrain.params import PARAMS_FILE
+from posttrain.params.params import PARAMS_FILE
+from posttrain.params.slots import needed_model, table_of
+from posttrain.processes.stage import run_named_stage
 from posttrain.sampling.sampler import encode_prompts, prompts_of
-from posttrain.slots import needed_model, table_of
-from posttrain.stage import run_named_stage
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText

@@ -11,23 +11,23 @@ from posttrain.errors import ParamsError
 from posttrain.evaluate.completions import hide_quotes, hide_stderr, select_text
 from posttrain.evaluate.metrics import NOT_MEASURED, evaluation_metrics, kl_to_reference, rollouts_table, summary
 from posttrain.evaluate.settings import EvaluateParams, load_policies
+from posttrain.measure.progress import Progress
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
+from posttrain.models.files.store import load_policy, load_tokenizer
+from posttrain.models.files.text import load_text
 from posttrain.models.masters import frozen_on
-from posttrain.models.store import load_policy, load_tokenizer
-from posttrain.models.text import load_text
-from posttrain.params import PARAMS_FILE, did_you_mean, load
-from posttrain.progress import Progress
+from posttrain.params.params import PARAMS_FILE, did_you_mean, load
+from posttrain.params.slots import model_of, needed_model
+from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.readable import judged_prompts
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.cache import CachedSampler
-from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
-from posttrain.slots import model_of, needed_model
-from posttrain.stage import run_named_stage
 from posttrain.tables.columns import with_ids
 from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import read_table, write_table

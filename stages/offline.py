@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from posttrain.models.device import Runtime
-from posttrain.models.store import save_model
-from posttrain.models.text import load_text
+from posttrain.models.files.store import save_model
+from posttrain.models.files.text import load_text
 from posttrain.online.offline import OFFLINE, LoggedSource, OfflineRun, logged_rollouts
 from posttrain.online.stored_rollouts import StoredRollouts
-from posttrain.slots import needed_model
-from posttrain.stage import run_named_stage
+from posttrain.params.slots import needed_model
+from posttrain.processes.stage import run_named_stage
 from posttrain.train.loop import TrainingRun, adamw, run_training, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import load_run

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from posttrain.models.text import load_text
+from posttrain.models.files.text import load_text
 from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.online.train import LoadedRun, train_on_samples
+from posttrain.params.slots import needed_model
+from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.readable import judged_prompts
 from posttrain.sampling.sampler import encode_prompts, prompts_of
-from posttrain.slots import needed_model
-from posttrain.stage import run_named_stage
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
 from posttrain.train.loop import share_run

@@ -10,11 +10,11 @@ from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
-from posttrain.models.store import save_model
-from posttrain.models.text import load_text
-from posttrain.params import PARAMS_FILE
-from posttrain.slots import model_slot, needed_model, table_slot
-from posttrain.stage import run_named_stage
+from posttrain.models.files.store import save_model
+from posttrain.models.files.text import load_text
+from posttrain.params.params import PARAMS_FILE
+from posttrain.params.slots import model_slot, needed_model, table_slot
+from posttrain.processes.stage import run_named_stage
 from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
 from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource

@@ -8,13 +8,13 @@ from pydantic import Field, model_validator
 
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
 from posttrain.models.device import Runtime
-from posttrain.models.loading import WHOLE_TEXT
-from posttrain.models.rounding import round_weights
-from posttrain.models.store import save_model
-from posttrain.models.text import load_text
-from posttrain.params import load
-from posttrain.slots import NONE, model_slot, needed_model, table_of, table_slot
-from posttrain.stage import run_named_stage
+from posttrain.models.files.loading import WHOLE_TEXT
+from posttrain.models.files.save_dtype import round_weights
+from posttrain.models.files.store import save_model
+from posttrain.models.files.text import load_text
+from posttrain.params.params import load
+from posttrain.params.slots import NONE, model_slot, needed_model, table_of, table_slot
+from posttrain.processes.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.train.batch_sources import EpochSource, Example
 from posttrain.train.estimate import most_tokens

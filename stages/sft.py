@@ -6,10 +6,10 @@ from pydantic import Field
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import Runtime
-from posttrain.models.text import load_text
-from posttrain.params import load
-from posttrain.slots import model_slot, needed_model, table_slot
-from posttrain.stage import run_named_stage
+from posttrain.models.files.text import load_text
+from posttrain.params.params import load
+from posttrain.params.slots import model_slot, needed_model, table_slot
+from posttrain.processes.stage import run_named_stage
 from posttrain.tables.store import read_table
 from posttrain.text.chat import Trained
 from posttrain.train.batch_sources import EpochSource

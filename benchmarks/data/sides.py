@@ -77,7 +77,7 @@ def write_inputs(count: int) -> None:
 def tokens() -> None:
     """What `stages.sft` does with a table before it trains."""
     import stages  # noqa: F401 - what it sets for libraries
-    from posttrain.models.store import load_tokenizer
+    from posttrain.models.files.store import load_tokenizer
     from posttrain.tables.store import read_table
     from posttrain.text.chat import ChatText
     from posttrain.train.examples import RowLimit
@@ -96,7 +96,7 @@ def with_datasets() -> None:
     """The same work by `datasets`: read, check, exact duplicates, split, tokenize with two processes."""
     import datasets
 
-    from posttrain.models.store import load_tokenizer
+    from posttrain.models.files.store import load_tokenizer
 
     datasets.disable_progress_bars()
     tokenizer = load_tokenizer(TOKENIZER)

@@ -43,7 +43,7 @@ def stage(began: float, name: str, *arguments: str) -> None:
 
     import stages  # noqa: F401  # first, as in `python -m stages.NAME`
     from posttrain.measure.phases import CLOCK
-    from posttrain.models import store
+    from posttrain.models.files import store
 
     marks = Marks(began)
     CLOCK.watchers.append(marks)

@@ -24,13 +24,13 @@ from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.loading import prepared
+from posttrain.models.files.loading import prepared
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rollouts import RolloutSource
 from posttrain.rewards.reward import Context, Reward, Term
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, TokenRow
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.batch_sources import BatchSource, Example, WrappedSource, collate

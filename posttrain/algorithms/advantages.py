@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Tensor
 
 from posttrain.algorithms.objective import State
-from posttrain.choices import Options
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import Ragged, from_padded, last_tokens, to_padded
+from posttrain.params.choices import Options
 
 EPS = 1e-4
 

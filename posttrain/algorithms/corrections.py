@@ -14,9 +14,9 @@ from typing import Any, Literal
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.choices import OneOf, Options
 from posttrain.formulas.policy import inside, product_log_ratio, sequence_log_ratio, token_log_ratio
 from posttrain.formulas.ragged import Ragged
+from posttrain.params.choices import OneOf, Options
 
 LEVELS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "token": token_log_ratio,

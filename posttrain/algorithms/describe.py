@@ -18,9 +18,9 @@ from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.reward import RewardKnobs
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
 from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, LikelihoodKnobs, LikelihoodObjective
-from posttrain.choices import choices_of
 from posttrain.errors import ParamsError
-from posttrain.params import Params, did_you_mean
+from posttrain.params.choices import choices_of
+from posttrain.params.params import Params, did_you_mean
 
 PAGE = Path("docs/algorithms.md")
 BEGIN = "<!-- made by python -m posttrain.algorithms.describe: do not edit below -->"

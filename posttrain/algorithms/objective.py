@@ -38,9 +38,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from posttrain.choices import merge_settings
 from posttrain.formulas.ragged import Ragged
-from posttrain.params import Params
+from posttrain.params.choices import merge_settings
+from posttrain.params.params import Params
 
 State = dict[str, float]
 """The state of an objective between optimizer steps (adaptive coefficients, baselines), saved in checkpoints."""

@@ -10,9 +10,9 @@ from pydantic import Field, field_validator, model_validator
 from posttrain.algorithms.advantages import ADVANTAGES, Advantage
 from posttrain.algorithms.corrections import CORRECTION
 from posttrain.algorithms.surrogates import SURROGATES, Surrogate
-from posttrain.choices import OneOf, Option, Options
-from posttrain.params import Params
-from posttrain.renames import POLICY, inside, keys
+from posttrain.params.choices import OneOf, Option, Options
+from posttrain.params.params import Params
+from posttrain.params.renames import POLICY, inside, keys
 
 HORIZON = 10_000
 

@@ -10,10 +10,10 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from posttrain.algorithms.objective import AlgorithmRow, algorithm_table
-from posttrain.choices import OneOf, Options
 from posttrain.formulas import preference as f
-from posttrain.params import Params
-from posttrain.renames import PREFERENCE, keys
+from posttrain.params.choices import OneOf, Options
+from posttrain.params.params import Params
+from posttrain.params.renames import PREFERENCE, keys
 
 
 @dataclass(frozen=True)

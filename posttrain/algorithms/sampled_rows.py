@@ -13,8 +13,8 @@ from pydantic import Field, model_validator
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
 from posttrain.algorithms.supervised import LikelihoodKnobs
-from posttrain.choices import OneOf, Option, Options
-from posttrain.renames import SAMPLED, inside
+from posttrain.params.choices import OneOf, Option, Options
+from posttrain.params.renames import SAMPLED, inside
 
 
 class BestAgainstWorst(Options):

@@ -11,11 +11,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from posttrain.algorithms.objective import AlgorithmRow, Loss, Objective, Prepared, State, algorithm_table
-from posttrain.choices import OneOf, Option, Options
 from posttrain.formulas import distill
 from posttrain.formulas.ragged import Ragged, sequence_mean, token_mean
-from posttrain.params import Params
-from posttrain.renames import DISTILL, keys
+from posttrain.params.choices import OneOf, Option, Options
+from posttrain.params.params import Params
+from posttrain.params.renames import DISTILL, keys
 
 Aggregation = Literal["token_mean", "sequence_mean"]
 

@@ -14,7 +14,7 @@ from posttrain.compare.paired import are_shares, tested
 from posttrain.compare.settings import Setting, grouped
 from posttrain.compare.statistics import ALPHA, Difference, Finding, difference, findings
 from posttrain.errors import PipelineError
-from posttrain.params import did_you_mean
+from posttrain.params.params import did_you_mean
 
 FEW = 2
 MORE = 1.05

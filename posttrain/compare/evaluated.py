@@ -15,10 +15,10 @@ from posttrain.compare.experiments import TIMES
 from posttrain.compare.paired import Score, is_readable, prompt_scores
 from posttrain.compare.statistics import Floats
 from posttrain.errors import DataError
-from posttrain.formats import flattened, read_yaml
 from posttrain.measure.timings import timings_path
-from posttrain.params import PARAMS_FILE, did_you_mean
-from posttrain.stage_table import policies, section_of, stage_of
+from posttrain.params.formats import flattened, read_yaml
+from posttrain.params.params import PARAMS_FILE, did_you_mean
+from posttrain.params.stage_table import policies, section_of, stage_of
 from posttrain.tables.curve import Column, read_curve
 from posttrain.tables.store import read_table
 from posttrain.workspace import plot_path

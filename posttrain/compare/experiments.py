@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import DataError, PipelineError
-from posttrain.formats import flattened
-from posttrain.params import PARAMS_FILE
-from posttrain.stage_table import policies
+from posttrain.params.formats import flattened
+from posttrain.params.params import PARAMS_FILE
+from posttrain.params.stage_table import policies
 from posttrain.workspace import plot_path
 
 TIMES = Path(".sweeps")

@@ -12,11 +12,11 @@ from posttrain.compare.evaluated import EvaluatedPolicy, check_same_prompts, rea
 from posttrain.compare.experiments import Experiment, commit, experiments, fetch, named, settings_of
 from posttrain.compare.paired import Score
 from posttrain.compare.settings import Flat, differing
-from posttrain.current.pipeline import value_at
 from posttrain.errors import PipelineError
-from posttrain.formats import flattened, read_yaml
-from posttrain.params import PARAMS_FILE, did_you_mean, read
-from posttrain.stage_table import STAGES, Settings, group_of, policies, section_of
+from posttrain.params.formats import flattened, read_yaml
+from posttrain.params.params import PARAMS_FILE, did_you_mean, read
+from posttrain.params.stage_table import STAGES, Settings, group_of, policies, section_of
+from posttrain.pipeline.graph import value_at
 
 WORKSPACE = "workspace"
 """The files of the workspace; `dvc metrics diff` has the same name for them."""

@@ -15,16 +15,16 @@ from posttrain.errors import DataError
 from posttrain.evaluate.intervals import Floats, interval, pass_at_k
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
-from posttrain.models.forward import score_tokens
+from posttrain.models.files.store import load_policy
+from posttrain.models.forward.forward import score_tokens
 from posttrain.models.masters import frozen_on
-from posttrain.models.store import load_policy
+from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import weights
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
 from posttrain.tables.columns import SCORE, canonical
 from posttrain.tasks.task import load_task
 from posttrain.text.packing import micro_batches, pack
-from posttrain.user_code import place_in_workspace
 
 NOT_MEASURED = "the score is not measured, as no completion has an answer that can be read and compared"
 

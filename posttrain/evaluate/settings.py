@@ -9,11 +9,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams
-from posttrain.params import PARAMS_FILE, Params, at, read
+from posttrain.params.params import PARAMS_FILE, Params, at, read
+from posttrain.params.slots import MODEL, NONE, PART, model_slot, table_slot
 from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.slots import MODEL, NONE, PART, model_slot, table_slot
 from posttrain.tables.columns import Split
 from posttrain.text.chat import DATE, TemplateDate
 

@@ -14,9 +14,9 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PairLoss
 from posttrain.algorithms.reward import RewardObjective
-from posttrain.choices import Options
 from posttrain.formulas.ragged import Ragged, from_padded, repeat_to_tokens
 from posttrain.laws.cases import Case, Outcome, Shape, build, run
+from posttrain.params.choices import Options
 
 OFF = Options(type="none")
 Check = Callable[[Objective, Shape], float | None]

@@ -14,8 +14,8 @@ from posttrain.algorithms.surrogates import Surrogate
 from posttrain.errors import ParamsError
 from posttrain.laws.cases import LONGEST, Shape
 from posttrain.laws.laws import LAWS, Law
-from posttrain.params import check
-from posttrain.user_code import load_module
+from posttrain.params.params import check
+from posttrain.params.user_code import load_module
 
 SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) for seed in range(6)]
 """The shapes that every law is checked on."""

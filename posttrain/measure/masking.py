@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from posttrain.errors import ParamsError
-from posttrain.formats import read_yaml
+from posttrain.params.formats import read_yaml
 from posttrain.workspace import PARAMS_FILE
 
 SECRET: Final = re.compile(r"(^|_)(API_?KEY|TOKEN|SECRET(_KEY|_ACCESS_KEY)?|PASSWORD|PASSWD|CREDENTIALS)$")

@@ -17,10 +17,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from posttrain.choices import OneOf, Options
 from posttrain.errors import ModelError
-from posttrain.models.forward import backbone
+from posttrain.models.forward.forward import backbone
 from posttrain.models.nf4 import Nf4Linear
+from posttrain.params.choices import OneOf, Options
 
 INSTALL = "Install the extra `lora`: python -m pip install -c constraints.txt peft accelerate"
 ADAPTER = "default"

@@ -20,8 +20,8 @@ from pydantic import Field
 
 from posttrain.errors import ModelError
 from posttrain.measure.record import note
-from posttrain.params import Params
-from posttrain.renames import DEVICE, keys
+from posttrain.params.params import Params
+from posttrain.params.renames import DEVICE, keys
 
 AMPERE = (8, 0)
 """The capability from which a GPU has bfloat16 and torch's FlashAttention; torch emulates bfloat16 on older ones."""

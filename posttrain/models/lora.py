@@ -10,7 +10,7 @@ from peft import LoraConfig, inject_adapter_in_model
 
 from posttrain.errors import ModelError
 from posttrain.models.adapters import LoraOptions, TrainedAdapter, linear_layers
-from posttrain.models.loading import is_scorer, quiet
+from posttrain.models.files.loading import is_scorer, quiet
 from posttrain.models.nf4 import quantise_model
 
 SCORE = "score"

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from posttrain.models.activations import Activations
 from posttrain.models.adapters import ADAPTER, adapted_layers, adapter_of, linear_of
-from posttrain.models.decode import PREFILL_TOKENS, supports_decoder_step
-from posttrain.models.kv_size import kv_bytes, kv_sizes
+from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
+from posttrain.models.decoder.step import PREFILL_TOKENS, supports_decoder_step
+from posttrain.models.forward.activations import Activations
+from posttrain.models.forward.norms import has_fused_norms
 from posttrain.models.masters import master_of
 from posttrain.models.nf4 import Nf4Linear
-from posttrain.models.norms import has_fused_norms
 from posttrain.models.sharding import is_divided
 
 LAYER_BYTES = {False: (24, 16, 12, 8, 8), True: (16, 8, 6, 4, 6)}

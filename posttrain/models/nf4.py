@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posttrain.models.forward import backbone
+from posttrain.models.forward.forward import backbone
 
 BLOCK = 64
 PART_BLOCKS = {"cpu": 2**14}

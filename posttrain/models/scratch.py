@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from posttrain.params import Params
-from posttrain.renames import SCRATCH, keys
+from posttrain.params.params import Params
+from posttrain.params.renames import SCRATCH, keys
 
 
 class ScratchParams(Params):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from posttrain.errors import ModelError
-from posttrain.models.forward import NAME, Scoring, backbone, hidden_states, packed_states, run_in_rows
-from posttrain.models.kv_cache import CachedAttention, PromptAttention
-from posttrain.models.logp import Head, head_of
+from posttrain.models.decoder.kv_cache import CachedAttention, PromptAttention
+from posttrain.models.forward.forward import NAME, Scoring, backbone, hidden_states, packed_states, run_in_rows
+from posttrain.models.forward.logp import Head, head_of
 from posttrain.rollout import token_rows
 from posttrain.text.packing import pack
 

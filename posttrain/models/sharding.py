@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import torch
 from torch import Tensor, nn
 
-from posttrain import processes
 from posttrain.errors import ParamsError
+from posttrain.processes import world
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -36,7 +36,7 @@ def mesh_of(device: torch.device, shards: int | None) -> DeviceMesh:
     """All processes, or groups of `shards` processes of which each group holds the whole model (HSDP)."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    size = processes.count()
+    size = world.count()
     if shards is None or shards == size:
         return init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
     if size % shards:

@@ -9,13 +9,14 @@ import numpy as np
 
 from posttrain.evaluate.intervals import Floats
 from posttrain.online.watch import HeldoutWatch
+from posttrain.params.slots import model_of
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.readable import judged_prompts
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum, scored_by_first
 from posttrain.rollout import Prompt, Rollout
-from posttrain.sampling.dealt import DealtSampler
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.distributed import DealtSampler
 from posttrain.sampling.sampler import (
     Sampler,
     SamplingParams,
@@ -24,7 +25,6 @@ from posttrain.sampling.sampler import (
     generate_rollouts,
     prompts_of,
 )
-from posttrain.slots import model_of
 from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText

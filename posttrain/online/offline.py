@@ -22,8 +22,8 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.formulas.ragged import row_keys
 from posttrain.online.rollout_log import Stored
 from posttrain.online.stored_rollouts import StoredRollouts
+from posttrain.params.slots import model_slot, rollouts_slot
 from posttrain.rollout import TokenRow
-from posttrain.slots import model_slot, rollouts_slot
 from posttrain.train.batch_sources import BatchSource, epoch_places
 from posttrain.train.loop import TrainingParams, refuse_dropout
 from posttrain.train.run_config import Algorithm

@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
-from posttrain import processes
+from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.device import Runtime, free_bytes
-from posttrain.models.kv_size import kv_bytes, kv_sizes
+from posttrain.models.files.text import context_of
 from posttrain.models.sharding import whole
-from posttrain.models.text import context_of
 from posttrain.online.rollout_params import RolloutParams
+from posttrain.processes import world
 from posttrain.rollout import Prompt
-from posttrain.sampling.admission import FREE_SHARE
-from posttrain.sampling.dealt import DealtSampler, FirstSampler
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.distributed import DealtSampler, FirstSampler
 from posttrain.sampling.sampler import Sampler
+from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.tasks.task import load_task
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet
@@ -45,16 +45,16 @@ def policy_sampler(
         longest = context_of(policy.config) or longest * 4
     with whole(policy):  # its layers are run once, which all processes must do
         options = _options(params, policy, longest, runtime)
-    if not processes.is_first():
+    if not world.is_first():
         yield FirstSampler(policy)
         return
-    from posttrain.sampling.engine import EngineSampler
-    from posttrain.sampling.engine_process import EngineProcess
+    from posttrain.sampling.vllm.client import EngineSampler
+    from posttrain.sampling.vllm.process import EngineProcess
 
     process = EngineProcess(*options)
     sampler = EngineSampler(policy, folder, text.stops, runtime, process)
     try:
-        yield sampler if processes.count() == 1 else FirstSampler(policy, sampler)
+        yield sampler if world.count() == 1 else FirstSampler(policy, sampler)
     finally:
         sampler.close()
 

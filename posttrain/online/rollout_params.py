@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.sampling.sampler import SamplingParams
 
 

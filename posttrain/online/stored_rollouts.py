@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from posttrain.errors import VERIFY, DataError
-from posttrain.formats import check_format
 from posttrain.online.rollout_log import FORMAT, SUMMARY
+from posttrain.params.formats import check_format
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
 from posttrain.tables.store import DECODE_ERRORS, read_table
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from posttrain import processes
 from posttrain.algorithms.objective import Objective
 from posttrain.measure.record import note
-from posttrain.models.store import save_model
+from posttrain.models.files.store import save_model
 from posttrain.online.heldout import heldout_watch
 from posttrain.online.policy_sampler import policy_sampler
 from posttrain.online.reward_monitor import RewardMonitor
@@ -18,15 +17,16 @@ from posttrain.online.rollout_log import RolloutLog
 from posttrain.online.rollouts import RolloutSource
 from posttrain.online.runs import OnlineParams
 from posttrain.online.stored_rollouts import StoredRollouts
+from posttrain.params.slots import model_of
+from posttrain.processes import world
 from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
-from posttrain.sampling.dealt import DealtSampler
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.distributed import DealtSampler
 from posttrain.sampling.sampler import Sampler, check_capacity
-from posttrain.slots import model_of
 from posttrain.text.chat import ChatText
 from posttrain.train.loop import TrainingRun, run_training
 from posttrain.train.model_set import ModelSet
@@ -81,7 +81,7 @@ class LoadedRun(NamedTuple):
             plan=params.sampling_plan(),
             monitor=monitor,
             failures=FailureLimit(reward, params.max_failed, self.section),
-            log=log if processes.is_first() else None,
+            log=log if world.is_first() else None,
             stored=stored,
             name=name,
         )
@@ -100,7 +100,7 @@ def train_on_samples(run: LoadedRun) -> None:
     count = rollout.prompts * rollout.group_size
     check_capacity(run.text.context, prompts, count, rollout.sampling, f"{run.section}.rollout")
     reward, monitor = run.reward(), params.monitor(run.section)
-    processes.from_first(lambda: check_canaries(reward, run.prompts[: params.canaries], run.section))
+    world.from_first(lambda: check_canaries(reward, run.prompts[: params.canaries], run.section))
     stored = params.rollout_log(run.name, run.text, max(map(len, prompts)))
     with policy_sampler(rollout, run.models, run.text, run.prompts, run.inputs[0], f"{run.section}.rollout") as sampler:
         training = run.training(reward, monitor, stored, sampler=sampler)

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from posttrain import processes
 from posttrain.algorithms.policy_knobs import TrpoOptions
-from posttrain.models.forward import packed_states
-from posttrain.models.logp import exact_kl
+from posttrain.models.forward.forward import packed_states
+from posttrain.models.forward.logp import exact_kl
+from posttrain.processes import world
 from posttrain.text.packing import PackedRows, pack
 from posttrain.train.step import StepClosure
 
@@ -35,12 +35,12 @@ class TrustRegion:
                 packed = pack(micro.rows).to(models.runtime.device)
                 self._old.append((packed, packed_states(models.policy, packed)[packed.source_M].clone()))
             self._old_head = models.head(models.policy).copied()
-            self._tokens = sum(processes.gathered(sum(packed.target_M.numel() for packed, _ in self._old)))
+            self._tokens = sum(world.gathered(sum(packed.target_M.numel() for packed, _ in self._old)))
 
     @torch.no_grad()
     def kl(self) -> float:
         """Mean KL(old || new) per token."""
-        return float(sum(processes.gathered(sum(float(part) for part in self._kls()))))
+        return float(sum(world.gathered(sum(float(part) for part in self._kls()))))
 
     def kl_gradient_product(self, vector: list[Tensor]) -> list[Tensor]:
         """F v: the gradient of (gradient of mean KL) . v; KL's own gradient is 0 at the old policy."""
@@ -52,7 +52,7 @@ class TrustRegion:
                 directional = torch.stack([(a * b).sum() for a, b in zip(gradient, vector, strict=True)]).sum()
                 for total, part in zip(product, torch.autograd.grad(directional, parameters), strict=True):
                     total += part
-        processes.add_up(product)
+        world.add_up(product)
         return product
 
     def _kls(self) -> Any:

@@ -14,7 +14,7 @@ from posttrain.evaluate.intervals import Floats
 from posttrain.models.masters import master_of, round_masters
 from posttrain.models.sharding import as_divided, own_part
 from posttrain.online.watch_rules import Evaluation, History, Verdict
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards.catalog import Rewards, need_a_weight
 from posttrain.workspace import rounded
 

@@ -9,7 +9,8 @@ from typing import Any
 import polars as pl
 
 from posttrain.measure.phases import phase
-from posttrain.params import read
+from posttrain.params.params import read
+from posttrain.params.stage_table import Settings, group_of
 from posttrain.report.curves import curves, curves_csv, evaluations
 from posttrain.report.lineage import differing, labels, made_from
 from posttrain.report.page import page
@@ -35,7 +36,6 @@ from posttrain.report.summary import (
     tasks_of,
     to_json,
 )
-from posttrain.stage_table import Settings, group_of
 from posttrain.tables.store import write_parquet
 from posttrain.workspace import metrics_path, write_json, write_text
 

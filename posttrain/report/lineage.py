@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from posttrain.formats import flattened
+from posttrain.params.formats import flattened
+from posttrain.params.stage_table import STAGES, Settings, group_of, model_runs, policies
 from posttrain.report.policies import Policy, prompt_ids, read_json
-from posttrain.stage_table import STAGES, Settings, group_of, model_runs, policies
 from posttrain.tables.columns import canonical, digest
 from posttrain.workspace import metrics_path
 

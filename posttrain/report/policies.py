@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.digests import file_digest, read_settled
 from posttrain.errors import VERIFY, DataError, PosttrainError
-from posttrain.stage_table import Settings, policies
+from posttrain.params.stage_table import Settings, policies
+from posttrain.pipeline.digests import file_digest, read_settled
 from posttrain.tables.store import read_table
 from posttrain.workspace import read_finite_json
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from posttrain.params.stage_table import Settings
 from posttrain.report.lineage import labels
 from posttrain.report.summary import NOT_MEASURED, Figures, is_measured, policy_figures, score_name
-from posttrain.stage_table import Settings
 from posttrain.tables.curve import Column, read_curve
 from posttrain.workspace import plot_path
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.errors import DataError
-from posttrain.formats import flattened
-from posttrain.params import read
+from posttrain.params.formats import flattened
+from posttrain.params.params import read
+from posttrain.params.stage_table import Settings, model_runs, section_of
 from posttrain.report.policies import read_json, read_policies
 from posttrain.report.summary import (
     NOT_MEASURED,
@@ -29,7 +30,6 @@ from posttrain.report.summary import (
     summarize,
     tasks_of,
 )
-from posttrain.stage_table import Settings, model_runs, section_of
 from posttrain.workspace import write_text
 
 README, FIGURE = Path("README.md"), Path("docs/learning.svg")

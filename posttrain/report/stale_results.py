@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.code import CODE
-from posttrain.current.reasons import Reasons
-from posttrain.current.running import running_stages
-from posttrain.params import PARAMS_FILE
+from posttrain.params.params import PARAMS_FILE
+from posttrain.pipeline.code_manifest import CODE
+from posttrain.pipeline.reasons import Reasons
+from posttrain.pipeline.running import running_stages
 from posttrain.workspace import failure_path
 
 NOT_RUN = "not run yet"

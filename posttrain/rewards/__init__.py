@@ -1,6 +1,6 @@
 """Rewards: what scores a completion. For a reward of your own: `from posttrain.rewards import Params, Score, rule`."""
 
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards.reward import Context, Examples, NoOptions, Reward, rule
 from posttrain.rollout import Prompt, Rollout, Score
 

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator
 
 from posttrain.errors import ParamsError
-from posttrain.lazy_table import LazyTable
-from posttrain.params import PARAMS_FILE, check, did_you_mean
+from posttrain.params.lazy_table import LazyTable
+from posttrain.params.params import PARAMS_FILE, check, did_you_mean
+from posttrain.params.slots import NONE
+from posttrain.params.user_code import is_import_path, load_object
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Reward, Term, weights
-from posttrain.slots import NONE
-from posttrain.user_code import is_import_path, load_object
 
 LEARNED: Final = "model"
 """The name of the reward model's score."""
@@ -34,7 +34,7 @@ REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
         "regex": "posttrain.rewards.patterns",
         "repetition": "posttrain.rewards.repetition",
         "code": "posttrain.rewards.code",
-        "judge": "posttrain.rewards.judge",
+        "judge": "posttrain.rewards.judge.judge",
         "turns": "posttrain.rewards.turns",
     },
 )

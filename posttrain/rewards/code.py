@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from posttrain.errors import RewardError
 from posttrain.measure.record import note
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards.reward import Context, Examples, Judge, Reward
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sandbox.box import Limits, Sandbox, SandboxError, SandboxFailed

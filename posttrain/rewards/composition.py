@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.readable import why_unjudged
 from posttrain.rewards.reward import Context, Examples, Judge, Reward, Term

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from posttrain.rewards.answers.choice import chosen
-from posttrain.rewards.answers.extract import Form, after_mark, final_answer, gold_answer
-from posttrain.rewards.answers.tree import Unreadable
+from posttrain.answers.choice import chosen
+from posttrain.answers.extract import Form, after_mark, final_answer, gold_answer
+from posttrain.answers.tree import Unreadable
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number, missing_number, why_no_number
 from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score
@@ -97,7 +97,7 @@ def _letter(gold: str) -> str:
 
 
 def _why_unreadable(gold: str) -> str | None:
-    from posttrain.rewards.answers.equal import why_unreadable  # the parser is for the runs that name it
+    from posttrain.answers.equal import why_unreadable  # the parser is for the runs that name it
 
     return why_unreadable(gold_answer(gold))
 
@@ -113,7 +113,7 @@ def _numeric(rollout: Rollout, options: CorrectOptions) -> Score:
 
 
 def _math(rollout: Rollout, options: CorrectOptions) -> Score:
-    from posttrain.rewards.answers.equal import same_answer
+    from posttrain.answers.equal import same_answer
 
     if options.form == "auto" and options.after is not None:
         found = after_mark(rollout.text, options.after)

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards.patterns import matches, valid_pattern
 from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import regex
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from posttrain.params import Params, did_you_mean
+from posttrain.params.params import Params, did_you_mean
 from posttrain.rewards.format import as_tuple
 from posttrain.rewards.reward import rule
 from posttrain.rewards.words import UNSPACED

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from posttrain.errors import DataError, ModelError
 from posttrain.models.device import Runtime
-from posttrain.models.forward import score_rows
-from posttrain.models.loading import WHOLE_TEXT
+from posttrain.models.files.loading import WHOLE_TEXT
+from posttrain.models.files.store import load_model
+from posttrain.models.files.text import load_text
+from posttrain.models.forward.forward import score_rows
 from posttrain.models.masters import frozen_on
-from posttrain.models.store import load_model
-from posttrain.models.text import load_text
 from posttrain.rewards.reward import Context, Judge, NoOptions, Reward
 from posttrain.rollout import Rollout, TokenRow
 from posttrain.text.chat import ChatText

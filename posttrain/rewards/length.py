@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards.reward import Context, Judge, Reward, rule
 from posttrain.rollout import Ids, Rollout, Score
 

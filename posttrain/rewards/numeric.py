@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rollout import Score
 
 _DIGITS = r"([-\u2212]?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"

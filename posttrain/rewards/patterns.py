@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import regex
 from pydantic import AfterValidator, Field
 
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards.reward import rule
 from posttrain.rollout import Rollout, Score
 

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from posttrain.errors import DataError, PosttrainError, RewardError
+from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import Term, weights
 from posttrain.rollout import Prompt, Rollout
 from posttrain.tasks.task import load_task
-from posttrain.user_code import place_in_workspace
 
 
 def judged_prompts(terms: Mapping[str, Term], prompts: Sequence[Prompt], where: str) -> list[Prompt]:

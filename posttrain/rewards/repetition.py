@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards.length import NO_TOKENS, completion_ids
 from posttrain.rewards.reward import rule
 from posttrain.rewards.words import pieces

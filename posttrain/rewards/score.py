@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from posttrain import processes
 from posttrain.errors import RewardError
 from posttrain.measure.phases import phase
-from posttrain.params import Params
+from posttrain.params.params import Params
+from posttrain.processes import world
 from posttrain.rewards.readable import why_unjudged
 from posttrain.rewards.reward import Context, Judge, Term, guarded
 from posttrain.rewards.workers import Workers
@@ -109,7 +109,7 @@ class RewardSum:
 
 def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Rollout]:
     """The scored rollouts, judged by the first process of the run alone."""
-    if processes.count() == 1:
+    if world.count() == 1:
         return reward.score(rollouts)
 
     def scores() -> list[dict[str, list[Any]]]:
@@ -118,7 +118,7 @@ def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Roll
             for one in reward.score(rollouts)
         ]
 
-    found = processes.from_first(scores)
+    found = world.from_first(scores)
     return [
         replace(one, scores={name: Score(*score) for name, score in scores.items()})
         for one, scores in zip(rollouts, found, strict=True)

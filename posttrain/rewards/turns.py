@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards.reward import Term, rule
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.tasks.task import load_task

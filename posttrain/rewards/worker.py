@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from posttrain.errors import PosttrainError
 from posttrain.measure.masking import MaskedStream
-from posttrain.params import PARAMS_FILE, check
+from posttrain.params.params import PARAMS_FILE, check
 from posttrain.rewards.reward import Each, as_score, guarded, raised, score_one
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from posttrain import errors
 from posttrain.errors import RewardError
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards import worker
 from posttrain.rewards.reward import Term
 from posttrain.rollout import Rollout, Score

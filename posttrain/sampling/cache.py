@@ -18,10 +18,10 @@ from typing import Any, Final
 import polars as pl
 import torch
 
-from posttrain.code import Library
-from posttrain.digests import Digests, file_digest
 from posttrain.measure.record import cpu_isa, versions
-from posttrain.sampling.local import LocalSampler
+from posttrain.pipeline.code_manifest import Library
+from posttrain.pipeline.digests import Digests, file_digest
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import MEMORY, Capability, Completion, Mixture, Request, SamplingParams
 from posttrain.tables.store import DECODE_ERRORS, decode, write_parquet
 from posttrain.workspace import remove_oldest, write_text
@@ -90,7 +90,7 @@ class CachedSampler:
 def _code() -> dict[str, str]:
     """The digests of the code that samples."""
     library = Library()
-    found = library.closure("posttrain.sampling.local")
+    found = library.closure("posttrain.sampling.builtin")
     library.outlines.keep()
     return found
 

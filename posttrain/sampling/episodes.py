@@ -11,14 +11,14 @@ from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from posttrain import processes
+from posttrain.params.user_code import is_import_path
+from posttrain.processes import world
 from posttrain.rewards import worker
 from posttrain.rewards.workers import DiedError, Pool, TooSlowError
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tasks.step import Step, StepFailure, take_step
 from posttrain.tasks.task import Task, load_task
 from posttrain.text.chat import ChatText
-from posttrain.user_code import is_import_path
 
 if TYPE_CHECKING:
     from posttrain.sampling.sampler import Completion
@@ -53,9 +53,9 @@ class Episodes:
 
     def _steps_of_first(self, places: Sequence[int]) -> dict[int, Step | StepFailure]:
         """The tasks' steps, which the first process of the run takes alone."""
-        if processes.count() == 1:
+        if world.count() == 1:
             return self._steps(places)
-        plain: list[tuple[int, dict[str, Any]]] = processes.from_first(
+        plain: list[tuple[int, dict[str, Any]]] = world.from_first(
             lambda: [(nth, asdict(step)) for nth, step in self._steps(places).items()]
         )
         return {nth: StepFailure(**step) if "finish" in step else Step(**step) for nth, step in plain}

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import free_bytes
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.episodes import Episodes, first_turn
 from posttrain.text.chat import ChatText

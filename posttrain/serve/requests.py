@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from posttrain.errors import ParamsError
-from posttrain.params import Params, check
+from posttrain.params.params import Params, check
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.serve.policy import Answer, Answers, Job, Policy
 

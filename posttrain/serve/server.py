@@ -20,9 +20,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
+from posttrain.pipeline.user_cache import cache_folder
 from posttrain.serve.policy import Answers, Job, Policy
 from posttrain.serve.requests import ROWS, events, failure, parsed, reply
-from posttrain.user_cache import cache_folder
 
 HOST = "127.0.0.1"
 SECRET = "POSTTRAIN_SERVE_KEY"

@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.errors import DataError
-from posttrain.params import did_you_mean
+from posttrain.params.params import did_you_mean
 from posttrain.tables.columns import Kind
 from posttrain.tables.failures import printable, short_repr
 from posttrain.tables.find_files import Parts

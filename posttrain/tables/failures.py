@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from posttrain.params import did_you_mean
+from posttrain.params.params import did_you_mean
 from posttrain.tables.columns import COLUMNS, OPTIONAL, Kind
 from posttrain.tables.pandera_import import SchemaError, SchemaErrorReason, SchemaErrors, ValidationDepth, validation
 from posttrain.tables.schemas import schema_of

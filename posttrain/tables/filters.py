@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 
 from posttrain.errors import DataError, ParamsError
 from posttrain.measure.phases import phase
-from posttrain.params import PARAMS_FILE, Params
-from posttrain.slots import table_of, table_slot
+from posttrain.params.params import PARAMS_FILE, Params
+from posttrain.params.slots import table_of, table_slot
 from posttrain.tables.columns import SPLITS, Kind
 from posttrain.tables.near_duplicates import near_duplicates
 from posttrain.tables.ngrams import Array, chunks, grams, row_texts, texts_without_system, user_texts

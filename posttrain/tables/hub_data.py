@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import DataError
-from posttrain.hub_errors import hub_error, unreachable
-from posttrain.progress import Progress
+from posttrain.measure.progress import Progress
 from posttrain.tables.failures import printable
 from posttrain.tables.find_files import Parts
+from posttrain.tables.hub_errors import hub_error, unreachable
 from posttrain.tables.options import HubTable
 from posttrain.tables.readers import Columns, Numbered, Part, arrow_rows
 from posttrain.tables.user_splits import Log

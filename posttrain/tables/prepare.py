@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 
 from posttrain.measure.phases import phase
-from posttrain.params import read
-from posttrain.stage_table import group_of, policies
+from posttrain.params.params import read
+from posttrain.params.stage_table import group_of, policies
 from posttrain.tables.columns import Kind, Tables
 from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import check_disjoint, check_table, write_tables

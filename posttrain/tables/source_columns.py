@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from posttrain.errors import DataError
-from posttrain.params import Params, did_you_mean
+from posttrain.params.params import Params, did_you_mean
 from posttrain.tables.columns import Kind
 from posttrain.tables.failures import short_repr
 from posttrain.tables.turns import RowError

@@ -11,7 +11,7 @@ import polars as pl
 from pydantic import Field, field_validator, model_validator
 
 from posttrain.errors import DataError, ParamsError, PosttrainError
-from posttrain.params import Params, load
+from posttrain.params.params import Params, load
 from posttrain.tables.columns import Kind, Tables, with_ids
 from posttrain.tables.options import FileTables, HubTables, Source, numbered_sources
 from posttrain.tables.user_data import ReadSource, make_table, read_sources, split_tables

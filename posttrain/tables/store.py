@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from posttrain.errors import FREE_MEMORY, VERIFY, TableError
-from posttrain.formats import TABLES, UPGRADE, check_format
-from posttrain.fsync import sync
 from posttrain.measure.phases import phase
+from posttrain.params.formats import TABLES, UPGRADE, check_format
+from posttrain.pipeline.fsync import sync
 from posttrain.tables.columns import COLUMNS, Kind
 from posttrain.tables.failures import Failure, failure_lines, rejected_rows, row_failures, structure_failures
 from posttrain.workspace import atomic_path

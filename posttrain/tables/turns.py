@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from posttrain.params import HALF
+from posttrain.params.params import HALF
 from posttrain.tables.columns import ROLES
 from posttrain.tables.failures import short_repr
 from posttrain.tables.schemas import CONTROL

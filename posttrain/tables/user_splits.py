@@ -9,7 +9,7 @@ import polars as pl
 from pydantic import Field
 
 from posttrain.errors import DataError
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.tables.columns import SPLITS, Kind, Split
 from posttrain.tables.conversion import ORIGIN, ConvertedRows, RefusedRow
 from posttrain.tables.failures import printable, short_repr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.tables.columns import Kind, Split
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from posttrain.errors import ParamsError
-from posttrain.params import PARAMS_FILE
+from posttrain.params.params import PARAMS_FILE
 from posttrain.tables.columns import Kind, Split
 from posttrain.tables.splits import split_of
 

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from posttrain.errors import ParamsError
 from posttrain.measure.record import note
-from posttrain.params import PARAMS_FILE, Params
+from posttrain.params.params import PARAMS_FILE, Params
 from posttrain.tables.columns import Kind, Split
 from posttrain.tasks.counts import COUNTED, Counts
 from posttrain.tasks.task import Generator, Task, generated, generator_of

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 import polars as pl
 from pydantic import Field
 
-from posttrain.code import named_files
 from posttrain.errors import DataError
-from posttrain.params import PARAMS_FILE, Params, at, check, read
+from posttrain.params.params import PARAMS_FILE, Params, at, check, read
+from posttrain.pipeline.code_manifest import named_files
 from posttrain.tables.columns import TURNS, Kind, Split, Tables, content_ids
 from posttrain.tables.conversion import ConvertedRows
 from posttrain.tables.options import ReadOptions

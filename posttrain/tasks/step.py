@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from posttrain.measure.masking import masked
+from posttrain.params.user_code import place_in_workspace
 from posttrain.rollout import Message, Rollout
-from posttrain.user_code import place_in_workspace
 
 ROLES = ("user", "tool")
 """The roles of a task's turns."""

@@ -11,14 +11,14 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.errors import DataError, ParamsError, PosttrainError
-from posttrain.lazy_table import LazyTable
-from posttrain.params import PARAMS_FILE, Params, at, check, did_you_mean, read
+from posttrain.params.lazy_table import LazyTable
+from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, read
+from posttrain.params.user_code import is_import_path, load_object
 from posttrain.rollout import Rollout
 from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, with_ids
 from posttrain.tables.failures import failure_lines, row_failures, structure_failures
 from posttrain.tasks.own_tables import OwnTables, as_files, own_options, watched_files, with_problem
 from posttrain.tasks.step import Reply
-from posttrain.user_code import is_import_path, load_object
 
 Figures = Mapping[str, float]
 

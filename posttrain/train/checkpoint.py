@@ -24,15 +24,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from posttrain import processes
-from posttrain.digests import Digests
 from posttrain.errors import CheckpointError, PipelineError
-from posttrain.formats import CHECKPOINTS, check_format
-from posttrain.inputs import confirm
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
+from posttrain.models.files.weights import TensorFile
 from posttrain.models.sharding import is_divided, own_part, place_of, writes
-from posttrain.models.weights import TensorFile
+from posttrain.params.formats import CHECKPOINTS, check_format
+from posttrain.pipeline.digests import Digests
+from posttrain.pipeline.inputs import confirm
+from posttrain.processes import world
 from posttrain.train.maker import differences, is_maker, maker, read_maker
 from posttrain.workspace import (
     DONE,
@@ -139,7 +139,7 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
         parts = sorted(name for name in sums if PART.fullmatch(name))
         complete = not parts or len(parts) == int(parts[-1].partition("-of-")[2][:5])
         files = [TENSORS, STATE, *parts]
-        wrong = processes.from_first(lambda: [name for name in files if _digest(folder / name) != sums[name]])
+        wrong = world.from_first(lambda: [name for name in files if _digest(folder / name) != sums[name]])
         if wrong or not complete:
             what = f"{wrong[0]} does not match its checksum" if wrong else "parts of it are missing"
             raise CheckpointError(what=what, where=str(folder), fix=DELETE)
@@ -183,15 +183,15 @@ class Checkpoints:
     """
 
     def __init__(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[Path]) -> None:
-        key = processes.from_first(lambda: run_key(stage, settings, inputs))
+        key = world.from_first(lambda: run_key(stage, settings, inputs))
         self._name, self._stage, self._mark = stage, checkpoint_path(stage), fingerprint(key)
         self._folder = self._stage / self._mark
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         self._maker, self._edits = maker(stage), list[str]()
-        if processes.is_first():
+        if world.is_first():
             self._open(key)
-        processes.wait_for_all()
+        world.wait_for_all()
 
     def _open(self, key: Mapping[str, Any]) -> None:
         """Make the folder, hold it, and remove what a killed process left."""
@@ -218,7 +218,7 @@ class Checkpoints:
         training continues; their failure is raised by the next call of `save` or `wait`.
         """
         self.wait()
-        if processes.is_first():
+        if world.is_first():
             confirm()
             self._remove_finished()
         target = self._folder / _name(saved.step)
@@ -226,15 +226,15 @@ class Checkpoints:
         try:
             fresh.mkdir(parents=True, exist_ok=True)
             _write_tensors(fresh, saved.tensors)
-            if not processes.is_first():
-                processes.wait_for_all()
+            if not world.is_first():
+                world.wait_for_all()
                 return
             own = {"format": CHECKPOINTS, "step": saved.step, "mark": self._mark}
             made = {"maker": self._maker, "edits": self._edits}
             (fresh / STATE).write_text(json.dumps({**saved.plain, **own, **made}), encoding="utf-8")
         except (OSError, SafetensorError) as error:
             raise self._not_written(fresh, target, error) from error
-        processes.wait_for_all()
+        world.wait_for_all()
         self._writing = self._writer.submit(self._complete, fresh, target)
 
     @phase("write")
@@ -281,7 +281,7 @@ class Checkpoints:
             except CheckpointError as error:
                 print(f"checkpoint skipped: {error}", file=sys.stderr)
                 continue
-            if processes.is_first():
+            if world.is_first():
                 (self._folder / ASKED).unlink(missing_ok=True)
             self._edits = edits
             if edits:
@@ -292,7 +292,7 @@ class Checkpoints:
     def finish(self, plot: Path) -> None:
         """Note that the run is finished and which plot it wrote, by which it is known when DVC has recorded it."""
         self.wait()
-        if self._folder.is_dir() and processes.is_first():
+        if self._folder.is_dir() and world.is_first():
             (self._folder / DONE).write_text(recorded_digest(plot), encoding="utf-8")
 
     def check_space(self, size: int) -> None:
@@ -337,7 +337,7 @@ class Checkpoints:
             return edits
         accepted = read_maker(self._folder / ACCEPTED)
         if accepted is None or differences(accepted, self._maker):
-            if processes.is_first():
+            if world.is_first():
                 write_json(self._folder / ASKED, self._maker)
             stage = os.environ.get("DVC_STAGE", self._name).rpartition(":")[2]
             age = format_age(time.time() - folder.stat().st_mtime)
@@ -353,7 +353,7 @@ def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write whole tensors in the first process, and this process's rows of those that are divided."""
     divided = {name: part for name, part in tensors.items() if is_divided(part) and writes(part)}
     named = {TENSORS: {name: part for name, part in tensors.items() if not is_divided(part)}}
-    if not processes.is_first():
+    if not world.is_first():
         named = {}
     if divided:
         part, parts = place_of(next(iter(divided.values())))

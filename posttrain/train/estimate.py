@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from posttrain import processes
 from posttrain.errors import TrainingError
 from posttrain.formulas import distill
-from posttrain.models.activations import Activations
 from posttrain.models.device import free_bytes
-from posttrain.models.loading import is_scorer
-from posttrain.models.logp import GPU_TILE_BYTES, TILE_BYTES, TILE_TOKENS
+from posttrain.models.files.loading import is_scorer
+from posttrain.models.forward.activations import Activations
+from posttrain.models.forward.logp import GPU_TILE_BYTES, TILE_BYTES, TILE_TOKENS
 from posttrain.models.memory import byte_count, gathered_bytes, layer_bytes, master_bytes, vocabulary, waiting_bytes
 from posttrain.models.nf4 import dense_bytes
+from posttrain.processes import world
 from posttrain.train.model_set import ModelSet
 
 GB = 1e9
@@ -117,7 +117,7 @@ def check_memory(models: ModelSet, step_tokens: int, activations: Activations, s
     """Refuse a run that cannot fit in a share of the free memory, and warn of one that may not."""
     free = free_bytes(models.runtime.device)
     if models.runtime.device.type == "cpu":
-        free /= processes.count()
+        free /= world.count()
     least, most = (_more_bytes(models, tokens, activations) for tokens in (0, step_tokens))
     if share is None or most <= share * free:
         return

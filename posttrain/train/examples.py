@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from posttrain.errors import DataError
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rollout import TokenRow
 from posttrain.train.batch_sources import Example
 from posttrain.train.mapped_rows import Array, Rows

@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from posttrain.measure.phases import phase
-from posttrain.models.forward import score_rows
-from posttrain.params import Params
+from posttrain.models.forward.forward import score_rows
+from posttrain.params.params import Params
 from posttrain.text.packing import pack
 from posttrain.train.batch_sources import Example, collate
 from posttrain.train.model_set import ModelSet

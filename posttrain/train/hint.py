@@ -9,7 +9,7 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
 from posttrain.algorithms.supervised import DISTILL_ROWS
-from posttrain.params import did_you_mean
+from posttrain.params.params import did_you_mean
 
 
 def hint(name: str, algorithms: Collection[str]) -> str:

@@ -11,23 +11,23 @@ import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from torch import Tensor, nn
 
-from posttrain import processes
 from posttrain.algorithms.objective import Objective, State
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.measure.phases import phase
+from posttrain.measure.progress import Progress
 from posttrain.measure.record import note, noted
 from posttrain.measure.timings import restore_timings, timings_state
-from posttrain.models.activations import Activations, set_activations
 from posttrain.models.adapters import ADAPTER_CHOICE, AdapterChoice, Attach, attach_of
-from posttrain.models.compiled import compiled
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.files.save_dtype import SaveDtype
+from posttrain.models.files.store import save_model
+from posttrain.models.forward.activations import Activations, set_activations
+from posttrain.models.forward.compiled import compiled
 from posttrain.models.masters import round_masters
 from posttrain.models.memory import byte_count
-from posttrain.models.rounding import SaveDtype
 from posttrain.models.sharding import fill
-from posttrain.models.store import save_model
-from posttrain.params import Params
-from posttrain.progress import Progress
+from posttrain.params.params import Params
+from posttrain.processes import world
 from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource
@@ -126,7 +126,7 @@ class TrainingParams(Params):
 def share_run(name: str, params: TrainingParams) -> None:
     """Start the other processes of the run, if it has any, and meet them."""
     if params.processes > 1:
-        from posttrain.launch.run import start
+        from posttrain.processes.launch import start
 
         start(name, params.processes, params.device.device)
         _note_processes(str(params.processes))
@@ -285,7 +285,7 @@ def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[
 
 def _note_processes(before: str) -> None:
     """Note how many processes share the run, after those that did before, e.g. `2, then 1`."""
-    now = str(processes.count())
+    now = str(world.count())
     text = now if before == now else before if before.endswith(f", then {now}") else f"{before}, then {now}"
     if text != "1":
         note(processes=text)

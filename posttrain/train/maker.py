@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from posttrain import code
-from posttrain.formats import read_yaml
 from posttrain.measure.record import cpu_isa, noted
-from posttrain.outlines import Outlines
-from posttrain.stage_table import stage_of
+from posttrain.params.formats import read_yaml
+from posttrain.params.stage_table import stage_of
+from posttrain.pipeline import code_manifest
+from posttrain.pipeline.code_digest import Outlines
 from posttrain.workspace import PARAMS_FILE
 
 Maker = dict[str, dict[str, str]]
@@ -24,7 +24,7 @@ def maker(name: str) -> Maker:
     """The maker of a checkpoint that the run would save now; `name`: e.g. `online@grpo`."""
     settings = read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {}
     stage = stage_of(settings, name.replace("@", "/")).replace("/", "@", 1)
-    library = code.Library(_OUTLINES)
+    library = code_manifest.Library(_OUTLINES)
     used = library.code(stage, settings)
     library.outlines.keep()
     return {**used, "cpu": {"cpu_isa": cpu_isa()} | {fact: str(noted(fact)) for fact in GPU if noted(fact)}}
@@ -56,4 +56,7 @@ def differences(old: Maker, new: Maker) -> list[str]:
     """The differences, as text: files, packages with both versions, CPU instructions, and the GPU if both have one."""
     was, now = old["cpu"], new["cpu"]
     known = [fact for fact in ("cpu_isa", *GPU) if fact in was and fact in now]
-    return [*code.differences(old, new), *(f"{one} {was[one]} -> {now[one]}" for one in known if was[one] != now[one])]
+    return [
+        *code_manifest.differences(old, new),
+        *(f"{one} {was[one]} -> {now[one]}" for one in known if was[one] != now[one]),
+    ]

@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from posttrain.digests import file_digest
+from posttrain.pipeline.digests import file_digest
 from posttrain.rollout import TokenRow
 from posttrain.text.chat import ChatText
 from posttrain.workspace import remove_oldest, write_text

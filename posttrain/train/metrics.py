@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from posttrain import processes
 from posttrain.measure.phases import phase
+from posttrain.processes import world
 
 StepMetrics = Mapping[str, float]
 """Metric -> value, of one optimizer step."""
@@ -19,7 +19,7 @@ class MetricsLog:
         self._path = path
         self.rows: list[dict[str, float]] = []
         self._columns: list[str] = []
-        self._writes = processes.is_first()
+        self._writes = world.is_first()
         if self._writes:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from posttrain import processes
 from posttrain.formulas.distill import Divergence, forward_kl, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.models.adapters import Attach, twin, weight_counts
 from posttrain.models.device import Runtime
-from posttrain.models.forward import packed_states, score_rows, score_tokens, value_tokens
-from posttrain.models.logp import AnyHead, head_of, module_head_of, token_logp
+from posttrain.models.files.store import load_policy, load_scorer, scorer_of
+from posttrain.models.forward.forward import packed_states, score_rows, score_tokens, value_tokens
+from posttrain.models.forward.logp import AnyHead, head_of, module_head_of, token_logp
 from posttrain.models.masters import compute_in_bf16, master_of, placed
 from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of, shard
-from posttrain.models.store import load_policy, load_scorer, scorer_of
-from posttrain.processes import dealt, leave
+from posttrain.processes import world
+from posttrain.processes.world import dealt, leave
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ModelSet:
             return (load_scorer if scores else load_policy)(folder)
 
         attach = settings.attach(folder)
-        divided = processes.count() > 1 and settings.divides_models
+        divided = world.count() > 1 and settings.divides_models
         mesh = mesh_of(runtime.device, settings.shards) if divided else None
         place = partial(placed, runtime=runtime)
         models = cls.of(start, runtime, needs, attach, reference_moves=reference_moves, mesh=mesh, place=place)
@@ -212,11 +212,11 @@ class ModelSet:
 
         It is gathered weight by weight into the host's memory, where its masters stay.
         """
-        if processes.count() == 1:
+        if world.count() == 1:
             return self
         policy = self.policy
         if self.sharded and self.remake is not None:
-            policy = self.remake() if processes.is_first() else None
+            policy = self.remake() if world.is_first() else None
             own = {} if policy is None else dict(policy.named_parameters())
             for name, part in self.policy.named_parameters():
                 whole = full(part)
@@ -336,7 +336,7 @@ class ModelSet:
         """A column of micro-batches that are dealt to the processes."""
         sizes = [int(micro.columns.lengths_B.sum()) for micro in micros]
         mine = [self._score(name, micro)[: None if counts else 0] for micro, counts in dealt(micros)]
-        every = processes.gathered_tensors(torch.cat(mine).cpu())
+        every = world.gathered_tensors(torch.cat(mine).cpu())
         parts = [list(torch.split(part, sizes[nth :: len(every)])) for nth, part in enumerate(every)]
         return torch.cat([parts[nth % len(every)][nth // len(every)] for nth in range(len(micros))])
 

@@ -11,12 +11,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from posttrain import processes
 from posttrain.errors import ParamsError
-from posttrain.models.forward import packed_states
-from posttrain.models.routers import Recording, RoutingSums, balance_loss, find_routers
+from posttrain.models.forward.forward import packed_states
+from posttrain.models.forward.routers import Recording, RoutingSums, balance_loss, find_routers
 from posttrain.models.sharding import gathered
-from posttrain.params import Params
+from posttrain.params.params import Params
+from posttrain.processes import world
 from posttrain.text.packing import PackedRows
 
 
@@ -75,11 +75,11 @@ class StepRouting:
         if not self._routers.balance or len(parts) < 2:
             return
         chosen = []
-        for packed, counts in processes.dealt(parts):
+        for packed, counts in world.dealt(parts):
             with self._routers.record(packed) as recording:
                 gathered(self._routers.model, partial(packed_states, self._routers.model, packed))
             chosen.append(recording.sums().chosen_LE * counts)
-        self._load_LE = processes.added(torch.stack(chosen).sum(0)) / self._tokens
+        self._load_LE = world.added(torch.stack(chosen).sum(0)) / self._tokens
 
     def add(self, recording: Recording, *, counts: bool = True) -> Tensor | None:
         """Add a micro-batch, if it counts; its part of the loss with gradient, None where nothing is balanced."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.errors import ParamsError
-from posttrain.params import PARAMS_FILE, Params, at, check, read
+from posttrain.params.params import PARAMS_FILE, Params, at, check, read
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,18 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from posttrain import processes
 from posttrain.algorithms.objective import Loss, Objective, add_metrics, step_metrics
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.counts import count
 from posttrain.models.device import repeatable
-from posttrain.models.forward import add_embedding_gradient, embedded_leaf, packed_states
-from posttrain.models.logp import head_of, loss_tiles
+from posttrain.models.forward.forward import add_embedding_gradient, embedded_leaf, packed_states
+from posttrain.models.forward.logp import head_of, loss_tiles
+from posttrain.models.forward.routers import Recording
 from posttrain.models.masters import gradient_of, master_of, round_masters, take_gradients
-from posttrain.models.routers import Recording
 from posttrain.models.sharding import as_divided, full, own_part
-from posttrain.params import Params
-from posttrain.processes import dealt
+from posttrain.params.params import Params
+from posttrain.processes import world
+from posttrain.processes.world import dealt
 from posttrain.rollout import TokenRow
 from posttrain.text.packing import PackedRows
 from posttrain.train.model_set import ModelSet, on_device
@@ -142,10 +142,10 @@ class StepClosure:
 
     def _add_gradients(self) -> None:
         """Sum the gradients over the processes, each of which has whole models."""
-        if processes.count() == 1:
+        if world.count() == 1:
             return
         weights = (part for model in self.models.trained.values() for part in model.parameters())
-        processes.add_up([gradient_of(part) for part in weights if part.requires_grad])
+        world.add_up([gradient_of(part) for part in weights if part.requires_grad])
 
     @property
     def tokens(self) -> int:
@@ -160,7 +160,7 @@ class StepClosure:
             columns, recording = self._forward(micro, self.models.packed(micro))
             total += float(self.objective.loss(columns).total) * counts
             routing.add(recording, counts=counts)
-        return float(sum(processes.gathered(total))) + routing.loss()
+        return float(sum(world.gathered(total))) + routing.loss()
 
     def micro_batches(self) -> list[Batch]:
         """This process's micro-batches."""
@@ -215,12 +215,12 @@ class StepClosure:
 def _of_all(totals: Mapping[str, Tensor], routing: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The metrics of all processes as those of one, read at once; `routing`: those that are of all already."""
     every = {**totals, **routing}
-    if processes.count() == 1:
+    if world.count() == 1:
         return every
     numbers = torch.stack([part.detach().double() for part in every.values()]).tolist() if every else []
     mine = dict(zip(every, numbers, strict=True))
     found: dict[str, Tensor] = {}
-    for part in processes.gathered({name: mine[name] for name in totals}):
+    for part in world.gathered({name: mine[name] for name in totals}):
         add_metrics(found, {name: torch.tensor(value, dtype=torch.float64) for name, value in part.items()})
     return found | {name: torch.tensor(mine[name], dtype=torch.float64) for name in routing}
 

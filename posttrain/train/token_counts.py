@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from posttrain.errors import DataError
-from posttrain.models.store import load_stop_tokens, load_tokenizer
-from posttrain.params import did_you_mean
+from posttrain.models.files.store import load_stop_tokens, load_tokenizer
+from posttrain.params.params import did_you_mean
 from posttrain.rollout import TokenRow
 from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table

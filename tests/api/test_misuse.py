@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import posttrain
+from posttrain.checks.params_schema import ALGORITHMS, MODELS
 from posttrain.errors import DataError, ParamsError
 from posttrain.online.runs import ONLINE
-from posttrain.other_names import OURS
-from posttrain.params import _has, check
-from posttrain.sections import ALGORITHMS, MODELS
+from posttrain.params.other_names import OURS
+from posttrain.params.params import _has, check
 from posttrain.train.step import OptimizerParams
 from tests.library.models import tiny_folder
 

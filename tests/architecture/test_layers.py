@@ -11,19 +11,25 @@ LAYERS = (
     {"posttrain.__main__"},
     {"posttrain.plan", "posttrain.why"},
     {
-        "posttrain.checkpoints",
-        "posttrain.judge_agreement",
+        "posttrain.commands.checkpoints.actions",
+        "posttrain.commands.reward.agreement",
         "posttrain.preview",
         "posttrain.replay",
         "posttrain.reward_test",
         "posttrain.where",
     },
-    {"posttrain.project"},
+    {"posttrain.commands.init.project"},
     {"posttrain.template"},
-    {"posttrain.sections"},  # types the runs of all stages
+    {"posttrain.checks.params_schema"},  # types the runs of all stages
     {"stages"},
-    {"posttrain.accept", "posttrain.report"},
-    {"posttrain.stage", "posttrain.compare", "posttrain.verify", "posttrain.run_graph", "posttrain.status"},
+    {"posttrain.pipeline.accept", "posttrain.report"},
+    {
+        "posttrain.processes.stage",
+        "posttrain.compare",
+        "posttrain.pipeline.verify",
+        "posttrain.checks.run_graph",
+        "posttrain.pipeline.status",
+    },
     {"posttrain.online", "posttrain.laws", "posttrain.api"},
     {"posttrain.train", "posttrain.evaluate", "posttrain.losses", "posttrain.serve"},
     {"posttrain.sampling"},
@@ -31,31 +37,52 @@ LAYERS = (
     {"posttrain.tasks"},
     {"posttrain.algorithms", "posttrain.models"},  # neither knows the other
     {"posttrain.launch"},
-    {"posttrain.processes"},
+    {"posttrain.processes.world"},
     {"posttrain.text", "posttrain.tables", "posttrain.formulas"},
     {"posttrain.current"},
-    {"posttrain.inputs", "posttrain.leftovers", "posttrain.input_names", "posttrain.user_text"},
-    {"posttrain.lock_entries"},
-    {"posttrain.code"},
-    {"posttrain.choices", "posttrain.recorded_runs", "posttrain.slots", "posttrain.stage_table"},
-    {"posttrain.measure", "posttrain.fsync", "posttrain.installed", "posttrain.outlines"},
-    {"posttrain.digests", "posttrain.dvc_repair", "posttrain.user_code"},
-    {"posttrain.params"},
-    {"posttrain.formats", "posttrain.other_names", "posttrain.renames", "posttrain.seeds"},
-    {"posttrain.hub_errors", "posttrain.progress", "posttrain.sandbox", "posttrain.user_cache", "posttrain.workspace"},
+    {
+        "posttrain.pipeline.inputs",
+        "posttrain.pipeline.orphaned_outputs",
+        "posttrain.pipeline.check_inputs",
+        "posttrain.lineage.user_text",
+    },
+    {"posttrain.pipeline.lock_file"},
+    {"posttrain.pipeline.code_manifest"},
+    {
+        "posttrain.params.choices",
+        "posttrain.pipeline.lock_check",
+        "posttrain.params.slots",
+        "posttrain.params.stage_table",
+    },
+    {
+        "posttrain.measure",
+        "posttrain.pipeline.fsync",
+        "posttrain.pipeline.package_pin",
+        "posttrain.pipeline.code_digest",
+    },
+    {"posttrain.pipeline.digests", "posttrain.pipeline.repair_dvc", "posttrain.params.user_code"},
+    {"posttrain.params.params"},
+    {"posttrain.params.formats", "posttrain.params.other_names", "posttrain.params.renames", "posttrain.params.seeds"},
+    {
+        "posttrain.tables.hub_errors",
+        "posttrain.measure.progress",
+        "posttrain.sandbox",
+        "posttrain.pipeline.user_cache",
+        "posttrain.workspace",
+    },
     {"posttrain.arguments"},
-    {"posttrain.errors", "posttrain.rollout", "posttrain.lazy_table"},
+    {"posttrain.errors", "posttrain.rollout", "posttrain.params.lazy_table"},
     {"posttrain"},
 )
 THIRD_PARTY = {
     "posttrain.formulas": {"torch"},
     "posttrain.algorithms": {"torch", "pydantic"},
     "posttrain.errors": set(),
-    "posttrain.params": {"pydantic", "ruamel"},
-    "posttrain.progress": set(),
+    "posttrain.params.params": {"pydantic", "ruamel"},
+    "posttrain.measure.progress": set(),
     "posttrain.sandbox": set(),
-    "posttrain.slots": {"pydantic"},
-    "posttrain.stage_table": set(),
+    "posttrain.params.slots": {"pydantic"},
+    "posttrain.params.stage_table": set(),
     "posttrain.measure": {"psutil", "torch"},
 }
 
@@ -92,7 +119,8 @@ def test_stages_are_started_as_processes() -> None:
         f"{module} imports {other}"
         for module in modules()
         for other in own_imports(module)
-        if other.startswith("stages.") and module not in ("posttrain.sections", "posttrain.replay.replay")
+        if other.startswith("stages.")
+        and module not in ("posttrain.checks.params_schema", "posttrain.commands.replay.rerun")
     ]
     assert not wrong, "\n".join(["a stage is run, and imported for the types of its runs or a replay alone:", *wrong])
 

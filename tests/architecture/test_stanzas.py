@@ -7,7 +7,7 @@ import re
 import pytest
 from dvc.repo import Repo
 
-from posttrain.code import CODE, UNCOUNTED, Library, code_path
+from posttrain.pipeline.code_manifest import CODE, UNCOUNTED, Library, code_path
 from tests.architecture.sources import ROOT, modules, own_imports
 
 COMMAND = re.compile(r"python -m stages\.(?P<module>\w+)")

@@ -29,10 +29,10 @@ from starlette.routing import Route  # noqa: E402
 
 from posttrain.formulas.ragged import row_keys  # noqa: E402
 from posttrain.models.device import DeviceParams, Runtime  # noqa: E402
-from posttrain.models.store import load_model, load_tokenizer  # noqa: E402
-from posttrain.sampling.engine_server import ENGINE, HEADER, Weights, arguments, end_with  # noqa: E402
-from posttrain.sampling.local import LocalSampler  # noqa: E402
+from posttrain.models.files.store import load_model, load_tokenizer  # noqa: E402
+from posttrain.sampling.builtin import LocalSampler  # noqa: E402
 from posttrain.sampling.sampler import Completion, Request, SamplingParams  # noqa: E402
+from posttrain.sampling.vllm.server import ENGINE, HEADER, Weights, arguments, end_with  # noqa: E402
 from posttrain.text.stops import Stops  # noqa: E402
 
 GATHER_S = 0.005

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.store import load_tokenizer
+from posttrain.models.files.store import load_tokenizer
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rollouts import RolloutSource, SamplingPlan
 from posttrain.online.runs import ONLINE
-from posttrain.params import check, merge
+from posttrain.params.params import check, merge
 from posttrain.rollout import Prompt, Rollout
-from posttrain.sampling.engine import EngineSampler, Patience
-from posttrain.sampling.engine_process import PYTHON, EngineProcess
 from posttrain.sampling.sampler import Sampler
+from posttrain.sampling.vllm.client import EngineSampler, Patience
+from posttrain.sampling.vllm.process import PYTHON, EngineProcess
 from posttrain.text.chat import ChatText
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw
 from posttrain.train.model_set import ModelSet

@@ -10,10 +10,10 @@ import torch
 
 from posttrain.errors import EngineError
 from posttrain.models.device import CUBLAS_WORKSPACE
-from posttrain.models.store import load_tokenizer
-from posttrain.sampling.engine_process import PYTHON, EngineProcess
-from posttrain.sampling.local import LocalSampler
+from posttrain.models.files.store import load_tokenizer
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
+from posttrain.sampling.vllm.process import PYTHON, EngineProcess
 from posttrain.text.chat import ChatText
 from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import train

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from posttrain.errors import EngineError
-from posttrain.sampling.engine_process import EngineProcess
+from posttrain.sampling.vllm.process import EngineProcess
 from tests.engines.support import engine, models_of, use_server
 from tests.engines.test_engine import SAMPLING, requests, run, same_training
 from tests.library.models import tiny_folder

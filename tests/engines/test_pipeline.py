@@ -16,8 +16,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from posttrain.digests import file_digest
-from posttrain.sampling.engine_process import PYTHON
+from posttrain.pipeline.digests import file_digest
+from posttrain.sampling.vllm.process import PYTHON
 from tests.engines.support import SERVER
 from tests.pipeline.test_adapters import edit
 from tests.workspace import dvc, environment

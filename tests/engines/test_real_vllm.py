@@ -20,15 +20,15 @@ import pytest
 import torch
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
-from posttrain.models.forward import score_tokens
-from posttrain.models.store import load_tokenizer, new_model, save_model
+from posttrain.models.files.store import load_tokenizer, new_model, save_model
+from posttrain.models.forward.forward import score_tokens
 from posttrain.online.policy_sampler import policy_sampler
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.params import check
+from posttrain.params.params import check
 from posttrain.rollout import Prompt, TokenRow
-from posttrain.sampling.engine import EngineSampler
-from posttrain.sampling.engine_process import PYTHON, USUAL
 from posttrain.sampling.sampler import Completion, Request, SamplingParams
+from posttrain.sampling.vllm.client import EngineSampler
+from posttrain.sampling.vllm.process import PYTHON, USUAL
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack
@@ -152,9 +152,9 @@ import sys, time
 from pathlib import Path
 from posttrain.online.policy_sampler import policy_sampler
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.params import check
+from posttrain.params.params import check
 from posttrain.rollout import Prompt
-from posttrain.models.store import load_tokenizer
+from posttrain.models.files.store import load_tokenizer
 from posttrain.text.chat import ChatText
 from tests.engines.support import models_of
 folder = Path(sys.argv[1])

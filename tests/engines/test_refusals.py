@@ -8,7 +8,7 @@ import pytest
 
 from posttrain.errors import ParamsError
 from posttrain.online.runs import DISTILL, ONLINE, PolicyRun
-from posttrain.params import check, merge
+from posttrain.params.params import check, merge
 
 BASE: dict[str, Any] = {
     "start": "sft/main", "data": "mine/prompts", "corpus": "none", "reward_model": "none",

@@ -9,8 +9,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from posttrain.checks.params_schema import ALGORITHMS, MODELS
 from posttrain.evaluate.settings import EvaluateParams
-from posttrain.sections import ALGORITHMS, MODELS
 from posttrain.tables.columns import COLUMNS, TURNS, Kind
 from posttrain.tasks.two_step.tables import TwoStepParams
 from tests.faults.tried import ALGORITHM_RUNS, place_of, rows

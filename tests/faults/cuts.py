@@ -18,7 +18,7 @@ import time
 import uuid
 from pathlib import Path
 
-from posttrain.digests import BOOT_ID
+from posttrain.pipeline.digests import BOOT_ID
 from tests.faults.ledger import Row
 from tests.faults.processes import Ended
 from tests.faults.project import ended, made, products, repro

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.digests import recorded
+from posttrain.pipeline.digests import recorded
 from posttrain.tables.store import write_parquet
 from tests.faults.ledger import Row
 from tests.faults.processes import Ended

@@ -7,8 +7,8 @@ import random
 import shutil
 from pathlib import Path
 
-from posttrain.digests import recorded
-from posttrain.fsync import cached
+from posttrain.pipeline.digests import recorded
+from posttrain.pipeline.fsync import cached
 from tests.faults.ledger import Row
 from tests.faults.project import command, errors, made, products, repro
 

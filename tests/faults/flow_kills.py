@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from flows import server
-from posttrain.digests import recorded
+from posttrain.pipeline.digests import recorded
 from tests.faults.edits import replaced
 from tests.faults.ledger import Row
 from tests.faults.project import command, ended, made, products, started

@@ -32,10 +32,10 @@ def load() -> None:
 
     for part in ("Qwen3ForCausalLM", "Qwen3ForSequenceClassification", "PreTrainedTokenizerFast"):
         getattr(transformers, part)
-    importlib.import_module("posttrain.models.import_model")
+    importlib.import_module("posttrain.models.files.import_model")
     importlib.import_module("posttrain.rewards.learned")
     importlib.import_module("pandera.polars")
-    importlib.import_module("posttrain.code").PRELOADED.update(sys.modules)
+    importlib.import_module("posttrain.pipeline.code_manifest").PRELOADED.update(sys.modules)
 
 
 def become(request: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from posttrain.errors import DataError
-from posttrain.models.store import load_tokenizer
+from posttrain.models.files.store import load_tokenizer
 from posttrain.text.chat import ChatText
 from tests.library.models import tiny_folder
 from tests.tables.samples import assistant, user

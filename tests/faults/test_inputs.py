@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.digests import recorded
-from posttrain.fsync import cached
-from posttrain.recorded_runs import unused_inputs
-from posttrain.verify import CHECKED
+from posttrain.pipeline.digests import recorded
+from posttrain.pipeline.fsync import cached
+from posttrain.pipeline.lock_check import unused_inputs
+from posttrain.pipeline.verify import CHECKED
 from tests.faults import cuts, edits, flips
 from tests.faults.cuts import Cuts
 from tests.faults.edits import Edits, replaced

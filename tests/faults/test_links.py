@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.digests import KEPT, Digests, file_digest, recorded
-from posttrain.fsync import SYNCED, cache_folder, cached, object_path, sync_cache
-from posttrain.recorded_runs import NOTES, forget_mismatched
+from posttrain.pipeline.digests import KEPT, Digests, file_digest, recorded
+from posttrain.pipeline.fsync import SYNCED, cache_folder, cached, object_path, sync_cache
+from posttrain.pipeline.lock_check import NOTES, forget_mismatched
 from posttrain.workspace import write_json
 from tests.faults.processes import Server
 from tests.workspace import dvc, run
@@ -107,7 +107,7 @@ def test_digests_of_dvc_are_taken_unless_a_file_changed_since(
 
 def test_only_new_objects_are_written_to_the_disk_again(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("posttrain.fsync.fsync", synced.append)
+    monkeypatch.setattr("posttrain.pipeline.fsync.fsync", synced.append)
     (own_workspace / SYNCED).unlink(missing_ok=True)
     cache = cache_folder(own_workspace)
     (out,) = [out for out in recorded(own_workspace)["sft@main"]["outs"] if out["path"].startswith("records/")]

@@ -42,7 +42,7 @@ evaluate:
 # Beta 0.02 gets nine of ten prompts right and 0.5 three; with the file SLOW seed 2 takes for ever.
 STEP = """
 import os, pathlib, time
-from posttrain.params import read
+from posttrain.params.params import read
 from tests.compare.test_comparison import put_run
 run = read()["online"]["runs"]["a"]
 if pathlib.Path(os.environ["SLOW"]).exists() and run["seed"] == 2:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from flows.server import login
-from posttrain.dvc_repair import repair_lock
+from posttrain.pipeline.repair_dvc import repair_lock
 from tests.flows.project import Project
 from tests.flows.test_origin_check import ask
 

@@ -16,7 +16,7 @@ from posttrain.online.sources import (
     rejection_sampled,
     rising_threshold,
 )
-from posttrain.sampling.local import mixture_logits
+from posttrain.sampling.builtin import mixture_logits
 
 REWARD = torch.tensor([1.0, 3.0, 2.0, 5.0, 5.0, 4.0])
 GROUP = torch.tensor([0, 1, 0, 1, 2, 2])

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
-from posttrain.models.store import load_tokenizer, new_model, save_model
+from posttrain.models.files.store import load_tokenizer, new_model, save_model
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from tests.library.models import TEXTS

@@ -8,9 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from posttrain.commands.reward.agreement import judge_agreement
 from posttrain.errors import DataError, ParamsError, RewardError
-from posttrain.judge_agreement import judge_agreement
-from posttrain.rewards.agreement import kappa
+from posttrain.rewards.judge.agreement import kappa
 from posttrain.tables.columns import with_ids
 from posttrain.tables.store import write_table
 from tests.judge.conftest import Endpoint

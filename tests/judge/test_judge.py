@@ -14,11 +14,11 @@ from ruamel.yaml import YAML
 
 from posttrain.errors import ParamsError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params import Params, check
+from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.failures import FailureLimit
-from posttrain.rewards.judge import JudgeOptions, LanguageJudge
-from posttrain.rewards.judge_prompts import WHICH, YES_NO, number_form, read_verdict
+from posttrain.rewards.judge.judge import JudgeOptions, LanguageJudge
+from posttrain.rewards.judge.prompts import WHICH, YES_NO, number_form, read_verdict
 from posttrain.rewards.readable import judged_prompts
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
@@ -348,7 +348,7 @@ def test_the_cache_has_no_text_and_survives_damage(endpoint: Endpoint, tmp_path:
 
 SHARED = """
 import sys
-from posttrain.rewards.verdict_cache import VerdictCache
+from posttrain.rewards.judge.verdict_cache import VerdictCache
 from pathlib import Path
 cache = VerdictCache(Path(sys.argv[1]))
 for nth in range(300):

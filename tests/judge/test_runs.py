@@ -12,8 +12,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.code import Library
-from posttrain.formats import read_yaml
+from posttrain.params.formats import read_yaml
+from posttrain.pipeline.code_manifest import Library
 from posttrain.tables.columns import with_ids
 from posttrain.tables.store import read_table, write_table
 from posttrain.workspace import PARAMS_FILE, library_environment
@@ -155,7 +155,11 @@ def test_a_faulty_judge_costs_no_score_and_its_key_is_written_nowhere(
 def test_the_template_and_the_address_are_inputs_of_the_run(project: Path) -> None:
     write_params("http://127.0.0.1:1/v1", "m", 'prompt: "custom/judge.txt"')
     before = Library().code("online@judged", read_yaml(PARAMS_FILE))["files"]
-    assert {"custom/judge.txt", "posttrain/rewards/judge.py", "posttrain/rewards/endpoint.py"} <= before.keys()
+    assert {
+        "custom/judge.txt",
+        "posttrain/rewards/judge/judge.py",
+        "posttrain/rewards/judge/endpoint.py",
+    } <= before.keys()
     (project / "custom/judge.txt").write_text("Is this bad? {completion}")
     after = Library().code("online@judged", read_yaml(PARAMS_FILE))["files"]
     assert [name for name in after if after[name] != before[name]] == ["custom/judge.txt"]

@@ -14,7 +14,7 @@ from posttrain.errors import ParamsError
 from posttrain.laws.laws import LAWS
 from posttrain.laws.own import check_module, subjects, worst
 from posttrain.online.runs import ONLINE
-from posttrain.params import check
+from posttrain.params.params import check
 from stages.preference import PREFERENCE
 from tests.workspace import ROOT, environment
 
@@ -86,7 +86,7 @@ def test_a_broken_surrogate_is_caught(item: str, law: str, place: Path) -> None:
     [("h - l", "direction"), ("(l - h) + h.sum()", "micro-batches"), ("-2 * h + l", "nothing to learn")],
 )
 def test_a_broken_preference_loss_is_caught(loss: str, law: str, place: Path) -> None:
-    head = "from posttrain.algorithms.preference_rows import PairLoss\nfrom posttrain.choices import Options\n"
+    head = "from posttrain.algorithms.preference_rows import PairLoss\nfrom posttrain.params.choices import Options\n"
     whole = f"{head}own = PairLoss(Options, lambda h, l, _: (1 - h + l).square(), 'square')\n"
     assert error_of(law, whole) <= LAWS[law].tolerance
     sys.modules.pop("broken")

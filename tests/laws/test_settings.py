@@ -16,11 +16,11 @@ from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnob
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
 from posttrain.algorithms.supervised import DISTILL_ROWS, DistillKnobs
 from posttrain.algorithms.surrogates import SURROGATES
-from posttrain.choices import choices_of
 from posttrain.errors import ParamsError
 from posttrain.formulas import distill
 from posttrain.online.runs import DISTILL, ONLINE
-from posttrain.params import check
+from posttrain.params.choices import choices_of
+from posttrain.params.params import check
 
 ROWS: dict[str, AlgorithmRow] = {**POLICY_ROWS, **PREFERENCE_ROWS, **SAMPLED_ROWS, **DISTILL_ROWS}
 each_row = pytest.mark.parametrize("name", list(ROWS))

@@ -20,10 +20,17 @@ from safetensors import safe_open
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import runs_in_rows, score_rows
-from posttrain.models.import_model import fetch_model
-from posttrain.models.loading import scorer_name
-from posttrain.models.store import load_model, load_policy, load_scorer, load_stop_tokens, load_tokenizer, save_model
+from posttrain.models.files.import_model import fetch_model
+from posttrain.models.files.loading import scorer_name
+from posttrain.models.files.store import (
+    load_model,
+    load_policy,
+    load_scorer,
+    load_stop_tokens,
+    load_tokenizer,
+    save_model,
+)
+from posttrain.models.forward.forward import runs_in_rows, score_rows
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import ChatText

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.logp import Head
-from posttrain.models.store import load_tokenizer, new_model, save_model
+from posttrain.models.files.store import load_tokenizer, new_model, save_model
+from posttrain.models.forward.logp import Head
 from posttrain.rewards.reward import Context, Judge, Reward, Term
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText

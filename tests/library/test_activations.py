@@ -13,10 +13,10 @@ from torch import Tensor
 
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
 from posttrain.errors import ModelError
-from posttrain.models.activations import Activations, set_activations
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import packed_states
-from posttrain.models.loading import with_scalar_head
+from posttrain.models.files.loading import with_scalar_head
+from posttrain.models.forward.activations import Activations, set_activations
+from posttrain.models.forward.forward import packed_states
 from posttrain.rollout import token_rows
 from posttrain.text.packing import pack
 from posttrain.train.loop import TrainingParams, checkpoint_settings

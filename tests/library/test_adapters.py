@@ -18,15 +18,15 @@ from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError, ParamsError
-from posttrain.models.activations import Activations, set_activations
 from posttrain.models.adapters import ADAPTER, adapted_layers, merged_weight, twin
-from posttrain.models.decode import backend_of, supports_decoder_step
+from posttrain.models.decoder.step import backend_of, supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import packed_states, score_tokens
+from posttrain.models.files.store import load_model, load_policy, load_scorer, load_tokenizer, save_model
+from posttrain.models.forward.activations import Activations, set_activations
+from posttrain.models.forward.forward import packed_states, score_tokens
 from posttrain.models.masters import frozen_on, master_of, round_masters
 from posttrain.models.nf4 import Nf4Linear, dequantise, quantise, round_model
-from posttrain.models.store import load_model, load_policy, load_scorer, load_tokenizer, save_model
-from posttrain.params import check
+from posttrain.params.params import check
 from posttrain.rollout import token_rows
 from posttrain.text.packing import pack
 from posttrain.train.loop import TrainingParams
@@ -298,7 +298,7 @@ def test_a_damaged_or_foreign_adapter_is_refused(folder: Path, tmp_path: Path, f
     if fault == "foreign":
         (place / "manifest.json").unlink()
     elif fault != "weights":  # a manifest that fits, so that the content itself is looked at
-        from posttrain.models.weights import digest
+        from posttrain.models.files.weights import digest
 
         listed = json.loads((place / "manifest.json").read_text())
         listed |= {one.name: digest(one) for one in (file, config)}

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posttrain.models.forward import PackedAttention, Scoring, packed_states
-from posttrain.models.varlen import attend_segments, kernel, segments_of
+from posttrain.models.forward.forward import PackedAttention, Scoring, packed_states
+from posttrain.models.forward.varlen import attend_segments, kernel, segments_of
 from posttrain.rollout import token_rows
 from posttrain.text.packing import PackedRows, pack
 from tests.library.models import random_rows, tiny_model
@@ -62,7 +62,7 @@ def tensors(packed: PackedRows, dtype: torch.dtype) -> list[Tensor]:
 def test_segments_give_the_attention_of_whole_rows(
     rows: str, window: int | None, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.models.varlen.kernel", lambda: oracle)
+    monkeypatch.setattr("posttrain.models.forward.varlen.kernel", lambda: oracle)
     packed = pack(token_rows(*ROWS[rows]))
     found = []
     for segmented in (False, True):
@@ -83,8 +83,8 @@ def test_a_model_trains_with_segments_as_with_whole_rows(monkeypatch: pytest.Mon
     found = []
     for segmented in (False, True):
         if segmented:
-            monkeypatch.setattr("posttrain.models.forward.supports", lambda *_: True)
-            monkeypatch.setattr("posttrain.models.varlen.kernel", lambda: oracle)
+            monkeypatch.setattr("posttrain.models.forward.forward.supports", lambda *_: True)
+            monkeypatch.setattr("posttrain.models.forward.varlen.kernel", lambda: oracle)
         model = tiny_model().double()
         states = packed_states(model, packed)
         states.square().sum().backward()
@@ -144,7 +144,7 @@ def test_masks_are_made_block_by_block(scoring: Scoring, monkeypatch: pytest.Mon
     packed = pack(token_rows([list(range(50))], [list(range(50))]))
     found, largest = [], []
     for size in (1000, 8):
-        monkeypatch.setattr("posttrain.models.forward.QUERY_BLOCK", size)
+        monkeypatch.setattr("posttrain.models.forward.forward.QUERY_BLOCK", size)
         parts = tensors(packed, torch.float64)
         with Masks() as masks:
             out = PackedAttention(packed).attend(0, *parts, scoring)  # type: ignore[arg-type]

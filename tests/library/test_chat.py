@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from posttrain.errors import DataError, ParamsError
 from posttrain.measure.record import record_path, write_record
-from posttrain.models.store import load_tokenizer
-from posttrain.params import Params, load
+from posttrain.models.files.store import load_tokenizer
+from posttrain.params.params import Params, load
 from posttrain.text.chat import DATE, ChatText, TemplateDate
 from posttrain.text.templates import PROCESS, RenderError, RenderRequest, Template
 from posttrain.workspace import read_finite_json

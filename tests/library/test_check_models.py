@@ -13,12 +13,12 @@ import torch
 import yaml
 
 from posttrain.__main__ import main
+from posttrain.checks import check_models as module
+from posttrain.checks.check_models import check_models
 from posttrain.errors import EngineError, ParamsError
-from posttrain.launch.hosts import ADDRESS, HOST, HOSTS
-from posttrain.plan import check_models as module
-from posttrain.plan.check_models import check_models
-from posttrain.sampling.engine_process import PYTHON, engine_command
-from posttrain.sampling.engine_server import VERSION
+from posttrain.processes.hosts import ADDRESS, HOST, HOSTS
+from posttrain.sampling.vllm.process import PYTHON, engine_command
+from posttrain.sampling.vllm.server import VERSION
 from tests.library.models import tiny_folder
 
 Check = Callable[..., None]
@@ -194,8 +194,8 @@ def test_the_command_checks_it_too(
 ) -> None:
     with pytest.raises(ParamsError):
         checked(router={"balance": 0.1}, adapter={"type": "lora", "rank": 99})
-    monkeypatch.setattr("posttrain.sections.check_params", lambda: "params.yaml: 5 runs are right")
-    monkeypatch.setattr("posttrain.installed.check_installed", lambda: None)
+    monkeypatch.setattr("posttrain.checks.params_schema.check_params", lambda: "params.yaml: 5 runs are right")
+    monkeypatch.setattr("posttrain.pipeline.package_pin.check_installed", lambda: None)
     monkeypatch.setattr("sys.argv", ["posttrain", "check"])
     assert main() == 1
     shown = capsys.readouterr().err

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from posttrain import user_code
+from posttrain.checks.check_rows import check_rows
 from posttrain.errors import ParamsError
-from posttrain.plan.check_rows import check_rows
-from posttrain.user_code import load_object
+from posttrain.params import user_code
+from posttrain.params.user_code import load_object
 from tests.workspace import ROOT, environment
 
 ROWS = [{"prompt": f"{n}+1?", "completion": str(n + 1), "answer": str(n + 1)} for n in range(60)]

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from posttrain.errors import ModelError, ParamsError
-from posttrain.models.activations import Activations, set_activations
 from posttrain.models.adapters import LoraOptions
-from posttrain.models.compiled import compiled
+from posttrain.models.forward.activations import Activations, set_activations
+from posttrain.models.forward.compiled import compiled
 from posttrain.models.lora import add, freeze
-from posttrain.params import check
+from posttrain.params.params import check
 from posttrain.train.loop import TrainingParams, checkpoint_settings
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import StepClosure

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.store import load_model, load_tokenizer
+from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.sampling import cache
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.cache import CachedSampler
-from posttrain.sampling.local import LocalSampler
 from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams
 from posttrain.text.chat import ChatText
 from tests.faults.kills import prepared

@@ -15,7 +15,7 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import PackedAttention, Scoring, score_tokens
+from posttrain.models.forward.forward import PackedAttention, Scoring, score_tokens
 from posttrain.models.masters import frozen_on
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
@@ -42,7 +42,7 @@ def model(name: str) -> Any:
     """A small model of a family on the device."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    from posttrain.models.store import new_model
+    from posttrain.models.files.store import new_model
 
     return new_model(CONFIG_MAPPING[name](**{**SHAPE, **EVERY[name]}), 0).to(DEVICE)
 
@@ -126,7 +126,7 @@ def test_the_variable_length_kernel_is_near_whole_rows(window: int | None, monke
     for dtype, gathered in ((torch.float64, True), (torch.bfloat16, True), (torch.bfloat16, False)):
         with monkeypatch.context() as patch:
             if gathered:
-                patch.setattr("posttrain.models.forward.supports", lambda *_: False)
+                patch.setattr("posttrain.models.forward.forward.supports", lambda *_: False)
             parts = [part.to(DEVICE, dtype).requires_grad_() for part in exact]
             out = PackedAttention(packed).attend(0, *parts, Scoring(0.125, window))  # type: ignore[arg-type]
             found.append([out, *torch.autograd.grad(out.square().sum(), parts)])

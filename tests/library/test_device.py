@@ -11,7 +11,7 @@ import torch
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime, use_deterministic_kernels
 from posttrain.models.scratch import ScratchParams
-from posttrain.params import Params, check
+from posttrain.params.params import Params, check
 from tests.library.test_fast_paths import CPU, closure, models_of, objectives
 
 

@@ -7,8 +7,8 @@ import torch
 
 from posttrain.formulas.ragged import row_keys, uniform
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import packed_states, score_tokens
-from posttrain.models.logp import head_of
+from posttrain.models.forward.forward import packed_states, score_tokens
+from posttrain.models.forward.logp import head_of
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import Mixture, SamplingParams
 from posttrain.text.packing import pack

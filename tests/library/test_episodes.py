@@ -14,10 +14,10 @@ import torch
 from posttrain.formulas.ragged import to_padded
 from posttrain.losses import group_advantages, policy_loss
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import score_tokens
-from posttrain.models.store import load_model, load_tokenizer
+from posttrain.models.files.store import load_model, load_tokenizer
+from posttrain.models.forward.forward import score_tokens
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack

@@ -17,16 +17,16 @@ from posttrain.algorithms.reward import RewardKnobs, RewardObjective
 from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import TrainingError
 from posttrain.formulas.distill import reverse_kl
-from posttrain.models.activations import Activations, set_activations
 from posttrain.models.adapters import LoraOptions, twin
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.loading import with_scalar_head
+from posttrain.models.files.loading import with_scalar_head
+from posttrain.models.files.store import new_model
+from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.lora import add, freeze
 from posttrain.models.masters import frozen_on, master_of
 from posttrain.models.memory import decoding_bytes, draw_bytes, waiting_bytes
-from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
-from posttrain.sampling.local import sample_next
+from posttrain.sampling.builtin import sample_next
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.estimate import check_memory, most_tokens, training_parts
@@ -51,7 +51,7 @@ SLOW = partial(pytest.param, marks=pytest.mark.slow)
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the head's tiles would take more than the models."""
-    for module in ("posttrain.models.logp", "posttrain.train.estimate"):
+    for module in ("posttrain.models.forward.logp", "posttrain.train.estimate"):
         monkeypatch.setattr(f"{module}.TILE_BYTES", 2**18)
 
 

@@ -10,9 +10,9 @@ import torch
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import score_tokens
+from posttrain.models.files.store import new_model
+from posttrain.models.forward.forward import score_tokens
 from posttrain.models.self_check import verify_forward
-from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.packing import pack
@@ -46,9 +46,9 @@ def family(name: str, **over: Any) -> Any:
 @pytest.mark.parametrize("own_code", [False, True], ids=["fast step", "own code"])
 def test_long_completions_slide_their_window(own_code: bool, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The window is shorter than some prompts and than the completions; memory doubles on the way to it."""
-    monkeypatch.setattr("posttrain.models.kv_cache.FIRST_COLUMNS", 3)
+    monkeypatch.setattr("posttrain.models.decoder.kv_cache.FIRST_COLUMNS", 3)
     if own_code:
-        monkeypatch.setattr("posttrain.models.decode.supports_decoder_step", lambda _: False)
+        monkeypatch.setattr("posttrain.models.decoder.step.supports_decoder_step", lambda _: False)
     model, params = family("mistral").double(), SamplingParams(max_tokens=30, rows=rows)
     found = sample(model, PROMPTS, NAMES, n=2, params=params, seed=1, stop=ENDS, device=DEVICE)
     assert max(len(ids) for ids in found.ids) == 30

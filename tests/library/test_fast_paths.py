@@ -14,11 +14,11 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
 from posttrain.formulas.distill import reverse_kl
-from posttrain.models.decode import supports_decoder_step
+from posttrain.models.decoder.step import supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.logp import loss_tiles, plain_token_logp
+from posttrain.models.files.store import new_model
+from posttrain.models.forward.logp import loss_tiles, plain_token_logp
 from posttrain.models.masters import frozen_on
-from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
@@ -37,8 +37,8 @@ ENDS = Stops((2,), str)
 def test_a_gradient_formed_with_its_forward_is_that_of_plain_autograd(
     temperature: float, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.models.logp.TILE_BYTES", 4 * 53 * 5)
-    monkeypatch.setattr("posttrain.models.logp.TILE_TOKENS", 1)
+    monkeypatch.setattr("posttrain.models.forward.logp.TILE_BYTES", 4 * 53 * 5)
+    monkeypatch.setattr("posttrain.models.forward.logp.TILE_TOKENS", 1)
     torch.manual_seed(0)
     hidden = torch.randn(17, 8, dtype=torch.float64, requires_grad=True)
     head, parts = random_head(kind)
@@ -76,8 +76,8 @@ def objectives() -> dict[str, Objective]:
 def test_a_fused_gradient_is_that_of_plain_autograd(
     name: str, micro_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.models.logp.TILE_BYTES", 4 * 97 * 9)
-    monkeypatch.setattr("posttrain.models.logp.TILE_TOKENS", 1)
+    monkeypatch.setattr("posttrain.models.forward.logp.TILE_BYTES", 4 * 97 * 9)
+    monkeypatch.setattr("posttrain.models.forward.logp.TILE_TOKENS", 1)
     objective = objectives()[name]
     found = []
     for fused in (True, False):
@@ -183,7 +183,7 @@ def test_a_decoding_step_is_that_of_the_models_own_code(name: str, monkeypatch: 
     model = family(name)
     assert supports_decoder_step(model)
     fast = samples(model)
-    monkeypatch.setattr("posttrain.models.decode.supports_decoder_step", lambda *_: False)
+    monkeypatch.setattr("posttrain.models.decoder.step.supports_decoder_step", lambda *_: False)
     for mine, theirs in zip(fast, samples(model), strict=True):
         assert mine.ids == theirs.ids
         for one, other in zip(mine.logps, theirs.logps, strict=True):
@@ -195,7 +195,7 @@ def test_a_bf16_step_is_near_that_of_the_models_own_code(monkeypatch: pytest.Mon
     model = frozen_on(family("qwen3"), device)
     found = []
     for fast in (True, False):
-        monkeypatch.setattr("posttrain.models.decode.supports_decoder_step", lambda *_, fast=fast: fast)
+        monkeypatch.setattr("posttrain.models.decoder.step.supports_decoder_step", lambda *_, fast=fast: fast)
         prompts = random_rows(6, seed=1)[0]
         found.append(greedy(model, prompts, params=SamplingParams(max_tokens=2), stop=ENDS, device=device))
     pairs = zip(found[0].ids, found[1].ids, found[0].logps, found[1].logps, strict=True)

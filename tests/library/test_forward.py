@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from posttrain.models.forward import packed_states, score_tokens
-from posttrain.models.logp import Head, exact_kl, plain_token_logp, token_logp
+from posttrain.models.forward.forward import packed_states, score_tokens
+from posttrain.models.forward.logp import Head, exact_kl, plain_token_logp, token_logp
 from posttrain.rollout import TokenRow, token_rows
 from posttrain.text.packing import micro_batches, pack
 from tests.library.models import HEADS, plain_logps, random_head, random_rows, tiny_model
@@ -65,8 +65,8 @@ def test_a_row_without_a_prompt_is_scored_from_its_second_token() -> None:
 def test_tiled_log_probs_and_entropy_equal_plain_autograd(
     temperature: float, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.models.logp.TILE_BYTES", 4 * 53 * 5)
-    monkeypatch.setattr("posttrain.models.logp.TILE_TOKENS", 1)
+    monkeypatch.setattr("posttrain.models.forward.logp.TILE_BYTES", 4 * 53 * 5)
+    monkeypatch.setattr("posttrain.models.forward.logp.TILE_TOKENS", 1)
     torch.manual_seed(0)
     hidden = torch.randn(17, 8, dtype=torch.float64, requires_grad=True)
     head, parts = random_head(kind)

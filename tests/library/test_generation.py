@@ -8,10 +8,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from posttrain.models.decode import CachedDecoder
+from posttrain.models.decoder.kv_cache import FIRST_COLUMNS, KVBuffer
+from posttrain.models.decoder.step import CachedDecoder
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.kv_cache import FIRST_COLUMNS, KVBuffer
-from posttrain.sampling.local import sample_next, top_k_top_p_mask
+from posttrain.sampling.builtin import sample_next, top_k_top_p_mask
 from posttrain.sampling.sampler import Mixture, SamplingParams
 from posttrain.text.stops import Stops, StopStrings
 from tests.library.models import Samples, greedy, random_rows, sample, tiny_model
@@ -45,7 +45,7 @@ def test_the_number_of_slots_decides_nothing(rows: int, by_itself: Samples) -> N
 def test_the_number_of_slots_decides_nothing_for_the_models_own_code(
     rows: int, by_itself: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.models.decode.supports_decoder_step", lambda _: False)
+    monkeypatch.setattr("posttrain.models.decoder.step.supports_decoder_step", lambda _: False)
     assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
 
 
@@ -53,7 +53,7 @@ def test_the_number_of_slots_decides_nothing_for_the_models_own_code(
 def test_how_many_numbers_are_made_ahead_decides_nothing(
     rows: int, by_itself: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posttrain.sampling.local.RANDOM_BLOCK", 3)
+    monkeypatch.setattr("posttrain.sampling.builtin.RANDOM_BLOCK", 3)
     assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
 
 
@@ -64,7 +64,7 @@ def test_how_often_ended_rows_are_looked_for_decides_nothing(
     """As on an accelerator, where several steps may have gone by since a row ended."""
     params = SamplingParams(max_tokens=17, rows=4, stop=strings)
     expected = drawn(tiny_model().double(), params)
-    monkeypatch.setattr("posttrain.sampling.local.steps_between_checks", lambda _: 4)
+    monkeypatch.setattr("posttrain.sampling.builtin.steps_between_checks", lambda _: 4)
     assert_same(drawn(tiny_model().double(), params), expected)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from posttrain.sections import settings_of
+from posttrain.checks.params_schema import settings_of
 from posttrain.tables.columns import from_rows
 from posttrain.train.heldout import HeldoutRows, rows_of
 

@@ -14,13 +14,13 @@ import torch
 
 from posttrain.errors import DataError, ModelError, ParamsError, PosttrainError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import score_rows
-from posttrain.models.import_model import fetch_model
-from posttrain.models.store import load_model, load_policy, save_model
-from posttrain.models.text import load_text
+from posttrain.models.files.import_model import fetch_model
+from posttrain.models.files.store import load_model, load_policy, save_model
+from posttrain.models.files.text import load_text
+from posttrain.models.forward.forward import score_rows
 from posttrain.rewards.learned import RewardModel
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
 from posttrain.text.packing import pack
 from posttrain.train.examples import RowLimit

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from posttrain.code import Library
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params import Params, check
+from posttrain.params.params import Params, check
+from posttrain.pipeline.code_manifest import Library
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.readable import judged_prompts
 from posttrain.rewards.reward import Context

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from posttrain.errors import ParamsError
-from posttrain.models.decode import CachedDecoder
+from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
+from posttrain.models.decoder.step import CachedDecoder
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.kv_size import kv_bytes, kv_sizes
 from posttrain.models.masters import frozen_on
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
@@ -92,7 +92,7 @@ def test_prompts_of_several_passes_give_the_same_samples(rows: int, monkeypatch:
     """A pass over all prompts at once would need memory that no setting bounds."""
     model = tiny_model().double()
     expected = drawn(model, ENDS, rows=rows)
-    monkeypatch.setattr("posttrain.models.decode.PREFILL_TOKENS", 12)
+    monkeypatch.setattr("posttrain.models.decoder.step.PREFILL_TOKENS", 12)
     assert_same(drawn(model, ENDS, rows=rows), expected)
 
 
@@ -109,9 +109,9 @@ def test_without_a_budget_a_row_is_decoded_where_half_of_the_memory_would_not_do
 ) -> None:
     model = tiny_model().double()
     expected, held, one = drawn(model), Held(monkeypatch), said(model, 8, 1, LONGEST, 1)
-    monkeypatch.setattr("posttrain.sampling.admission.free_bytes", lambda _: float(one))
+    monkeypatch.setattr("posttrain.sampling.scheduler.free_bytes", lambda _: float(one))
     assert_same(drawn(model), expected)
     assert held.bytes <= one
-    monkeypatch.setattr("posttrain.sampling.admission.free_bytes", lambda _: one - 1.0)
+    monkeypatch.setattr("posttrain.sampling.scheduler.free_bytes", lambda _: one - 1.0)
     with pytest.raises(ParamsError, match="GB are free"):
         drawn(model)

@@ -20,13 +20,13 @@ import posttrain
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ModelError, ParamsError
 from posttrain.models.device import FLOAT32_ONLY, DeviceParams, Runtime
-from posttrain.models.forward import packed_states, score_tokens
+from posttrain.models.files.store import load_model, save_model
+from posttrain.models.forward.forward import packed_states, score_tokens
 from posttrain.models.masters import computing, frozen_on, master_of, round_masters
 from posttrain.models.nf4 import Nf4Linear
 from posttrain.models.self_check import verify_forward
-from posttrain.models.store import load_model, save_model
 from posttrain.online.watch import HeldoutWatch, WatchParams
-from posttrain.params import check
+from posttrain.params.params import check
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.packing import pack

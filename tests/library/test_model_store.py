@@ -12,9 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from posttrain.errors import ModelError
-from posttrain.models.forward import runs_in_rows
-from posttrain.models.import_model import fetch_model
-from posttrain.models.store import load_model, load_scorer, load_stop_tokens, load_tokenizer, new_model, save_model
+from posttrain.models.files.import_model import fetch_model
+from posttrain.models.files.store import (
+    load_model,
+    load_scorer,
+    load_stop_tokens,
+    load_tokenizer,
+    new_model,
+    save_model,
+)
+from posttrain.models.forward.forward import runs_in_rows
 from tests.library.models import tiny_folder, tiny_model
 
 
@@ -195,8 +202,8 @@ def test_a_hub_name_without_its_commit_is_refused(tmp_path: Path) -> None:
 def test_common_families_give_the_log_probs_of_their_own_forward(family: str) -> None:
     from transformers import AutoConfig
 
-    from posttrain.models.forward import score_tokens
-    from posttrain.models.store import new_model
+    from posttrain.models.files.store import new_model
+    from posttrain.models.forward.forward import score_tokens
     from posttrain.rollout import token_rows
     from posttrain.text.packing import pack
     from tests.library.models import plain_logps, random_rows

@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mixtral.modeling_mixtral import MixtralRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from posttrain.models.norms import FusedNorm, fuse_norms, has_fused_norms
+from posttrain.models.forward.norms import FusedNorm, fuse_norms, has_fused_norms
 
 
 def two(kind: Any, dtype: torch.dtype, width: int = 48) -> tuple[nn.Module, nn.Module]:

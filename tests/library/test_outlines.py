@@ -11,11 +11,11 @@ import pytest
 
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.code import Library, differences
 from posttrain.errors import PipelineError
-from posttrain.formats import read_yaml
 from posttrain.online.runs import DISTILL, ONLINE
-from posttrain.outlines import TABLES, normalised, outlined
+from posttrain.params.formats import read_yaml
+from posttrain.pipeline.code_digest import TABLES, normalised, outlined
+from posttrain.pipeline.code_manifest import Library, differences
 from posttrain.workspace import PARAMS_FILE
 from stages.preference import PREFERENCE
 from tests.architecture.sources import ROOT, modules, tree

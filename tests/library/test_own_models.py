@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from posttrain.errors import ModelError
-from posttrain.models.import_model import fetch_model
-from posttrain.models.rounding import round_weights
-from posttrain.models.store import load_model, load_stop_tokens, load_tokenizer, save_model
+from posttrain.models.files.import_model import fetch_model
+from posttrain.models.files.save_dtype import round_weights
+from posttrain.models.files.store import load_model, load_stop_tokens, load_tokenizer, save_model
 from posttrain.text.chat import ChatText
 from tests.library.families import hub_folder, same, tensors
 from tests.library.models import tiny_folder
@@ -289,7 +289,7 @@ def test_files_that_make_no_tokenizer_are_refused(gpt2: Path, tmp_path: Path) ->
 MEASURE = """
 import sys, threading, time
 import psutil
-from posttrain.models.store import load_model
+from posttrain.models.files.store import load_model
 
 load_model(sys.argv[1])  # what is imported and set up once
 memory, ended, seen = psutil.Process(), threading.Event(), []

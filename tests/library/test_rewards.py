@@ -15,14 +15,14 @@ from ruamel.yaml import YAML
 from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.online.reward_monitor import RewardMonitor
-from posttrain.params import Params, check
+from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number
 from posttrain.rewards.readable import check_readable, judged_prompts
 from posttrain.rewards.reward import Context, Reward, Term
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score, Status
-from posttrain.sampling.annotator import _prefers
+from posttrain.sampling.sample_preferences import _prefers
 from tests.library.models import function_reward, rollout_of
 
 
@@ -212,7 +212,7 @@ def test_options_of_a_task_hold_where_the_user_sets_none() -> None:
 
 OWN = """
 from posttrain.rewards.reward import rule
-from posttrain.params import Params
+from posttrain.params.params import Params
 from pydantic import Field
 
 class Options(Params):

@@ -16,7 +16,7 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.errors import DataError, TrainingError
 from posttrain.formulas.ragged import Ragged
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.store import load_model, load_tokenizer
+from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.online import rollout_log
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollout_params import RolloutParams
@@ -24,7 +24,7 @@ from posttrain.online.rollouts import RolloutSource, SamplingPlan
 from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rollout import Prompt, Rollout, Score
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.tables.columns import TRAINING_TEXT
 from posttrain.tables.store import read_table

@@ -18,9 +18,9 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import backbone, run_in_rows
-from posttrain.models.routers import balance_loss, find_routers
-from posttrain.models.store import new_model
+from posttrain.models.files.store import new_model
+from posttrain.models.forward.forward import backbone, run_in_rows
+from posttrain.models.forward.routers import balance_loss, find_routers
 from posttrain.rollout import token_rows
 from posttrain.train.model_set import ModelSet
 from posttrain.train.routing import RouterParams, routers_of

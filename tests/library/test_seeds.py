@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from flows.sweep_config import Sweep, trials
-from posttrain.code import differences, write_code
-from posttrain.code import read_code as read
 from posttrain.errors import ParamsError
-from posttrain.formats import read_yaml
-from posttrain.params import at
-from posttrain.params import read as read_settings
-from posttrain.seeds import shared_seed
+from posttrain.params.formats import read_yaml
+from posttrain.params.params import at
+from posttrain.params.params import read as read_settings
+from posttrain.params.seeds import shared_seed
+from posttrain.pipeline.code_manifest import differences, write_code
+from posttrain.pipeline.code_manifest import read_code as read
 from posttrain.workspace import PARAMS_FILE
 
 PARAMS = """

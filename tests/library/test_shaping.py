@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.online.runs import PolicyRun
-from posttrain.params import Params, check
+from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.length import soft_overlong
 from posttrain.rewards.reward import Context

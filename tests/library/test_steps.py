@@ -20,14 +20,14 @@ from posttrain.evaluate.metrics import rollouts_table
 from posttrain.formulas.distill import forward_kl
 from posttrain.laws.cases import Shape, build
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.store import load_model, load_scorer, load_tokenizer
+from posttrain.models.files.store import load_model, load_scorer, load_tokenizer
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, Term
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.turns import TurnsOptions, rewards_by_token
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Completion, Request, SamplingParams, generate_rollouts
 from posttrain.tables.columns import with_ids
 from posttrain.tables.store import check_table

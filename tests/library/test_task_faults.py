@@ -11,8 +11,8 @@ import pytest
 
 from posttrain.errors import DataError
 from posttrain.evaluate.metrics import evaluation_metrics
-from posttrain.formats import read_yaml
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.params.formats import read_yaml
 from posttrain.rewards.reward import Context, Reward, Term
 from posttrain.rewards.score import RewardSum
 from posttrain.tasks.task import load_task, task_tables
@@ -20,7 +20,7 @@ from tests.library.models import rollout_of
 
 TASK = """
 import polars as pl
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.tasks.task import Generator, Task
 
 class Nothing(Params):

@@ -12,7 +12,7 @@ import pytest
 
 import posttrain
 from posttrain.errors import DataError
-from posttrain.models.store import load_tokenizer
+from posttrain.models.files.store import load_tokenizer
 from posttrain.tables.columns import KINDS, from_rows
 from posttrain.tables.store import write_tables
 from posttrain.text.bpe import BpeParams, train_tokenizer

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError
-from posttrain.models.store import load_tokenizer
+from posttrain.models.files.store import load_tokenizer
 from posttrain.rollout import TokenRow
 from posttrain.tables.columns import from_rows
 from posttrain.text.bpe import BpeParams, train_tokenizer

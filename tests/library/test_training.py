@@ -24,17 +24,17 @@ from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.files.store import load_model, load_scorer, load_tokenizer
 from posttrain.models.masters import master_of
-from posttrain.models.store import load_model, load_scorer, load_tokenizer
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rollouts import RolloutSource, SamplingPlan
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
 from posttrain.online.sources import MixedSource, PtxSource, pair_rule
 from posttrain.online.trpo import Trpo
-from posttrain.params import check, merge
+from posttrain.params.params import check, merge
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.sampling.dealt import DealtSampler
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.distributed import DealtSampler
 from posttrain.tables.columns import with_ids
 from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText

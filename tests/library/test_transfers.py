@@ -21,7 +21,7 @@ from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.store import load_model, load_scorer
+from posttrain.models.files.store import load_model, load_scorer
 from posttrain.rollout import token_rows
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure, make_batch

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.errors import DataError
-from posttrain.models.store import load_tokenizer
+from posttrain.models.files.store import load_tokenizer
 from posttrain.tables.columns import from_rows
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation

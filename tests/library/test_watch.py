@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from posttrain.errors import DataError, ParamsError, TrainingError
-from posttrain.models.store import load_model, load_tokenizer
+from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.online.heldout import HeldoutRewards, heldout_watch
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rollouts import RolloutSource
 from posttrain.online.runs import ONLINE
 from posttrain.online.watch import HeldoutWatch, WatchParams
 from posttrain.online.watch_rules import Floats
-from posttrain.params import check
+from posttrain.params.params import check
 from posttrain.rollout import Prompt, Rollout
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.tables.columns import from_rows, with_ids
 from posttrain.tables.store import write_table

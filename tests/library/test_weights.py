@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from posttrain.models.weights import STORED, TensorFile
+from posttrain.models.files.weights import STORED, TensorFile
 from tests.library.models import tiny_folder
 from tests.workspace import ROOT
 
@@ -27,7 +27,7 @@ PROGRAM = """
 import gc, os, sys, json
 from pathlib import Path
 import torch
-from posttrain.models.store import load_model, new_model, save_model
+from posttrain.models.files.store import load_model, new_model, save_model
 from posttrain.train.checkpoint import CheckpointData, Checkpoints
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 import transformers.core_model_loading, transformers.conversion_mapping

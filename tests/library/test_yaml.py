@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml.composer import Composer
 
-from posttrain import params
 from posttrain.errors import ParamsError
-from posttrain.formats import read_yaml
+from posttrain.params import params
+from posttrain.params.formats import read_yaml
 from tests.workspace import ROOT, run
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -47,7 +47,7 @@ def test_a_file_is_parsed_once_and_again_after_an_edit(tmp_path: Path, parsed: l
 def test_a_check_parses_params_once_for_its_own_reader(
     smoke_workspace: Path, monkeypatch: pytest.MonkeyPatch, parsed: list[object]
 ) -> None:
-    from posttrain.sections import check_params
+    from posttrain.checks.params_schema import check_params
 
     monkeypatch.chdir(smoke_workspace)
     text = (smoke_workspace / "params.yaml").read_text()

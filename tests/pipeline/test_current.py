@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.code import CODE
-from posttrain.current.pipeline import Pipeline
-from posttrain.current.running import RWLOCK, running_stages
+from posttrain.pipeline.code_manifest import CODE
+from posttrain.pipeline.graph import Pipeline
+from posttrain.pipeline.running import RWLOCK, running_stages
 from posttrain.report.stale_results import staleness
 from tests.marks import slow_except
 from tests.workspace import dvc, environment, run

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.formats import flattened, read_yaml
+from posttrain.params.formats import flattened, read_yaml
 from tests.workspace import ROOT, dvc, git, make_workspace, run
 
 POLICIES = {"sft", "dpo", "grpo"}

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from posttrain.errors import ModelError, ParamsError, TableError
-from posttrain.models.store import load_model
-from posttrain.params import read
+from posttrain.models.files.store import load_model
+from posttrain.params.params import read
 from posttrain.tables.store import read_table, write_table
 from tests.library.models import tiny_folder
 from tests.tables.samples import table_of

@@ -11,11 +11,11 @@ import pytest
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
+from posttrain.checks.params_schema import ALGORITHMS, MODELS, check_params, describe_params
 from posttrain.errors import ParamsError
-from posttrain.params import GROUPS, merge
-from posttrain.sections import ALGORITHMS, MODELS, check_params, describe_params
-from posttrain.slots import slots
-from posttrain.stage_table import STAGES
+from posttrain.params.params import GROUPS, merge
+from posttrain.params.slots import slots
+from posttrain.params.stage_table import STAGES
 from tests.tables.gsm8k import write_gsm8k
 from tests.workspace import ROOT
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from posttrain.commands.init.project import RECIPES, init, upgrade_project
 from posttrain.errors import PosttrainError
-from posttrain.project import RECIPES, init, upgrade_project
 from tests.workspace import ROOT, Finished, environment
 
 LIBRARY = {"PYTHONPATH": str(ROOT)}

@@ -182,7 +182,7 @@ def test_an_accepted_refactoring_is_recorded_and_nothing_runs(own_workspace: Pat
 
 KILLED = """import os, signal
 import dvc.repo
-from posttrain.accept import accept
+from posttrain.pipeline.accept import accept
 
 dvc.repo.Repo.commit = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 accept(["report"], "a constant that nothing reads")

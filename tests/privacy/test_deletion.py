@@ -11,7 +11,7 @@ import pytest
 
 from flows.hosts import push_results
 from posttrain.errors import DataError
-from posttrain.where.report import find_copies, where
+from posttrain.lineage.row_copies import find_copies, where
 from tests.pipeline.test_project import LIBRARY, command, posttrain
 from tests.privacy.guide import ADDRESS, LINE, project
 from tests.workspace import ROOT, environment

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.lineage.query import Query
+from posttrain.lineage.search import in_file
+from posttrain.lineage.user_text import user_text
 from posttrain.tables.columns import TRAINING_TEXT
 from posttrain.tables.store import write_table
-from posttrain.user_text import user_text
-from posttrain.where.query import Query
-from posttrain.where.search import in_file
 from tests.tables.samples import table_of
 
 

@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-from posttrain import processes
 from posttrain.errors import DataError, PosttrainError
-from posttrain.launch.children import follow
-from posttrain.launch.run import end, end_failed, explained_deaths, start
+from posttrain.processes import world
+from posttrain.processes.children import follow
+from posttrain.processes.launch import end, end_failed, explained_deaths, start
 
 follow()
 
@@ -23,13 +23,13 @@ def work(size: int, rounds: int, fault: str = "", rank: str = "0", at: str = "0"
     """Every process adds its number in every round; the first says how far it is."""
     start("sft@main", size, "cpu")
     for number in range(rounds):
-        if number == int(at) and (fault == "same" or processes.rank() == int(rank)):
+        if number == int(at) and (fault == "same" or world.rank() == int(rank)):
             _fail(fault)
-        assert processes.gathered(number) == [number] * size
-        if processes.is_first():
+        assert world.gathered(number) == [number] * size
+        if world.is_first():
             Path("round").write_text(str(number))
         time.sleep(0.02)
-    processes.leave()
+    world.leave()
 
 
 def _fail(fault: str) -> None:

@@ -15,16 +15,16 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import save_file
 
-from posttrain import processes
 from posttrain.algorithms.objective import Objective, columns_before_prepare
 from posttrain.algorithms.policy_knobs import TrpoOptions
 from posttrain.formulas.distill import reverse_kl
 from posttrain.laws.cases import Shape, build
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.loading import with_scalar_head
+from posttrain.models.files.loading import with_scalar_head
 from posttrain.models.masters import frozen_on, placed
 from posttrain.models.sharding import full, mesh_of
 from posttrain.online.trpo import Trpo
+from posttrain.processes import world
 from posttrain.rollout import TokenRow
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.routing import RouterParams, routers_of
@@ -93,7 +93,7 @@ def run(
         return with_scalar_head(model, "test").to(dtype) if scores else model
 
     trpo = name == "trpo"
-    mesh = mesh_of(runtime.device, shards) if processes.count() > 1 and not trpo else None
+    mesh = mesh_of(runtime.device, shards) if world.count() > 1 and not trpo else None
     place = partial(placed, runtime=runtime)
     models = ModelSet.of(start, runtime, objective.needs, None, reference_moves=False, mesh=mesh, place=place)
     if "teacher_kl" in objective.needs:
@@ -123,18 +123,18 @@ def run(
 def main() -> None:
     rank, size, meeting, folder, kind, shards, *chosen = sys.argv[1:]
     if int(size) > 1:
-        processes.connect(int(rank), int(size), meeting)
+        world.connect(int(rank), int(size), meeting)
     weights: dict[str, torch.Tensor] = {}
     metrics = {}
     for name in chosen or names():
         own, metrics[name] = run(name, getattr(torch, kind), int(shards) or None)
         weights |= own
-    if processes.is_first():
+    if world.is_first():
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         save_file({name: part.clone() for name, part in weights.items()}, str(place / "weights.safetensors"))
         (place / "metrics.json").write_text(json.dumps(metrics))
-    processes.wait_for_all()
+    world.wait_for_all()
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from posttrain import processes
 from posttrain.models.sharding import full
+from posttrain.processes import world
 from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import train
 from tests.library.test_training import make_run
@@ -23,7 +23,7 @@ from tests.library.test_training import make_run
 def main() -> None:
     rank, size, meeting, place, start, end, out, *names = sys.argv[1:]
     if int(size) > 1:
-        processes.connect(int(rank), int(size), meeting)
+        world.connect(int(rank), int(size), meeting)
     torch.set_num_threads(1)
     for name in names:
         run = make_run(Path(start), name, Path(place) / f"teacher-{rank}")
@@ -31,10 +31,10 @@ def main() -> None:
         train(run, Checkpoints(name, {}, []), Path(place) / f"{name}.csv", last)
         tensors = {key: full(part.detach()) for key, part in run.models.trained_parameters().items()}
         tensors |= {f"update.{key}": full(part) for key, part in run.update.state_dict().items()}
-        if processes.is_first():
+        if world.is_first():
             Path(out).mkdir(parents=True, exist_ok=True)
             save_file({key: part.contiguous().clone() for key, part in tensors.items()}, f"{out}/{name}.safetensors")
-    processes.wait_for_all()
+    world.wait_for_all()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from posttrain.errors import PosttrainError
-from posttrain.launch.join import join_run
+from posttrain.processes.join import join_run
 
 if __name__ == "__main__":
     try:

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from posttrain import processes
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import score_tokens
+from posttrain.models.forward.forward import score_tokens
 from posttrain.models.sharding import gathered, mesh_of, shard
+from posttrain.processes import world
 from posttrain.rollout import TokenRow
-from posttrain.sampling.dealt import DealtSampler, FirstSampler
-from posttrain.sampling.engine_weights import write_weights
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.distributed import DealtSampler, FirstSampler
 from posttrain.sampling.sampler import Completion, Request, SamplingParams
+from posttrain.sampling.vllm.weights import write_weights
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from tests.library.models import random_rows, tiny_model
@@ -30,7 +30,7 @@ from tests.library.models import random_rows, tiny_model
 def main() -> None:
     rank, size, meeting, out = sys.argv[1:]
     if int(size) > 1:
-        processes.connect(int(rank), int(size), meeting)
+        world.connect(int(rank), int(size), meeting)
     runtime = Runtime(DeviceParams(device="cpu", precision="fp32", threads=1))
     model = tiny_model()
     if int(size) > 1:
@@ -48,15 +48,15 @@ def main() -> None:
     backward()
     done += sampler.generate(few, SamplingParams(), 7)
     backward()  # some processes have run no prompt since the last one
-    every = processes.gathered([[one.ids, one.logps, one.finish] for one in done])
+    every = world.gathered([[one.ids, one.logps, one.finish] for one in done])
     assert all(one == every[0] for one in every), "all processes get the same completions"
-    if processes.is_first():
+    if world.is_first():
         Path(out).write_text(json.dumps(every[0]), encoding="utf-8")
-    first = FirstSampler(model, _Engine(Path(out).with_suffix("")) if processes.is_first() else None)
+    first = FirstSampler(model, _Engine(Path(out).with_suffix("")) if world.is_first() else None)
     for version in ("one", "two"):  # twice: the model is divided again in between
         first.sync(model, version)
         assert len(first.generate(few, SamplingParams(max_tokens=4), 7)) == 1
-    processes.wait_for_all()
+    world.wait_for_all()
 
 
 class _Engine(LocalSampler):

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from posttrain.errors import PosttrainError
-from posttrain.launch.hosts import ADDRESS, HOST, HOSTS, WAIT, place, share
-from posttrain.launch.join import join
-from posttrain.launch.others import differences
+from posttrain.processes.hosts import ADDRESS, HOST, HOSTS, WAIT, place, share
+from posttrain.processes.join import join
+from posttrain.processes.others import differences
 from tests.workspace import ROOT, environment
 
 ENDED_S = 5.0

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from posttrain.launch.hosts import ADDRESS, HOST, HOSTS, WAIT
+from posttrain.processes.hosts import ADDRESS, HOST, HOSTS, WAIT
 from tests.processes.test_launch import ENDED_S, alive, came_true, free_port
 from tests.workspace import dvc, environment
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.formats import read_yaml
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.files.store import load_policy, load_stop_tokens, load_tokenizer
 from posttrain.models.packaged import FOLDER, MODELS
-from posttrain.models.store import load_policy, load_stop_tokens, load_tokenizer
+from posttrain.params.formats import read_yaml
+from posttrain.params.stage_table import model_runs
 from posttrain.rollout import Prompt
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
-from posttrain.stage_table import model_runs
 from posttrain.text.chat import ChatText
 from posttrain.workspace import plot_path
 from tests.workspace import ROOT, dvc, make_workspace, stage

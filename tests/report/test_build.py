@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError, ParamsError
-from posttrain.params import read
+from posttrain.params.params import read
 from posttrain.report.build import CURVES, PAGE, SAMPLES, build_report
 from posttrain.report.lineage import labels
 from posttrain.report.page import embedded

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from posttrain.formats import flattened
+from posttrain.params.formats import flattened
 from posttrain.report.curves import thinned
 from posttrain.report.lineage import differing
 from posttrain.report.policies import Policy, read_policies
@@ -96,7 +96,7 @@ def test_smoothed_is_a_running_mean() -> None:
 
 def test_lengths_are_those_of_samples(finished: Path) -> None:
     # 30 prompts, 6 of each of the lengths 1..5 for the first sample and 2..6 for the second
-    from posttrain.params import read
+    from posttrain.params.params import read
 
     found = lengths(read_policies(read(), {})[0][0])
     assert found["mean"] == 3.5

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from posttrain.rewards.answers.choice import chosen
-from posttrain.rewards.answers.equal import Pairs, same_answer, why_unreadable
-from posttrain.rewards.answers.extract import Form, final_answer
-from posttrain.rewards.answers.tree import Unreadable
+from posttrain.answers.choice import chosen
+from posttrain.answers.equal import Pairs, same_answer, why_unreadable
+from posttrain.answers.extract import Form, final_answer
+from posttrain.answers.tree import Unreadable
 
 SAME = [
     ("1/2", "0.5"),

@@ -8,7 +8,7 @@ import pytest
 
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params import Params, check
+from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.readable import judged_prompts
 from posttrain.rewards.reward import Context, Reward, Term

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from posttrain.errors import ParamsError
-from posttrain.params import Params, check
+from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.correct import CorrectOptions, correct
 from posttrain.rollout import Prompt, Score

@@ -14,12 +14,12 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.store import load_model, load_tokenizer
+from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rollouts import RolloutSource, SamplingPlan
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rollout import Prompt, Rollout, Score
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch

@@ -8,7 +8,7 @@ import pytest
 
 from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards.readable import judged_prompts
 from posttrain.rewards.reward import Context, NoOptions, Reward, Term, rule
 from posttrain.rewards.score import RewardSum

@@ -16,7 +16,7 @@ import pytest
 
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params import Params, check
+from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, as_score
 from posttrain.rewards.score import RewardSum
@@ -27,7 +27,7 @@ from tests.library.models import rollout_of
 OWN = '''
 import asyncio, os, signal, sys, time
 from pydantic import Field
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.rewards.reward import rule
 from posttrain.rollout import Score
 

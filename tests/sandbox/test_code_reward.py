@@ -15,7 +15,7 @@ import pytest
 
 from posttrain.measure.record import _NOTED
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params import PARAMS_FILE, check
+from posttrain.params.params import PARAMS_FILE, check
 from posttrain.rewards import code
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.code import CodeOptions, program_of

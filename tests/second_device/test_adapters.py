@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from posttrain.models.activations import Activations
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import score_tokens
+from posttrain.models.files.store import load_policy, save_model
+from posttrain.models.forward.activations import Activations
+from posttrain.models.forward.forward import score_tokens
 from posttrain.models.masters import computing
-from posttrain.models.store import load_policy, save_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.packing import pack

@@ -14,13 +14,13 @@ from torch.utils._pytree import tree_leaves
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.models import decode
+from posttrain.models.decoder import step
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.logp import Head, loss_tiles
+from posttrain.models.files.store import new_model
+from posttrain.models.forward.logp import Head, loss_tiles
 from posttrain.models.masters import compute_in_bf16, frozen_on, gradient_of
-from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
-from posttrain.sampling.local import sample_next
+from posttrain.sampling.builtin import sample_next
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.packing import PackedRows
 from posttrain.text.stops import Stops
@@ -112,8 +112,8 @@ def test_a_step_is_captured_once_for_each_size_of_a_batch(requests: int, monkeyp
     """64 rows, then half of them, a quarter, 8; once more where memory had to move. Without pages 3 and 24."""
     policy, prompts = model("qwen3"), random_rows(requests, seed=1)[0]
     with (
-        noted(monkeypatch, decode.CudaGraph, "__init__") as captured,
-        noted(monkeypatch, decode.CudaGraph, "__call__") as steps,
+        noted(monkeypatch, step.CudaGraph, "__init__") as captured,
+        noted(monkeypatch, step.CudaGraph, "__call__") as steps,
     ):
         drawn(policy, prompts, 64, 60, Stops((2,), str))
     assert len(captured) <= 5
@@ -127,7 +127,7 @@ def test_a_layer_of_a_step_over_pages_is_one_attention_and_little_else(
     """qwen3 norms queries and keys. In parts, with a softmax: 37 and 42."""
     counted = []
     for layers in (2, 4):
-        with noted(monkeypatch, decode.DecoderStep, "__call__") as found:
+        with noted(monkeypatch, step.DecoderStep, "__call__") as found:
             drawn(model(name, layers), random_rows(8, seed=1)[0], 8, 3, Stops((), str))
         counted.append(found[0])
     assert (counted[1] - counted[0]) / 2 <= most

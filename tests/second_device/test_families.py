@@ -12,9 +12,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import score_tokens
+from posttrain.models.files.store import new_model
+from posttrain.models.forward.forward import score_tokens
 from posttrain.models.self_check import verify_forward
-from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.packing import pack

@@ -12,7 +12,6 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from posttrain import processes
 from posttrain.algorithms.objective import step_metrics
 from posttrain.algorithms.reward import RewardKnobs, RewardObjective
 from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
@@ -21,14 +20,15 @@ from posttrain.errors import ModelError
 from posttrain.measure.record import noted
 from posttrain.measure.timings import device_peak_mb
 from posttrain.models.device import DeviceParams, Runtime, in_segments
-from posttrain.models.forward import PackedAttention, Scoring, score_tokens
+from posttrain.models.files.store import new_model
+from posttrain.models.forward.forward import PackedAttention, Scoring, score_tokens
+from posttrain.models.forward.varlen import kernel
 from posttrain.models.masters import frozen_on, master_of
 from posttrain.models.nf4 import dequantise, level_pairs, quantise_model
 from posttrain.models.scratch import ScratchParams, scratch_config
-from posttrain.models.store import new_model
-from posttrain.models.varlen import kernel
+from posttrain.processes import world
 from posttrain.rollout import token_rows
-from posttrain.sampling.local import LocalSampler
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
@@ -134,8 +134,8 @@ def test_float32_attention_of_grouped_keys_repeats_them_for_the_kernel(window: i
 
 
 def test_metrics_of_a_mixture_over_processes_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "count", lambda: 2)
-    monkeypatch.setattr(processes, "gathered", lambda value: [value, value])
+    monkeypatch.setattr(world, "count", lambda: 2)
+    monkeypatch.setattr(world, "gathered", lambda value: [value, value])
     totals = {name: torch.ones((), device=CUDA) for name in ("loss", "accuracy")}
     with waits() as found:
         metrics = step_metrics(_of_all(totals, {"balance_loss": torch.ones((), device=CUDA)}))

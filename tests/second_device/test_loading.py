@@ -13,8 +13,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.files.store import load_policy, new_model, save_model
 from posttrain.models.sharding import shard
-from posttrain.models.store import load_policy, new_model, save_model
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet
 from tests.library.models import tiny_folder

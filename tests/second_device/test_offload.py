@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from posttrain.models.activations import Activations, set_activations
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.forward import packed_states
+from posttrain.models.files.store import new_model
+from posttrain.models.forward.activations import Activations, set_activations
+from posttrain.models.forward.forward import packed_states
 from posttrain.models.scratch import ScratchParams, scratch_config
-from posttrain.models.store import new_model
 from posttrain.rollout import token_rows
 from posttrain.text.packing import pack
 from tests.second_device.device import calls, waits

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import PosttrainError
-from posttrain.models.import_model import fetch_model
+from posttrain.models.files.import_model import fetch_model
 from posttrain.tables.options import HubTable
 from posttrain.tables.user_data import load_table
 from tests.tables.hub_server import COMMIT

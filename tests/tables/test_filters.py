@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError, ParamsError
-from posttrain.params import check
-from posttrain.sampling.annotator import SamplesRun, sampled_tables
+from posttrain.params.params import check
+from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.tables.columns import TURNS, Kind, from_rows, with_ids
 from posttrain.tables.filters import COMMON, FilterRun, filtered
 from posttrain.tables.near_duplicates import SHINGLE, near_duplicates

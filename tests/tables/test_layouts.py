@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from posttrain.errors import DataError, ParamsError, TableError
-from posttrain.params import check
+from posttrain.params.params import check
 from posttrain.tables.columns import Kind, content_id
 from posttrain.tables.options import FileTable
 from posttrain.tables.store import check_table, read_table, write_table

@@ -12,9 +12,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from posttrain.code import Library
 from posttrain.errors import DataError, PosttrainError
-from posttrain.params import Params
+from posttrain.params.params import Params
+from posttrain.pipeline.code_manifest import Library
 from posttrain.tables.columns import SPLITS
 from posttrain.tables.prepare import prepare
 from posttrain.tables.store import read_table
@@ -118,7 +118,7 @@ from pathlib import Path
 
 import polars as pl
 
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.tasks.task import Generator, Task
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError, ParamsError, TableError
-from posttrain.params import check
+from posttrain.params.params import check
 from posttrain.tables.options import FileTable
 from posttrain.tables.user_data import load_table
 from tests.tables.samples import assistant, user

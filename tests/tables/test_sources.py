@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError, ParamsError, TableError
-from posttrain.params import check
+from posttrain.params.params import check
 from posttrain.tables.mixing import rows_per_source
 from posttrain.tables.options import FileTable
 from posttrain.tables.sources import FilesRun, HubRun, file_tables

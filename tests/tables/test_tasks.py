@@ -16,7 +16,7 @@ from posttrain.tasks.task import PLAIN, TASKS, load_task, task_tables
 OWN = """
 import polars as pl
 from pydantic import Field
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.tasks.task import Generator, Task
 
 class Counts(Params):

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from posttrain.errors import DataError, ParamsError, TableError
-from posttrain.params import check
+from posttrain.params.params import check
 from posttrain.tables.columns import COLUMNS, Kind
 from posttrain.tables.hub_data import dataset_parts
 from posttrain.tables.options import FileTable, HubTable

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from posttrain.errors import DataError
-from posttrain.models.store import load_tokenizer
+from posttrain.models.files.store import load_tokenizer
 from posttrain.text.chat import ChatText, Trained
 from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import pack

@@ -15,16 +15,16 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError
-from posttrain.params import read
+from posttrain.lineage.explain import explain, explain_figure, why
+from posttrain.lineage.figures import Figures
+from posttrain.lineage.lineage import Lineage
+from posttrain.lineage.tree import NOT_STORED, Node
+from posttrain.params.params import read
 from posttrain.report.build import page_data, reward_metrics
 from posttrain.report.policies import read_policies
 from posttrain.report.results import results_table
 from posttrain.report.samples import side_by_side
 from posttrain.report.summary import summarize
-from posttrain.why.explain import explain, explain_figure, why
-from posttrain.why.figures import Figures
-from posttrain.why.lineage import Lineage
-from posttrain.why.node import NOT_STORED, Node
 from tests.pipeline.test_project import command
 from tests.privacy.guide import LINE, PARAMS, project
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
-from posttrain.lazy_table import LazyTable
+from posttrain.params.lazy_table import LazyTable
 
 __all__ = ["SURROGATES", "Options", "Surrogate", "Tokens"]
 

@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from posttrain.choices import Options
 from posttrain.formulas.policy import (
     cispo,
     importance,
@@ -21,6 +20,7 @@ from posttrain.formulas.policy import (
     token_log_ratio,
 )
 from posttrain.formulas.ragged import Ragged
+from posttrain.params.choices import Options
 
 __all__ = ["Options", "Surrogate", "Tokens"]
 

@@ -11,7 +11,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from posttrain.errors import ParamsError
-from posttrain.params import Params
+from posttrain.params.params import Params
 from posttrain.tables.columns import Kind, Split, from_rows
 from posttrain.tables.splits import split_of
 from posttrain.tasks.two_step.problems import (

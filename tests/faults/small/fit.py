@@ -9,9 +9,9 @@ import torch
 from posttrain.scale import SCALE
 from safetensors.torch import save_file
 
-from posttrain.formats import read_yaml
 from posttrain.measure.phases import phase
-from posttrain.stage import run_named_stage
+from posttrain.params.formats import read_yaml
+from posttrain.processes.stage import run_named_stage
 from posttrain.tables.store import decode
 from posttrain.train.checkpoint import CheckpointData, Checkpoints
 from posttrain.workspace import metrics_path, model_path, write_json

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
-from posttrain.formats import read_yaml
-from posttrain.stage import run_stage
+from posttrain.params.formats import read_yaml
+from posttrain.processes.stage import run_stage
 from posttrain.tables.store import write_parquet
 
 

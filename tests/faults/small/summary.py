@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posttrain.stage import run_stage
+from posttrain.processes.stage import run_stage
 from posttrain.workspace import read_finite_json, write_json
 
 

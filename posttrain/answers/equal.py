@@ -1,0 +1,318 @@
+"""Whether a completion's answer is the gold answer; when it is not sure, it says unreadable."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Literal
+
+from posttrain.answers.numbers import exact, is_close, same_number
+from posttrain.answers.read import read
+from posttrain.answers.spans import reals_of, same_reals
+from posttrain.answers.tree import (
+    INFINITY,
+    MINUS_INFINITY,
+    WHOLE_LINE,
+    Answer,
+    Based,
+    Call,
+    Const,
+    Equation,
+    Items,
+    Matrix,
+    Named,
+    Node,
+    Num,
+    Percent,
+    Quantity,
+    Reals,
+    Unit,
+    Unreadable,
+    Var,
+    Words,
+    variables,
+    walk,
+)
+from posttrain.answers.units import table
+
+Pairs = Literal["unsure", "points", "intervals"]
+_TWICE = re.compile(
+    r"(?P<one>.+?)(?:,?\s*\(?(?:i\.?e\.?,?|that is,|or equivalently,?|equivalently,?|which (?:equals|"
+    r"is (?:about|approximately|roughly)))\s+(?P<two>[^()]*|.*)\)?"
+    r"|\s*\((?:=|approximately|about|≈|\\approx)?\s*(?P<three>[^()]+)\))",
+    re.DOTALL,
+)
+ARITHMETIC = frozenset({"add", "sub", "mul"})
+HUNDRED = Num(Fraction(100))
+
+
+def same_answer(gold: str, found: str, pairs: Pairs = "unsure") -> bool:
+    """Whether the final answer `found` is the gold answer; Unreadable: it cannot be told."""
+    reasons: list[Unreadable] = []
+    for units in (True, False):
+        try:
+            expected = read(gold, units=units)
+        except Unreadable:
+            continue
+        try:
+            if _agrees(expected, read(found, units=units), pairs):
+                return True
+        except Unreadable as reason:
+            reasons.append(reason)
+        if units and _both_spellings(expected, found, pairs):
+            return True
+    if reasons:
+        raise reasons[0]
+    return False
+
+
+def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
+    """Whether an answer that is written twice, `3 m (300 cm)`, is right both times, or exact and then rounded."""
+    twice = _TWICE.fullmatch(re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", found).strip(" .$"))
+    if not twice:
+        return False
+    try:
+        one, other = read(twice["one"]), read(twice["two"] or twice["three"])
+        if not _agrees(gold, one, pairs):
+            return False
+        rounded = isinstance(one, Quantity) and isinstance(other, Quantity) and is_close(one.value, other.value)
+        return rounded or _agrees(gold, other, pairs)
+    except Unreadable:
+        return False
+
+
+def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
+    """Whether two whole answers are the same: a set of one is that one; (1, 2) may be an interval."""
+    gold, found = _single(gold), _single(found)
+    if isinstance(gold, Named) != isinstance(found, Named) and not isinstance(gold, Equation):
+        gold = gold.value if isinstance(gold, Named) and not isinstance(found, Equation) else gold  # x = 5 and 5
+        found = found.value if isinstance(found, Named) else found
+    if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) == 2:
+        if pairs == "intervals" or any(_is_infinite(one) for one in gold.members):
+            gold = reals_of(gold)
+        elif pairs == "points" and isinstance(found, Items) and found.kind == "set":
+            return _assigned(gold, found)
+    if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) > 2 and isinstance(found, Items):
+        return _assigned(gold, found) or same(gold, found)
+    if isinstance(gold, Items) and gold.kind == "set" and isinstance(found, Items) and found.kind == "(":
+        return _assigned(found, gold)
+    if isinstance(found, Items) and found.kind == "set" and not isinstance(gold, Items | Named):
+        return bool(found.members) and all(same(gold, one) and same(found.members[0], one) for one in found.members)
+    return same(gold, found)
+
+
+def _is_infinite(answer: Answer) -> bool:
+    return isinstance(answer, Quantity) and answer.value in (INFINITY, MINUS_INFINITY)
+
+
+def _single(answer: Answer) -> Answer:
+    if isinstance(answer, Items) and answer.kind == "set" and len(answer.members) == 1:
+        return answer if isinstance(answer.members[0], Items) else answer.members[0]
+    if isinstance(answer, Named):
+        return Named(answer.name, _single(answer.value))
+    return answer
+
+
+def why_unreadable(gold: str) -> str | None:
+    """Why a gold answer cannot be read; None: it can."""
+    try:
+        read(gold)
+    except Unreadable:
+        try:
+            read(gold, units=False)
+        except Unreadable as reason:
+            return str(reason)
+    return None
+
+
+def same(gold: Answer, found: Answer) -> bool:
+    """Whether two answers are the same, kind by kind."""
+    if isinstance(gold, Equation) or isinstance(found, Equation):
+        return _same_equation(gold, found)
+    if isinstance(gold, Named) and isinstance(found, Named):
+        return _same_named(gold, found)
+    if isinstance(gold, Reals) or isinstance(found, Reals):
+        return _same_intervals(gold, found)
+    if isinstance(gold, Items) or isinstance(found, Items):
+        return _same_items(gold, found)
+    if isinstance(gold, Matrix) and isinstance(found, Matrix):
+        return [len(row) for row in gold.rows] == [len(row) for row in found.rows] and all(
+            same_number(a, b) for one, other in zip(gold.rows, found.rows, strict=True)
+            for a, b in zip(one, other, strict=True)
+        )  # fmt: skip
+    if isinstance(gold, Percent | Quantity) and isinstance(found, Percent | Quantity):
+        return _same_quantity(gold, found)
+    return isinstance(gold, Words | Based) and gold == found
+
+
+def _same_quantity(gold: Percent | Quantity, found: Percent | Quantity) -> bool:
+    if isinstance(found, Quantity) and found.rounded and not _is_decimal(gold.value):
+        raise Unreadable("only approximately")
+    if isinstance(gold, Percent):
+        if isinstance(found, Percent):
+            return same_value(gold.value, found.value)
+        if found.unit is not None:
+            return False
+        return same_value(gold.value, found.value) or same_value(Call("div", (gold.value, HUNDRED)), found.value)
+    if isinstance(found, Percent):
+        return gold.unit is None and same_value(gold.value, Call("div", (found.value, HUNDRED)))
+    if gold.unit is None or found.unit is None:
+        if any(one.unit == table()["degree"] for one in (gold, found)) and Const("pi") in [
+            *walk(gold.value),
+            *walk(found.value),
+        ]:
+            return False  # an angle in radians
+        return same_value(gold.value, found.value)
+    if gold.unit.dimensions != found.unit.dimensions:
+        kelvins = _kelvins(gold), _kelvins(found)
+        return kelvins[0] is not None and kelvins[1] is not None and same_number(kelvins[0], kelvins[1])
+    equal = same_number(_in_base_units(gold.value, gold.unit), _in_base_units(found.value, found.unit))
+    return equal and _is_worked_out(gold.value, found.value)
+
+
+def _is_decimal(node: Node) -> bool:
+    return isinstance(node, Num) and node.value.denominator != 1
+
+
+def _kelvins(answer: Quantity) -> Node | None:
+    """A temperature in kelvins; None: it is something else."""
+    assert answer.unit is not None
+    scales = {
+        "K": (Fraction(0), Fraction(1)),
+        "W:celsius": (Fraction("273.15"), Fraction(1)),
+        "W:fahrenheit": (Fraction("459.67"), Fraction(5, 9)),
+    }
+    if len(answer.unit.dimensions) != 1 or answer.unit.dimensions[0][0] not in scales:
+        return None
+    offset, size = scales[answer.unit.dimensions[0][0]]
+    return Call("mul", (Call("add", (answer.value, Num(offset))), Num(size)))
+
+
+def _in_base_units(value: Node, unit: Unit) -> Node:
+    return value if unit.factor == Num(Fraction(1)) else Call("mul", (unit.factor, value))
+
+
+def same_value(gold: Node, found: Node) -> bool:
+    """Whether two expressions are equal, and the found one is no arithmetic that is left to do."""
+    infinite = Const("infinity")
+    if any(one == infinite for node in (gold, found) for one in walk(node)):
+        return gold == found
+    return same_number(gold, found) and _is_worked_out(gold, found)
+
+
+def _is_worked_out(gold: Node, found: Node) -> bool:
+    """Refuse sums and products of numbers where the gold answer is a number: 9 + 9 may be the question."""
+    if _is_plain(gold) and _has_arithmetic(found):
+        raise Unreadable("arithmetic that is left to do")
+    return True
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether an expression is a number or a fraction of numbers."""
+    return all(isinstance(one, Num) or (isinstance(one, Call) and one.name in ("div", "neg")) for one in walk(node))
+
+
+def _has_arithmetic(node: Node) -> bool:
+    """Whether rational numbers are still to be added or multiplied; 1.5 * 10^3 is a number."""
+    for one in walk(node):
+        if not isinstance(one, Call) or one.name not in ARITHMETIC:
+            continue
+        left, right = one.args
+        scientific = isinstance(right, Call) and right.name == "pow" and right.args[0] == Num(Fraction(10))
+        if one.name == "mul" and scientific and isinstance(left, Num):
+            continue
+        if exact(left) is not None and exact(right) is not None:
+            return True
+    return False
+
+
+def _same_equation(gold: Answer, found: Answer) -> bool:
+    """Whether two equations have the same solutions: their differences of sides are in a constant ratio."""
+    a, b = _sides(gold), _sides(found)
+    if a is None or b is None:
+        return False
+    names = variables(a)
+    if not names or names != variables(b):
+        return False
+    ratio = Call("div", (a, b))
+    if not same_number(a, a) or exact(b) == 0:
+        return False
+    return _is_constant(ratio, names)
+
+
+def _is_constant(ratio: Node, names: frozenset[str]) -> bool:
+    """Whether an expression does not depend on its variables: it is the same after they are renamed."""
+    renamed = _renamed(ratio, {name: f"{name}'" for name in names})
+    product = Call("add", (ratio, Call("mul", (Num(Fraction(0)), renamed))))
+    other = Call("add", (renamed, Call("mul", (Num(Fraction(0)), ratio))))
+    return same_number(product, other)
+
+
+def _renamed(node: Node, names: dict[str, str]) -> Node:
+    if isinstance(node, Var):
+        return Var(names[node.name])
+    if isinstance(node, Call):
+        return Call(node.name, tuple(_renamed(one, names) for one in node.args))
+    return node
+
+
+def _sides(answer: Answer) -> Node | None:
+    """left - right of an equation, or of `y = 2x + 3`."""
+    if isinstance(answer, Equation):
+        return Call("add", (answer.left, Call("neg", (answer.right,))))
+    if not isinstance(answer, Named) or not isinstance(answer.value, Quantity) or answer.value.unit is not None:
+        return None
+    name = answer.name
+    return Call("add", (Var(name), Call("neg", (answer.value.value,)))) if len(name.split("_")[0]) == 1 else None
+
+
+def _same_named(gold: Named, found: Named) -> bool:
+    if gold.name == found.name or _is_words(found.name) or _is_words(gold.name):
+        return same(gold.value, found.value)
+    return _variables_of(gold.value) and _same_equation(gold, found)
+
+
+def _variables_of(answer: Answer) -> bool:
+    return isinstance(answer, Quantity) and bool(variables(answer.value))
+
+
+def _is_words(name: str) -> bool:
+    return name.replace(" ", "").isalpha() and len(name) > 3
+
+
+def _same_intervals(gold: Answer, found: Answer) -> bool:
+    if gold == WHOLE_LINE and found == Quantity(Var("R")):
+        return True
+    kinds = (Reals, Items)
+    if not isinstance(gold, kinds) or not isinstance(found, kinds):
+        return False
+    if (isinstance(gold, Items) and gold.kind != "set") or (isinstance(found, Items) and found.kind == ":"):
+        return False
+    if (isinstance(gold, Items) and len(gold.members) == 0) or (isinstance(found, Items) and len(found.members) == 0):
+        return False
+    try:
+        return same_reals(reals_of(gold), reals_of(found))
+    except Unreadable:
+        if isinstance(gold, Reals) and isinstance(found, Reals):
+            raise
+        return False
+
+
+def _same_items(gold: Answer, found: Answer) -> bool:
+    """Sets without order, tuples in order."""
+    if not isinstance(gold, Items) or not isinstance(found, Items) or gold.kind != found.kind:
+        return False
+    if gold.kind != "set":
+        return len(gold.members) == len(found.members) and all(map(same, gold.members, found.members))
+    return all(any(same(one, other) for other in found.members) for one in gold.members) and all(
+        any(same(one, other) for one in gold.members) for other in found.members
+    )
+
+
+def _assigned(point: Items, values: Items) -> bool:
+    """Whether the point (1, 2) and `x = 1, y = 2` are the same."""
+    named = {one.name: one.value for one in values.members if isinstance(one, Named)}
+    names = sorted(named)
+    if names not in (["x", "y"], ["x", "y", "z"]) or not len(names) == len(values.members) == len(point.members):
+        return False
+    return all(same(a, named[name]) for a, name in zip(point.members, names, strict=True))

@@ -1,0 +1,42 @@
+"""Reads matrices and column vectors of LaTeX."""
+
+from __future__ import annotations
+
+import re
+
+from posttrain.answers.runs import name_of, whole
+from posttrain.answers.tokens import tokens
+from posttrain.answers.tree import Answer, Call, Matrix, Named, Unreadable
+
+_MATRIX = re.compile(r"(?P<factor>[^&]{0,80}?)\\begin\{([pb])matrix\}(?P<cells>.*?)\\end\{\2matrix\}\s*\Z", re.DOTALL)
+_ARRAY = re.compile(
+    r"(?:\\left\s*)?[(\[]\s*\\begin\{(?P<kind>array|matrix|smallmatrix)\}(?:\{[clr|]+\})?(?P<cells>.*?)\\end\{(?P=kind)\}\s*"
+    r"(?:\\right\s*)?[)\]]",
+    re.DOTALL,
+)
+
+
+def matrix_of(text: str) -> Answer | None:
+    """The matrix that a text is; None: it is something else."""
+    found = _MATRIX.match(_ARRAY.sub(r"\\begin{pmatrix}\g<cells>\\end{pmatrix}", text))
+    return _matrix(found["cells"], found["factor"]) if found else None
+
+
+def _matrix(cells: str, factor: str) -> Answer:
+    """A matrix, with a number before it or a name."""
+    name = None
+    if "=" in factor:
+        name, _, factor = factor.partition("=")
+        name = name_of(tokens(name))
+        if name is None:
+            raise Unreadable("an equation with a matrix")
+    scale = whole(tokens(factor)) if factor.strip() else None
+    rows = []
+    for row in re.split(r"\\\\(?:\[[^\]]*\])?", cells):
+        if row.strip():
+            nodes = [whole(tokens(cell)) for cell in row.split("&")]
+            rows.append(tuple(one if scale is None else Call("mul", (scale, one)) for one in nodes))
+    if not rows or len({len(row) for row in rows}) != 1:
+        raise Unreadable("rows of different lengths")
+    matrix = Matrix(tuple(rows))
+    return matrix if name is None else Named(name, matrix)

@@ -1,0 +1,265 @@
+"""Reads a final answer: one value, a list, a set, an interval, an inequality, an equation, a matrix, or words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from posttrain.answers.matrices import matrix_of
+from posttrain.answers.phrases import ZERO, described, phrase
+from posttrain.answers.quantities import compound, items, quantity
+from posttrain.answers.relations import RELATIONS, relation
+from posttrain.answers.runs import (
+    OPEN,
+    Run,
+    encloses,
+    is_fenced,
+    name_of,
+    split,
+    top,
+    whole,
+    without_commas,
+    without_label,
+)
+from posttrain.answers.spans import complement, intersection, reals_of, union
+from posttrain.answers.tokens import Token, tokens
+from posttrain.answers.tree import (
+    INFINITY,
+    WHOLE_LINE,
+    Answer,
+    Based,
+    Equation,
+    Items,
+    Named,
+    Quantity,
+    Reals,
+    Span,
+    Unreadable,
+    Var,
+)
+
+_FENCES = {("(", ")"), ("[", "]"), ("(", "]"), ("[", ")"), ("\\{", "\\}"), ("\\langle", "\\rangle"), ("{", "}")}
+_REALS = {
+    "_{>0}": (ZERO, False, INFINITY),
+    "^+": (ZERO, False, INFINITY),
+    "^{+}": (ZERO, False, INFINITY),
+    "_{\\ge0}": (ZERO, True, INFINITY),
+}
+_OF_WHAT = re.compile(
+    r"(?<=[\d%}$]) of (?:the|a|an|all|his|her|their|its|your|my|them|these|those)\b"
+    r"(?: (?!half|third|quarter|fifth|tenth|hundred|thousand|million|dozen|percent|sum|square|number)[a-z]+){0,3}\Z"
+)
+"""What a share is of: 3/8 of the pizza."""
+
+
+def read(text: str, *, units: bool = True) -> Answer:
+    """The answer that a text is, all of it; `units`: letters after a number and a space may be units."""
+    trimmed = _trimmed(text)
+    bare = re.sub(r"\A(?:\$+|\\[(\[])\s*|\s*(?:\$+|\\[)\]])\Z", "", trimmed)
+    if (matrix := matrix_of(bare)) is not None:
+        return matrix
+    words = re.sub(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}\\]*)\}", r"\1", trimmed).strip(" $*_`\"'.")
+    words = re.sub(r"\s+", " ", words)
+    if (said := phrase(words)) is not None:
+        return said
+    numbers = described(words, lambda value: whole(tokens(value)))
+    if isinstance(numbers, Reals):
+        return numbers
+    return Reader(units=units).answer(tokens(numbers or trimmed))
+
+
+def _trimmed(text: str) -> str:
+    """The text without the punctuation that ends a sentence."""
+    text = text.strip()
+    if re.search(r"(?:\.\.\.|…|\\l?dots)\W*\Z", text):
+        raise Unreadable("an answer that is not finished")
+    while (shorter := re.sub(r"(?<!\\)[.:]+(\**\)?\$*)\Z", r"\1", text).strip()) != text and shorter:
+        text = shorter
+    return _OF_WHAT.sub("", text)
+
+
+class Reader:
+    """Reads tokens as an answer."""
+
+    def __init__(self, *, units: bool) -> None:
+        self._units = units
+
+    def answer(self, found: Run) -> Answer:
+        """The answer that the tokens are."""
+        if not found:
+            raise Unreadable("empty")
+        found = without_label(found)
+        if self._units and (parts := compound(found)) is not None:
+            return parts
+        return self._joined(without_commas(found))
+
+    def _joined(self, found: Run) -> Answer:
+        """Parts joined by `or`, `and` and commas."""
+        alternatives = split(found, "or", "\\lor")
+        if len(alternatives) > 1:
+            read = [self._joined(one) for one in alternatives]
+            if all(isinstance(one, Reals) for one in read):
+                return union([one for one in read if isinstance(one, Reals)])
+            names = {one.name for one in read if isinstance(one, Named)}
+            if len(names) > 1:
+                raise Unreadable("alternatives with different names")
+            inequalities = [isinstance(one, Reals) and one.variable is not None for one in read]
+            named = [isinstance(one, Named) for one in read]
+            if any(inequalities) and all(a or b for a, b in zip(inequalities, named, strict=True)):  # x = 0 or x > 3
+                return union([_values_of(one) for one in read])
+            return _listed(alternatives, read)
+        parts = split(found, "and", "\\land", ",", ";")
+        if len(parts) == 1:
+            return self._one(found)
+        read = [self._one(one) for one in parts]
+        if any(isinstance(one, Reals) for one in read):
+            commas = len(split(found, ",", ";")) > 1 and not any(one.text == "\\ne" for one in found)
+            if not all(isinstance(one, Reals) and one.variable for one in read) or commas:
+                raise Unreadable("inequalities that are joined by commas")
+            return intersection([one for one in read if isinstance(one, Reals)])
+        return _listed(parts, read)
+
+    def _one(self, found: Run) -> Answer:
+        """A relation, a union of sets, or a value."""
+        if not found:
+            raise Unreadable("an empty part of a list")
+        for sign in ("\\in", "in"):
+            parts = split(found, sign)
+            if len(parts) == 2 and (name := name_of(parts[0])) is not None and (len(name) == 1 or name[0] == "("):
+                return self._members(name, parts[1])
+        if any(one.text in RELATIONS for one in top(found)):
+            return relation(found, self._sets)
+        return self._sets(found)
+
+    def _members(self, name: str, found: Run) -> Answer:
+        inner = self._sets(found)
+        if isinstance(inner, Items) and inner.kind == "set":
+            return Named(name, inner)
+        inner = reals_of(inner)
+        return Reals(inner.spans, name)
+
+    def _sets(self, found: Run) -> Answer:
+        """Sets joined by a union or a difference, or one value."""
+        if not found:
+            raise Unreadable("an empty part")
+        signs = {one.text for one in top(found)}
+        if "\\setminus" in signs and signs & {"\\cup", "\\cap", "U", "union"}:
+            raise Unreadable("unions and differences of sets without brackets")
+        parts = split(found, "\\cup", "U", "union") if any(one.text in OPEN for one in found) else [found]
+        if len(parts) > 1:
+            return union([reals_of(self._sets(one)) for one in parts])
+        real = found[0].text in ("\\mathbb", "R")
+        parts = split(found, "\\setminus", "-") if real else split(found, "\\setminus")
+        if len(parts) == 2 and all(parts) and (real or is_fenced(parts[0])):
+            first = WHOLE_LINE if parts[0][0].text == "R" else reals_of(self._value(parts[0]))
+            return intersection([first, complement(self._value(parts[1]))])
+        return self._value(found)
+
+    def _value(self, found: Run) -> Answer:
+        texts = "".join(one.text for one in found)
+        if texts in ("\\emptyset", "\\{\\}", "{}"):
+            return Items("set", ())
+        if texts in ("\\mathbb{R}", "\\mathbbR"):
+            return WHOLE_LINE
+        if texts.startswith("\\mathbb{R}") and texts[len("\\mathbb{R}") :] in _REALS:
+            low, closed, high = _REALS[texts[len("\\mathbb{R}") :]]
+            return Reals((Span(low, closed, high, False),))
+        if (texts[-1:], texts[:1]) in ((")", "("), ("]", "["), ("]", "("), (")", "[")) or found[0].text in OPEN:
+            fenced = self._fences(found)
+            if fenced is not None:
+                return fenced
+        if (french := self._french(found)) is not None:
+            return french
+        if len(found) > 3 and found[0].kind == "word" and len(found[0].text) == 1 and found[0].text.isupper():
+            point = self._fences(found[1:]) if found[1].text == "(" else None
+            if isinstance(point, Items) and point.kind == "(":
+                return Named(found[0].text, point)
+        ratio = split(found, ":")
+        if 1 < len(ratio) <= 6:
+            return Items(":", tuple(Quantity(whole(one)) for one in ratio))
+        if based := re.fullmatch(r"([0-9A-F]+)_\{?(?:\(?)(\d{1,2})(?:\)?)\}?", texts):
+            return Based(based[1], int(based[2]))
+        if len(split(found, "\\over")) == 2:
+            return quantity([Token("sign", "{", gap=False), *found, Token("sign", "}", gap=False)], units=self._units)
+        return quantity(found, units=self._units)
+
+    def _french(self, found: Run) -> Answer | None:
+        """]1, 2] is (1, 2]."""
+        ends = found[0].text, found[-1].text
+        inner = found[1:-1]
+        if ends[0] not in "[]" or ends[1] not in "[]" or ends == ("[", "]") or any(one.text in OPEN for one in inner):
+            return None
+        parts = split(inner, ";") if any(one.text == ";" for one in inner) else split(inner, ",")
+        if len(parts) != 2:
+            raise Unreadable("an interval without two ends")
+        return Reals((Span(whole(parts[0]), ends[0] == "[", whole(parts[1]), ends[1] == "]"),))
+
+    def _fences(self, found: Run) -> Answer | None:
+        """Members between brackets; None: the brackets only group, or are not around all of it."""
+        opening, closing = found[0].text, found[-1].text
+        if (opening, closing) not in _FENCES or not encloses(found):
+            return None
+        inner = found[1:-1]
+        if opening == "\\{" or (opening == "{" and len(split(inner, ",", ";", "|")) > 1):
+            return self._set(inner)
+        members = split(inner, ",", ";")
+        if len(members) == 1 or opening == "{":
+            if opening != closing and (opening, closing) not in (("(", ")"), ("[", "]"), ("{", "}")):
+                raise Unreadable("brackets around one value")
+            stacked = any(one.text in ("\\over", "\\choose") for one in inner)
+            return self._one(inner) if opening in "({" and inner and not stacked else None
+        read = [self._one(one) for one in members]
+        signed = [n for n, one in enumerate(members) if any(token.text in ("\\pm", "\\mp") for token in one)]
+        if opening == "(" and closing == ")" and len(signed) == 1 and isinstance(read[signed[0]], Items):
+            (place,), both = signed, read[signed[0]]
+            assert isinstance(both, Items)
+            return Items("set", tuple(Items("(", (*read[:place], one, *read[place + 1 :])) for one in both.members))
+        if (opening, closing) in (("(", ")"), ("\\langle", "\\rangle")):
+            return Items(opening.replace("\\langle", "<"), tuple(read))
+        if len(read) == 2 and all(isinstance(one, Quantity) and one.unit is None for one in read):
+            low, high = (one.value for one in read if isinstance(one, Quantity))
+            return Reals((Span(low, opening == "[", high, closing == "]"),))
+        if (opening, closing) == ("[", "]"):
+            return Items("[", tuple(read))
+        raise Unreadable("brackets that do not match")
+
+    def _set(self, inner: Run) -> Answer:
+        """What is between the braces of a set."""
+        if not inner:
+            return Items("set", ())
+        for sign in ("|", ":"):
+            parts = split(inner, sign)
+            if len(parts) == 2:
+                named, rule = self._one(parts[0]), self._joined(parts[1])
+                if isinstance(rule, Named) and named == Quantity(Var(rule.name)):
+                    return rule.value
+                if isinstance(rule, Reals) and named == Quantity(Var(rule.variable or "")):
+                    return Reals(rule.spans)
+                if isinstance(rule, Reals) and isinstance(named, Reals) and named.variable == rule.variable:
+                    return Reals(intersection([named, rule]).spans)
+                raise Unreadable("a set with a rule that is not understood")
+        read = [self._one(one) for one in split(inner, ",", ";")]
+        if any(isinstance(one, Reals | Equation) for one in read):
+            raise Unreadable("a set of relations")
+        if any(isinstance(one, Items) and one.kind == "set" for one in read):
+            signs = any(one.text in ("\\pm", "\\mp") for one in inner)
+            return items(read) if signs else Items("set", tuple(read))
+        return items(read)
+
+
+def _values_of(one: Answer) -> Reals:
+    """The numbers of an inequality or of `x = 0`."""
+    if isinstance(one, Named):
+        members = one.value if isinstance(one.value, Items) else Items("set", (one.value,))
+        return Reals(reals_of(members).spans, one.name)
+    return reals_of(one)
+
+
+def _listed(parts: Sequence[Run], read: Sequence[Answer]) -> Answer:
+    """Answers that are listed: sets in a list stay sets."""
+    fenced = [bool(one) and one[0].text in ("\\{", "{") and encloses(one) for one in parts]
+    if any(isinstance(one, Items) and one.kind == "set" and inside for one, inside in zip(read, fenced, strict=True)):
+        if not all(fenced):
+            raise Unreadable("a list of sets and other values")
+        return Items("set", tuple(read))
+    return items(read)

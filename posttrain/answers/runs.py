@@ -1,0 +1,147 @@
+"""Runs of tokens: what is at the top level, in brackets, between separators, or a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from posttrain.answers.expression import Parser
+from posttrain.answers.tokens import Token
+from posttrain.answers.tree import Node, Unreadable, Var, word_set
+
+Run = Sequence[Token]
+MOST_MEMBERS = 60
+OPEN = {"(": ")", "[": "]", "\\{": "\\}", "{": "}", "\\langle": "\\rangle"}
+HEDGES = word_set("or not no and but maybe perhaps if either neither nor unless possibly")
+
+
+def whole(found: Run, *, units: bool = False) -> Node:
+    """All tokens as one expression."""
+    parser = Parser(found, units=units)
+    node = parser.expression()
+    if parser.next is not None:
+        raise Unreadable(f"'{parser.next.text}' after an expression")
+    return node
+
+
+def name_of(found: Run) -> str | None:
+    """What is named before `=`: a variable, f(2), words; None: an expression."""
+    if not found:
+        return None
+    texts = [one.text for one in found if one.text not in ("{", "}")]
+    if _NAMES.fullmatch("".join(texts)):
+        return "".join(texts)
+    if found[0].kind == "word" and all(one.kind == "word" for one in found):
+        words = [one.text.lower() for one in found]
+        if words == ["e"] or words == ["i"] or words == ["pi"] or any(one in HEDGES for one in words):
+            return None
+        if any(one in _BAD_LABELS for one in words):
+            raise Unreadable("a name that is not that of the answer")
+        return " ".join(words) if len(words) > 1 or len(words[0]) > 1 else found[0].text
+    if found[0].text in ("\\angle", "\\triangle", "\\overline", "\\Delta") and all(
+        one.kind == "word" for one in found[1:] if one.text not in ("{", "}")
+    ):
+        return "".join(texts)
+    if found[0].kind == "command" and len(found) == 1 and found[0].text[1:].isalpha() and found[0].text != "\\pi":
+        try:
+            return node.name if isinstance(node := whole(found), Var) else None
+        except Unreadable:
+            return None
+    if found[0].text == "(" and encloses(found) and all(len(t) == 1 and t.isalpha() for t in texts[1:-1:2]):
+        letters = texts[1:-1:2]
+        if set(texts[2:-1:2]) != {","} or letters != sorted(letters):
+            raise Unreadable("coordinates in an unusual order")
+        return "".join(texts)
+    if found[0].kind != "word" or len(found[0].text) > 3:
+        return None
+    if len(texts) == 3 and texts[1] == "_" and texts[2].isalnum():
+        return "".join(texts)
+    calls = len(found) > 3 and found[1].text == "(" and found[-1].text == ")" and encloses(found[1:])
+    primed = texts[1:] == ["'"] or (texts[1:3] == ["'", "("] and texts[-1] == ")" and encloses(found[2:]))
+    names = len(found[0].text) == 1 and found[0].text not in "xyzei"
+    return "".join(texts) if (calls and names) or primed else None
+
+
+def top(found: Run) -> list[Token]:
+    """The tokens that are in no brackets."""
+    level, result = 0, []
+    for one in found:
+        if one.text in OPEN:
+            level += 1
+        elif one.text in OPEN.values():
+            level -= 1
+        elif level == 0:
+            result.append(one)
+    return result
+
+
+def split(found: Run, *separators: str) -> list[Run]:
+    """The runs between separators that are in no brackets; (1, 2] is a bracket too."""
+    level, start = 0, 0
+    parts: list[Run] = []
+    for place, one in enumerate(found):
+        if one.text in OPEN:
+            level += 1
+        elif one.text in OPEN.values():
+            level -= 1
+        elif level == 0 and one.text in separators:
+            parts.append(found[start:place])
+            start = place + 1
+    parts.append(found[start:])
+    if len(parts) > MOST_MEMBERS:
+        raise Unreadable(f"more than {MOST_MEMBERS} members")
+    return parts
+
+
+def without_commas(found: Run) -> Run:
+    """The tokens without the comma of `1, 2, and 3` and `1, or 2`."""
+    joins = ("and", "or")
+    return [
+        one
+        for place, one in enumerate(found)
+        if one.text != "," or place + 1 == len(found) or found[place + 1].text not in joins
+    ]
+
+
+def encloses(found: Run) -> bool:
+    """Whether the first token's bracket is closed by the last token."""
+    level = 0
+    for place, one in enumerate(found):
+        if one.text in OPEN:
+            level += 1
+        elif one.text in OPEN.values():
+            level -= 1
+            if level == 0:
+                return place == len(found) - 1
+    return False
+
+
+def is_fenced(found: Run) -> bool:
+    """Whether brackets are at both ends."""
+    return bool(found) and found[0].text in ("(", "[", "\\{") and found[-1].text in (")", "]", "\\}")
+
+
+def without_label(found: Run) -> Run:
+    """The tokens without `Domain:` or `the point` before them."""
+    colon = next((n for n, one in enumerate(found) if one.text == ":"), 0)
+    words = [one.text.lower() for one in found[:colon]]
+    is_label = all(one.isalpha() and one not in HEDGES | _BAD_LABELS for one in words) and len("".join(words)) > 2
+    if is_label and colon + 1 < len(found):
+        return without_label(found[colon + 1 :])
+    place = 3 if [one.text.lower() for one in found[:3]] == ["the", "answer", "is"] else 0
+    while place < len(found) - 1 and found[place].text.lower() in _NOUNS:
+        place += 1
+    return found[place:]
+
+
+_NAMES = re.compile(
+    r"\\fracd(?:\^\d)?[a-z]?d[a-z](?:\^\d)?|d[a-z]/d[a-z]|[A-Z]\^(?:\d|-1|T)|[A-Z](?:\\(?:cap|cup|setminus)[A-Z])+"
+    r"|(?:[Rr]ange|[Dd]omain|[Dd]om|[Rr]an|[Ii]mage)\([a-z]\)"
+)
+"""Names that are written like expressions: derivatives, powers of a matrix, sets."""
+_NOUNS = word_set("the an point points set interval pair ordered number numbers value values vector matrix coordinates")
+_BAD_LABELS = word_set(
+    "wrong incorrect false nor previous first except without half twice double triple minus plus negative check "
+    "estimate guess attempt draft example question problem given opposite reciprocal inverse square old original "
+    "approximately about"
+)

@@ -1,0 +1,155 @@
+"""Unions of intervals: joined, intersected, turned round and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from posttrain.answers.numbers import less, same_number
+from posttrain.answers.tree import (
+    INFINITY,
+    MINUS_INFINITY,
+    WHOLE_LINE,
+    Answer,
+    Items,
+    Node,
+    Quantity,
+    Reals,
+    Span,
+    Unreadable,
+    variables,
+)
+
+MOST_SPANS = 20
+
+
+def reals_of(answer: Answer) -> Reals:
+    """A set of numbers as intervals: (1, 2) is open, {3} is one number."""
+    if isinstance(answer, Reals):
+        return answer
+    if isinstance(answer, Items) and answer.kind == "(" and len(answer.members) == 2:
+        low, high = (_plain(one) for one in answer.members)
+        return Reals((Span(low, False, high, False),))
+    if isinstance(answer, Items) and answer.kind == "set":
+        return Reals(tuple(Span(one, True, one, True) for one in map(_plain, answer.members)))
+    raise Unreadable("not a set of numbers")
+
+
+def _plain(answer: Answer) -> Node:
+    if not isinstance(answer, Quantity) or answer.unit is not None:
+        raise Unreadable("an interval whose ends are not numbers")
+    return answer.value
+
+
+def union(sets: Sequence[Reals]) -> Reals:
+    """All numbers of all sets."""
+    spans = tuple(span for one in sets for span in one.spans)
+    return Reals(normal(spans), _variable(sets))
+
+
+def intersection(sets: Sequence[Reals]) -> Reals:
+    """The numbers that are in every set."""
+    spans = sets[0].spans
+    for one in sets[1:]:
+        spans = tuple(both for a in spans for b in one.spans if (both := _overlap(a, b)) is not None)
+    return Reals(normal(spans), _variable(sets))
+
+
+def complement(answer: Answer) -> Reals:
+    """All numbers that are not in a set, or are not a number."""
+    if isinstance(answer, Quantity):
+        answer = Items("set", (answer,))
+    result = WHOLE_LINE
+    for one in normal(reals_of(answer).spans):
+        around = []
+        if one.low != MINUS_INFINITY:
+            around.append(Span(MINUS_INFINITY, False, one.low, not one.low_closed))
+        if one.high != INFINITY:
+            around.append(Span(one.high, not one.high_closed, INFINITY, False))
+        result = intersection([result, Reals(tuple(around))])
+    return result
+
+
+def same_reals(left: Reals, right: Reals) -> bool:
+    """Whether two unions have the same numbers."""
+    if left.variable and right.variable and left.variable != right.variable:
+        return False
+    a, b = normal(left.spans), normal(right.spans)
+    return len(a) == len(b) and all(map(_same, a, b))
+
+
+def _variable(sets: Sequence[Reals]) -> str | None:
+    names = {one.variable for one in sets}
+    if len(names) > 1:
+        raise Unreadable("inequalities of different variables")
+    return names.pop() if names else None
+
+
+def _same(a: Span, b: Span) -> bool:
+    brackets = (a.low_closed, a.high_closed) == (b.low_closed, b.high_closed)
+    return brackets and same_end(a.low, b.low) and same_end(a.high, b.high)
+
+
+def same_end(a: Node, b: Node) -> bool:
+    """Whether two ends are the same number, or the same infinity."""
+    infinite = (INFINITY, MINUS_INFINITY)
+    return a == b if a in infinite or b in infinite else same_number(a, b)
+
+
+def normal(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """The intervals in order, without empty ones, joined where they touch; an interval of letters stays as it is."""
+    if len(spans) > MOST_SPANS:
+        raise Unreadable("too many intervals")
+    for one in spans:
+        if (one.low_closed and one.low == MINUS_INFINITY) or (one.high_closed and one.high == INFINITY):
+            raise Unreadable("infinity does not belong to an interval")
+    if len(spans) == 1 and (variables(spans[0].low) or variables(spans[0].high)):
+        return tuple(spans)
+    kept: list[Span] = []
+    for span in spans:
+        if less(span.high, span.low):
+            raise Unreadable("an interval whose ends are the wrong way round")
+        if same_end(span.low, span.high) and not (span.low_closed and span.high_closed):
+            continue
+        place = next((n for n, one in enumerate(kept) if less(span.low, one.low)), len(kept))
+        kept.insert(place, span)
+    joined: list[Span] = []
+    for span in _closed_first(kept):
+        if joined and _touch(joined[-1], span):
+            joined[-1] = _join(joined[-1], span)
+        else:
+            joined.append(span)
+    return tuple(joined)
+
+
+def _closed_first(spans: list[Span]) -> list[Span]:
+    """In order; of two that begin at the same number, the closed one first."""
+    for place in range(len(spans) - 1):
+        first, second = spans[place], spans[place + 1]
+        if second.low_closed and not first.low_closed and same_end(first.low, second.low):
+            spans[place], spans[place + 1] = second, first
+    return spans
+
+
+def _touch(a: Span, b: Span) -> bool:
+    return less(b.low, a.high) or (same_end(a.high, b.low) and (a.high_closed or b.low_closed))
+
+
+def _join(a: Span, b: Span) -> Span:
+    if same_end(a.high, b.high):
+        return Span(a.low, a.low_closed, a.high, a.high_closed or b.high_closed)
+    high = b if less(a.high, b.high) else a
+    return Span(a.low, a.low_closed, high.high, high.high_closed)
+
+
+def _overlap(a: Span, b: Span) -> Span | None:
+    if same_end(a.low, b.low):
+        low, low_closed = a.low, a.low_closed and b.low_closed
+    else:
+        low, low_closed = (b.low, b.low_closed) if less(a.low, b.low) else (a.low, a.low_closed)
+    if same_end(a.high, b.high):
+        high, high_closed = a.high, a.high_closed and b.high_closed
+    else:
+        high, high_closed = (a.high, a.high_closed) if less(a.high, b.high) else (b.high, b.high_closed)
+    if less(high, low) or (same_end(low, high) and not (low_closed and high_closed)):
+        return None
+    return Span(low, low_closed, high, high_closed)

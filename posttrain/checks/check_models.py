@@ -1,0 +1,152 @@
+"""What is wrong between a run and its model or this machine, found by `check` before any run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from posttrain.checks.meta_models import config_of, shape_of
+from posttrain.checks.params_schema import load_settings
+from posttrain.errors import ModelError, ParamsError, PosttrainError
+from posttrain.evaluate.settings import EvaluateParams, load_policies
+from posttrain.models.adapters import ADAPTERS, INSTALL, LoraOptions, linear_layers
+from posttrain.models.device import DeviceParams, device_name
+from posttrain.models.files.text import context_of
+from posttrain.models.forward.compiled import compiled_layers
+from posttrain.models.forward.routers import find_routers
+from posttrain.online.runs import OnlineParams
+from posttrain.params.params import PARAMS_FILE, load, read
+from posttrain.params.stage_table import STAGES, Settings, group_of
+from posttrain.processes.hosts import check_hosts
+from posttrain.sampling.sample_preferences import SamplesRun
+from posttrain.sampling.sampler import SamplingParams
+from posttrain.sampling.vllm.process import engine_command
+from posttrain.train.loop import TrainingParams
+
+
+def check_models() -> str:
+    """Refuse every run whose settings do not fit its model; params.yaml is right otherwise.
+
+    A model whose shape is not known yet, as one of the Hub, is left to its run. Returns notes.
+    """
+    settings, errors, typed = read(), list[str](), dict[str, TrainingParams]()
+    devices: dict[str, DeviceParams] = {}
+    for stage in STAGES:
+        for name in group_of(settings, stage.group) if stage.makes == "model" else ():
+            params = load_settings(stage.group, name)
+            if isinstance(params, TrainingParams):
+                start = str(getattr(params, "start", stage.output(name)))  # a run of base.scratch makes its own
+                shape = partial(_shape, start, settings, scores=stage.name == "reward")
+                where = f"{stage.group}.{name}"
+                typed[where], devices[where] = params, params.device
+                errors += _faults(where, params, start, shape)
+                if isinstance(params, OnlineParams):
+                    errors += _length_faults(f"{where}.rollout.sampling", params.rollout.sampling, start, settings)
+    for where, model, sampled in _sampled(settings):
+        devices[where] = sampled.device
+        errors += _length_faults(f"{where}.sampling", sampled.sampling, model, settings)
+    errors += _machine_faults(typed)
+    errors = list(dict.fromkeys(errors))
+    if len(errors) == 1:
+        raise ParamsError(what=errors[0], where=PARAMS_FILE, fix="Nothing was run")
+    if errors:
+        listed = "\n  ".join(errors)
+        what = f"{len(errors)} settings do not fit their model or this machine, and nothing was run"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
+    return "\n".join(_without_device(devices))
+
+
+def _sampled(settings: Settings) -> Iterator[tuple[str, str, SamplesRun | EvaluateParams]]:
+    """The place, the model and the settings of what samples without training."""
+    for name in group_of(settings, "data.samples"):
+        params = load_settings("data.samples", name)
+        yield f"data.samples.{name}", params.policy, params
+    if group_of(settings, "evaluate.policies"):
+        evaluated = load(EvaluateParams, "evaluate.settings")
+        for model in load_policies().values():
+            yield "evaluate.settings", model, evaluated
+
+
+def _length_faults(where: str, sampling: SamplingParams, model: str, settings: Settings) -> Iterator[str]:
+    """A line if completions may be so long that the model has no room for a prompt."""
+    try:
+        context = context_of(config_of(model, settings))
+    except ModelError:  # not there yet
+        return
+    if context is not None and sampling.max_tokens >= context:
+        what = f"{model} has a context of {context} tokens, which leaves none for a prompt"
+        yield f"{where}.max_tokens = {sampling.max_tokens}: {what}. Lower it"
+
+
+def _without_device(devices: Mapping[str, DeviceParams]) -> Iterator[str]:
+    """A note for each run whose device this machine does not have; workers on other machines may."""
+    for where, params in devices.items():
+        try:
+            device_name(params)
+        except ModelError:
+            yield f"note: {where}: device.device = {params.device}, which this machine does not have"
+
+
+def _machine_faults(typed: Mapping[str, TrainingParams]) -> list[str]:
+    """What this machine lacks or has set wrong, each once with the runs that need it."""
+    runs: dict[str, list[str]] = {}
+    for where, params in typed.items():
+        for check in (_check_engine, lambda params: check_hosts(params.processes)):
+            try:
+                check(params)
+            except PosttrainError as error:
+                runs.setdefault(str(error).removeprefix(f"{PARAMS_FILE}: "), []).append(where)
+    return [f"{', '.join(where)}: {fault}" for fault, where in runs.items()]
+
+
+def _check_engine(params: TrainingParams) -> None:
+    if isinstance(params, OnlineParams) and params.rollout.engine != "builtin":
+        engine_command()
+
+
+def _shape(model: str, settings: Any, *, scores: bool) -> Any | None:
+    """The start model without weights; None where its config is not there yet."""
+    try:
+        return shape_of(config_of(model, settings), scores=scores)
+    except ModelError:
+        return None
+
+
+def _faults(where: str, params: TrainingParams, start: str, shape: Any) -> Iterator[str]:
+    """A line for each setting that the start model cannot have."""
+    adapter = params.adapter if isinstance(params.adapter, LoraOptions) else None
+    if adapter is None and not params.router.balance and not params.compile:
+        return
+    if adapter is not None and ADAPTERS[adapter.type].module and find_spec("peft") is None:
+        yield f"{where}.adapter = {adapter.type}: it needs the package peft. {INSTALL}"
+    model = shape()
+    if model is None:
+        return
+    if params.router.balance and not find_routers(model):
+        what = f"router.balance = {params.router.balance:g}: {start} has no routers"
+        yield f"{where}.{what}. Remove it, or start from a mixture"
+    if adapter is not None:
+        yield from _adapter_faults(where, adapter, start, model)
+    if params.compile:
+        try:
+            compiled_layers(model)
+        except ModelError as error:
+            yield f"{where}.{str(error).removeprefix(f'{PARAMS_FILE}: ')}"
+
+
+def _adapter_faults(where: str, adapter: LoraOptions, start: str, model: Any) -> Iterator[str]:
+    try:
+        layers = {name: model.get_submodule(name) for name in linear_layers(model, adapter.targets, Path(start))}
+    except ModelError as error:
+        yield f"{where}.{error}"
+        return
+    ranks = {name: min(layer.in_features, layer.out_features) for name, layer in layers.items()}
+    small = sorted({name.rpartition(".")[2] for name, rank in ranks.items() if rank < adapter.rank})
+    if small:
+        sides = sorted({rank for rank in ranks.values() if rank < adapter.rank})
+        what = f"{', '.join(small)} of {start} have {', '.join(map(str, sides))} rows or columns"
+        fix = "Use that or less, or name other layers in adapter.targets"
+        yield f"{where}.adapter.rank = {adapter.rank}: {what}. {fix}"

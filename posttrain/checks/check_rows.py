@@ -1,0 +1,178 @@
+"""What is wrong with the first rows of the user's files and with their own rewards, found by `check` in seconds."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from posttrain.checks.params_schema import load_settings
+from posttrain.errors import ParamsError, PosttrainError
+from posttrain.evaluate.settings import EvaluateParams
+from posttrain.params.params import PARAMS_FILE, Params, load, read
+from posttrain.params.stage_table import STAGES, Settings, group_of
+from posttrain.params.user_code import is_import_path
+from posttrain.rewards.reward import Reward, Term
+from posttrain.rewards.workers import Workers
+from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
+from posttrain.tables.sources import sources_by_key
+from posttrain.tables.user_data import FIRST, FirstRows, first_rows
+
+EXAMPLE: Final = Prompt("example", ({"role": "user", "content": "What is 2 + 3?"},), (), "5")
+"""The prompt for a reward whose run reads no prompts that are there yet."""
+
+
+def check_rows() -> str:
+    """Refuse files whose first rows cannot be read, and own rewards that give no score. Returns what was not read."""
+    settings = read()
+    errors, found = list[str](), dict[str, FirstRows]()
+    for name in group_of(settings, "data.files"):
+        params = load_settings("data.files", name)
+        for key, (kind, source) in sources_by_key(params).items():
+            where = f"data.files.{name}.{key}"
+            try:
+                found[f"{name}/{key}"] = rows = first_rows(
+                    source, kind, where, Path(params.path), outside_workspace=params.outside_workspace
+                )
+            except PosttrainError as error:
+                errors.append(str(error))
+            else:
+                errors += (f"{where}: {line}" for line in rows.faults)
+    notes = list(_unread(settings, found))
+    called, more = _call_rewards(list(_own_rewards(settings)), found)
+    errors += called
+    if errors:
+        listed = "\n  ".join(dict.fromkeys(errors))
+        what = f"the first {FIRST} rows of a file, or a call of an own reward, are wrong, and nothing was run"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
+    return "\n".join([*notes, *more])
+
+
+def _unread(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:
+    """A line about what `check` did not read."""
+    cut = [place for rows in found.values() for place in rows.cut]
+    left = [f"the rows after the first {FIRST} of {_several(cut, 'file')}"] if cut else []
+    left += [f"data.hub.{name}" for name in group_of(settings, "data.hub")]
+    left += [f"what data.tasks.{name} makes" for name, run in group_of(settings, "data.tasks").items() if _is_own(run)]
+    if left:
+        yield f"note: not read: {', '.join(left)}"
+
+
+def _several(names: list[str], noun: str) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} {noun}s"
+
+
+def _is_own(run: Any) -> bool:
+    return isinstance(run, Mapping) and is_import_path(run.get("task"))
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A reward of the user's own in a run, and the prompts that the run reads."""
+
+    where: str
+    name: str
+    term: Term
+    data: str
+
+
+def _own_rewards(settings: Settings) -> Iterator[_Named]:
+    """Every own reward with its options, once."""
+    seen = set()
+    for where, params in _typed(settings):
+        for name, term in _terms(params):
+            key = (name, term.model_dump_json())
+            if is_import_path(name) and key not in seen:
+                seen.add(key)
+                yield _Named(where, name, term, str(getattr(params, "data", "")))
+
+
+def _typed(settings: Settings) -> Iterator[tuple[str, Params]]:
+    for stage in STAGES:
+        for name in (
+            group_of(settings, stage.group) if stage.group in ("online.runs", "distill.runs", "data.samples") else ()
+        ):
+            yield f"{stage.group}.{name}", load_settings(stage.group, name)
+    if group_of(settings, "evaluate.policies"):
+        yield "evaluate.settings", load(EvaluateParams, "evaluate.settings")
+
+
+def _terms(params: Any) -> Iterator[tuple[str, Term]]:
+    """Every reward in a run's settings, those that others are made of among them."""
+    values = (
+        {name: getattr(params, name) for name in type(params).model_fields} if isinstance(params, BaseModel) else params
+    )
+    for name, value in values.items():
+        if isinstance(value, Term):
+            yield name, value
+            yield from _terms(value.options)
+        elif isinstance(value, BaseModel | dict):
+            yield from _terms(value)
+
+
+def _call_rewards(named: list[_Named], found: Mapping[str, FirstRows]) -> tuple[list[str], list[str]]:
+    """The faults of the rewards, and notes about those that were not called or that failed on the made-up example."""
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(lambda one: _call_reward(one, found.get(one.data)), named))
+    return [line for line, is_fault in filter(None, results) if is_fault], [
+        line for line, is_fault in filter(None, results) if not is_fault
+    ]
+
+
+def _call_reward(named: _Named, rows: FirstRows | None) -> tuple[str, bool] | None:
+    """What a reward's call gives if it is no score, and whether that is a fault of the reward."""
+    where, reward = f"{named.where}: reward '{named.name}'", named.term.reward
+    if reward.isolated is not True:
+        return f"note: {where} was not called: it runs in the stage's own process", False
+    if wrong := _wrong_signature(reward, named.term.options):
+        return f"{where}: {wrong}", True
+    prompt = _prompt(rows.first) if rows and rows.first else EXAMPLE
+    if (why := reward.unjudged(prompt, named.term.options)) is not None:
+        return f"note: {where} was not called: it does not judge the example ({why})", False
+    turn = {"role": "assistant", "content": prompt.answer or "5"}
+    rollout = Rollout(prompt, 0, TokenRow((), ()), (), turn["content"], "stop", (turn,))
+    try:
+        scores = Workers(named.name, named.term, named.term.options, named.where)([rollout])
+    except PosttrainError as error:
+        return str(error), True
+    if len(scores) != 1:
+        return f"{where}: it returned {len(scores)} scores for 1 rollout. Return one for each", True
+    return _verdict(scores[0], where, rollout, made_up=prompt is EXAMPLE)
+
+
+def _verdict(score: Score, where: str, rollout: Rollout, *, made_up: bool) -> tuple[str, bool] | None:
+    if score.status not in FAILED:
+        return None
+    example = (
+        "a made-up prompt"
+        if made_up
+        else f"the first prompt of its data ({rollout.prompt.messages[-1]['content']!r:.60})"
+    )
+    said = f"{where}: called on {example} with the completion {rollout.text!r:.40}, {score.reason}"
+    if made_up and score.reason.startswith("it raised"):
+        return f"note: {said}. It may need what the prompts of the run have", False
+    return f"{said}. Fix it; `python -m posttrain reward test` shows more", True
+
+
+def _wrong_signature(reward: Reward[Any], options: Params) -> str | None:
+    """Why the reward's function cannot be called as runs call it."""
+    function: Any = reward.each or reward.judge(options, None)  # type: ignore[arg-type]
+    arguments: tuple[Any, ...] = (EXAMPLE, options) if reward.each else ([],)
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        wanted = "(rollout, options)" if reward.each else "(rollouts)"
+        return f"it cannot be called with {wanted}: {error}. Give it these arguments (docs/own-rewards.md)"
+    except ValueError:  # a function without a signature, of C
+        return None
+    return None
+
+
+def _prompt(row: Mapping[str, Any]) -> Prompt:
+    return Prompt(row["id"], row["prompt"], (), row["answer"], json.loads(row["info"]), row["task"], row["problem"])

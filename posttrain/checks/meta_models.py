@@ -1,0 +1,55 @@
+"""Models without their weights: from a config on disk, or from that of the model that a run will start from."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posttrain.checks.params_schema import settings_of
+from posttrain.errors import ModelError
+from posttrain.models.decoder.kv_size import kv_sizes
+from posttrain.models.files.loading import model_class, prepared, quiet, scorer_name
+from posttrain.models.files.store import load_config
+from posttrain.models.scratch import scratch_config
+from posttrain.params.params import at
+from posttrain.params.stage_table import Settings, model_runs, section_of, stage_of
+from posttrain.workspace import model_path
+
+
+def config_of(model: str, settings: Settings) -> Any:
+    """The config of a folder under models/, or of what its run starts from where it does not exist yet."""
+    name, seen = model, set[str]()
+    while name not in seen:
+        seen.add(name)
+        for folder in (model_path(name), Path(name)):
+            if (folder / "config.json").is_file():
+                return load_config(folder)
+        group, _, run = section_of(settings, name).rpartition(".")
+        if group == "base.scratch":
+            params = settings_of(group, at(settings, f"{group}.{run}"), f"{group}.{run}")
+            return scratch_config(params.shape, params.tokenizer.vocabulary, stop=0, pad=None)
+        made = (at(settings, f"{group}.{run}") or {}) if name in model_runs(settings) else {}
+        name = str(made.get("start", made.get("path", name)))
+    if name not in model_runs(settings):
+        raise ModelError(
+            what="no config.json there", where=model, fix="Give a folder with one, or a run of params.yaml"
+        )
+    fix = f"Run `dvc repro {stage_of(settings, name)}` first, or plan with another: --model FOLDER"
+    raise ModelError(what="it has no config.json yet", where=f"models/{name}", fix=fix)
+
+
+def shape_of(config: Any, *, scores: bool = False) -> Any:
+    """The model of a config on the device meta, with a scalar head if it `scores`."""
+    config = copy.deepcopy(config)
+    if scores:
+        config.architectures, config.num_labels = [scorer_name(config.model_type)], 1
+    elif not config.architectures:
+        config.architectures = [scorer_name(config.model_type).replace("ForSequenceClassification", "ForCausalLM")]
+    with quiet(), torch.device("meta"):
+        model = prepared(model_class(config)(config))
+        if not scores:
+            kv_sizes(model.to(torch.bfloat16))  # some experts have no float32 kernel on meta
+        return model.to(torch.float32)

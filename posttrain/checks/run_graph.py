@@ -1,0 +1,163 @@
+"""How the runs of params.yaml name each other: unknown inputs, cycles, unmeasured models, leftovers of removed runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import PosttrainError
+from posttrain.params.params import did_you_mean
+from posttrain.params.slots import NONE, slots
+from posttrain.params.stage_table import STAGES, Settings, group_of
+from posttrain.pipeline.orphaned_outputs import Leftovers
+from posttrain.sampling.sample_preferences import DEFAULT_TABLES, SAMPLED
+from posttrain.tables.sources import USER_KINDS
+from posttrain.tasks.task import load_task
+from posttrain.workspace import model_path, table_path
+
+CLEAN = "`python -m posttrain clean`"
+LISTED = 3
+
+
+class RunOutputs:
+    """The tables and models that the runs of params.yaml make, and which of a run's slots name none of them."""
+
+    def __init__(self, settings: Settings, left: Leftovers, errors: list[str], root: Path = Path()) -> None:
+        self.models: dict[str, str] = {}
+        self.scorers = _base_scorers(settings, root)
+        self.tables: dict[str, str] = {}
+        self.left = {path for paths in left.values() for path in paths}
+        folders: dict[str, str] = {}
+        for stage in STAGES:
+            for name, run in group_of(settings, stage.group).items():
+                where, output = f"{stage.group}.{name}", stage.output(name)
+                folder = {"model": "models", "tables": "data", "results": "results"}[stage.makes]
+                first = folders.setdefault(f"{folder}/{output}", where)
+                if first != where:
+                    errors.append(f"{where} and {first} would both make {folder}/{output}. Rename one of them.")
+                elif stage.makes == "model":
+                    self.models[output] = where
+                elif stage.makes == "tables":
+                    self.tables |= dict.fromkeys(_tables(stage.group, name, run), where)
+
+    def unknown(self, where: str, params: Any) -> Iterator[str]:
+        """A line for each slot of the run that names what no run makes."""
+        for slot, extra in slots(type(params)).items():
+            name = getattr(params, slot)
+            if name == NONE and extra["optional"]:
+                continue
+            if extra["slot"] == "rollouts" and name not in self.models:
+                fix = did_you_mean(name, [one for one in self.models if one.startswith(("online/", "distill/"))])
+                yield f"{where}.{slot} = '{name}': no run samples these rollouts. {fix or 'Add a run of online.runs'}"
+                continue
+            yield from self.fault(f"{where}.{slot}", name, extra.get("kinds"), scores=slot == "reward_model")
+
+    def fault(self, where: str, name: str, kinds: list[str] | None = None, *, scores: bool = False) -> Iterator[str]:
+        """What is wrong with one name, if anything is; `kinds` are those of tables, None for a model."""
+        if kinds is None:
+            known, noun = self.models, "reward model" if scores else "model"
+            fitting = [one for one in known if self.scorers.get(one, one.startswith("reward/")) in (scores, None)]
+        else:
+            known, noun = self.tables, "table"
+            fitting = [one for one in known if one.partition("/")[2] in kinds]
+        wanted = f"{' or '.join(kinds)} {noun}" if kinds else noun
+        hint = did_you_mean(name, fitting) or f"Add a run that makes a {wanted}"
+        if name not in known:
+            removed = self.left & {str(model_path(name)), str(table_path(name).parent)}
+            reason = "the run that made it was removed or renamed" if removed else f"no run makes this {noun}"
+            yield f"{where} = '{name}': {reason}. {hint}"
+        elif known[name] == where.rpartition(".")[0]:
+            yield f"{where} = '{name}': a run cannot start from itself. Name another {noun}"
+        elif name not in fitting:
+            reason = "it gives no scores" if scores else "a reward model generates no text"
+            yield f"{where} = '{name}': {reason}. {hint}"
+
+    def cycles(self, typed: Mapping[str, Any]) -> Iterator[str]:
+        """A line for the first cycle of runs that need each other."""
+        makers = {**self.models, **self.tables}
+        needs = {
+            where: [
+                maker
+                for slot in slots(type(params))
+                if (maker := makers.get(getattr(params, slot))) not in (None, where)
+            ]
+            for where, params in typed.items()
+        }
+        done: set[str] = set()
+
+        def walk(where: str, path: tuple[str, ...]) -> Iterator[str]:
+            if where in path:
+                cycle = [*path[path.index(where) :], where]
+                yield f"cycle: {' needs '.join(cycle)}. Give one of them another input"
+            elif where not in done:
+                done.add(where)
+                for other in needs.get(where, ()):
+                    yield from walk(other, (*path, where))
+
+        for where in typed:
+            if found := next(walk(where, ()), None):
+                yield found
+                return
+
+
+def _base_scorers(settings: Settings, root: Path) -> dict[str, bool | None]:
+    """Whether each model of `base` is a reward model, by its config.json; None where it is not on disk yet."""
+    found: dict[str, bool | None] = dict.fromkeys((f"base/{name}" for name in group_of(settings, "base.hub")), None)
+    for name, run in group_of(settings, "base.folders").items():
+        try:
+            config = json.loads((root / str(run["path"]) / "config.json").read_bytes())
+            found[f"base/{name}"] = str(config["architectures"][0]).endswith("ForSequenceClassification")
+        except (OSError, ValueError, LookupError, TypeError):  # reported where the model is taken in
+            found[f"base/{name}"] = None
+    return found
+
+
+def _tables(group: str, name: str, run: Any) -> list[str]:
+    """The tables that a run of `data` makes, as slots name them."""
+    settings = run if isinstance(run, Mapping) else {}
+    found: list[str]
+    if group == "data.tasks":
+        try:
+            generator = load_task(str(settings.get("task"))).generator
+        except PosttrainError:  # reported where the run is loaded
+            generator = None
+        found = list(generator.kinds) if generator else []
+    elif group == "data.samples":
+        wanted = settings.get("tables", DEFAULT_TABLES)
+        found = [kind for kind in SAMPLED if kind in wanted] if isinstance(wanted, list | tuple) else []
+    elif group == "data.filters":
+        found = [str(settings.get("data")).partition("/")[2]]
+    else:
+        found = [kind for kind in USER_KINDS if settings.get(kind)]
+        if "pairs" in found and "feedback" not in found:
+            found.append("feedback")
+    return [f"{name}/{kind}" for kind in found]
+
+
+def _helpers(settings: Settings) -> set[str]:
+    """The models that runs use as reward model or teacher."""
+    runs = [run for stage in STAGES for run in group_of(settings, stage.group).values() if isinstance(run, Mapping)]
+    runs.append(group_of(settings, "evaluate.settings"))
+    return {str(run[slot]) for run in runs for slot in ("reward_model", "teacher") if slot in run}
+
+
+def notes(settings: Settings, left: Leftovers) -> list[str]:
+    """What is right and may still be a slip: models that are not evaluated, and what removed runs left."""
+    evaluated = set(group_of(settings, "evaluate.policies").values()) | _helpers(settings)
+    models = [
+        stage.output(name)
+        for stage in STAGES
+        if stage.makes == "model" and stage.name != "reward"
+        for name in group_of(settings, stage.group)
+    ]
+    missing, runs = [one for one in models if one not in evaluated], list(left)
+    found = []
+    if missing:
+        found.append(f"note: not evaluated: {', '.join(missing)}. Add LABEL: MODEL to evaluate.policies")
+    if runs:
+        some = ", ".join(runs[:LISTED]) + (", ..." if len(runs) > LISTED else "")
+        count = f"{len(runs)} removed run{'s' * (len(runs) > 1)}"
+        found.append(f"note: {count} left outputs or entries in dvc.lock ({some}). {CLEAN} removes them")
+    return found

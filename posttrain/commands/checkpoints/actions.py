@@ -1,0 +1,215 @@
+"""`python -m posttrain checkpoints`: lists, resumes, restarts and removes the checkpoints of unfinished runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from posttrain.checks.params_schema import load_settings
+from posttrain.errors import ParamsError, PipelineError
+from posttrain.params.formats import CHECKPOINTS
+from posttrain.params.params import merge, read
+from posttrain.params.stage_table import STAGES, group_of
+from posttrain.pipeline.digests import Digests
+from posttrain.train.checkpoint import ACCEPTED, ASKED, RUN, STATE
+from posttrain.train.loop import RUNS_ON, checkpoint_settings
+from posttrain.train.maker import differences, maker, read_maker
+from posttrain.workspace import DONE, HELD, checkpoint_path, format_age, format_size, is_locked, remove_unlocked
+
+LIST = "`python -m posttrain checkpoints` lists them"
+
+
+@dataclass(frozen=True)
+class RunCheckpoints:
+    """The checkpoints of one run, in a folder of their own."""
+
+    folder: Path
+
+    @property
+    def output(self) -> str:
+        """The model that the run makes: `online/grpo`."""
+        return self.folder.parent.relative_to(checkpoint_path("")).as_posix()
+
+    @cached_property
+    def stage(self) -> str:
+        """DVC's name of the stage, as far as params.yaml has the run."""
+        named = (f"{stage}@{run}" for stage, _, run, output in _model_runs() if output == self.output)
+        return next(named, self.output.replace("/", "@", 1))
+
+    @cached_property
+    def newest(self) -> Path:
+        return max(self.folder.glob("step-[0-9]*"))
+
+    @property
+    def step(self) -> int:
+        return int(self.newest.name.partition("-")[2])
+
+    @property
+    def size(self) -> int:
+        total = 0
+        for file in _walk(self.folder):
+            with contextlib.suppress(FileNotFoundError):  # a running stage replaces its checkpoints
+                total += file.stat().st_size
+        return total
+
+    @property
+    def age_s(self) -> float:
+        return max(0.0, time.time() - self.newest.stat().st_mtime)
+
+    @cached_property
+    def unused(self) -> str:
+        """Why no run of params.yaml would resume them; empty if one would."""
+        run = _read_json(self.folder / RUN)
+        if run.get("format") != CHECKPOINTS:
+            return "made by another version of posttrain"
+        return _other_run(run, self.output)
+
+    @property
+    def state(self) -> str:
+        """Whether the stage would resume them now, or why not."""
+        if is_locked(self.folder / HELD):
+            return "running"
+        if self.unused:
+            return self.unused
+        if (self.folder / DONE).is_file():
+            return "finished, waits for DVC to record it"
+        if (made := read_maker(self.newest / STATE, "maker")) is None:
+            return "damaged"
+        now, accepted = maker(self.output), read_maker(self.folder / ACCEPTED)
+        found = differences(made, now)
+        if found and (accepted is None or differences(accepted, now)):
+            return f"made with other code or packages: {', '.join(found[:5])}"
+        return "resumable"
+
+
+def list_checkpoints() -> str:
+    """A line for each run that has checkpoints."""
+    found = _all_checkpoints()
+    if not found:
+        return "no checkpoints"
+    rows = [
+        (one.stage, f"step {one.step}", format_size(one.size), f"{format_age(one.age_s)} ago", one.state)
+        for one in found
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows
+    ]
+    return "\n".join([*lines, f"{format_size(sum(one.size for one in found))} in all"])
+
+
+def resume(stage: str) -> str:
+    """Let the stage resume its checkpoints with the code that was last refused; a later edit asks again."""
+    lines = []
+    for one in _waiting(stage):
+        (one.folder / ASKED).replace(one.folder / ACCEPTED)
+        lines.append(f"{one.stage}: the next run with the code and packages that it named resumes at step {one.step}")
+    return "\n".join(lines)
+
+
+def restart(stage: str) -> str:
+    """Remove the checkpoints with which the stage was last refused."""
+    return "\n".join(f"{_remove(one)}; its next run starts from step 0" for one in _waiting(stage))
+
+
+def clean(which: Literal["unused", "all"]) -> str:
+    """Remove the checkpoints that no run of params.yaml would resume, or all; never those that a process uses."""
+    unwanted = [
+        one for one in _all_checkpoints() if (which == "all" or one.unused) and not is_locked(one.folder / HELD)
+    ]
+    lines = [_remove(one) for one in unwanted]
+    return "\n".join(lines) or f"nothing to remove; {LIST}"
+
+
+def _all_checkpoints() -> list[RunCheckpoints]:
+    folders = {file.parents[1] for file in _walk(checkpoint_path("")) if re.fullmatch("step-[0-9]+", file.parent.name)}
+    return sorted((RunCheckpoints(folder) for folder in folders), key=lambda one: (one.output, one.age_s))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Every file in a folder; unlike `rglob` it skips folders that a running stage removes meanwhile."""
+    return (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+
+
+def _waiting(stage: str) -> list[RunCheckpoints]:
+    """The runs of a stage that were refused and wait for an answer; that no process uses."""
+    output = next(
+        (output for name, _, run, output in _model_runs() if f"{name}@{run}" == stage), stage.replace("@", "/")
+    )
+    found = [one for one in _all_checkpoints() if one.output == output]
+    if not found:
+        raise PipelineError(what="no checkpoints", where=stage, fix=f"Give the stage as DVC calls it; {LIST}")
+    asking = [one for one in found if (one.folder / ASKED).is_file()]
+    if not asking:
+        fix = f"Run it first: it resumes, or says what differs. {LIST}"
+        raise PipelineError(what="no run of it was refused because its code or packages changed", where=stage, fix=fix)
+    for one in asking:
+        if is_locked(one.folder / HELD):
+            fix = "Wait until it has ended, or end it"
+            raise PipelineError(what="a process is using its checkpoints", where=stage, fix=fix)
+    return asking
+
+
+def _remove(one: RunCheckpoints) -> str:
+    """Remove a run's checkpoints; a line about them."""
+    line = f"removed step {one.step} of {one.stage} ({format_size(one.size)}, {format_age(one.age_s)} old)"
+    if not remove_unlocked(one.folder):
+        raise PipelineError(what="a process is using it", where=str(one.folder), fix="Wait until it has ended")
+    return line
+
+
+def _model_runs() -> Iterator[tuple[str, str, str, str]]:
+    """(stage, group, run, model) of every run of params.yaml that makes a model; none where it cannot be read."""
+    try:
+        settings = read()
+    except ParamsError:
+        return
+    for stage in STAGES:
+        for run in group_of(settings, stage.group) if stage.makes == "model" else ():
+            yield stage.name, stage.group, str(run), stage.output(str(run))
+
+
+def _other_run(run: Mapping[str, Any], output: str) -> str:
+    """How a recorded run differs from that of params.yaml; empty if it does not."""
+    place = next(((group, name) for _, group, name, made in _model_runs() if made == output), None)
+    if place is None:
+        return "no such run in params.yaml"
+    try:
+        settings = json.loads(json.dumps(checkpoint_settings(load_settings(*place)), default=str))
+    except ParamsError:
+        return f"{'.'.join(place)} in params.yaml is wrong"
+    old = {key: value for key, value in run["settings"].items() if key != RUNS_ON}
+    if changed := _first_difference(old, settings):
+        return f"other parameters: {changed}"
+    digests = Digests()
+    other = [path for path, digest in run["inputs"].items() if digests.of(path) != digest]
+    return f"other inputs: {', '.join(other)}" if other else ""
+
+
+def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:
+    """The first setting in which they differ, with both values."""
+    for key in merge(new, old):
+        one, other = old.get(key), new.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            if found := _first_difference(one, other, f"{prefix}{key}."):
+                return found
+        elif one != other:
+            return f"{prefix}{key} {one!r:.60}, now {other!r:.60}"
+    return ""
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is none that can be read."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

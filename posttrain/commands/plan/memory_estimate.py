@@ -1,0 +1,209 @@
+"""What a run of params.yaml takes: device memory by what it holds, and disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.reward import RewardObjective
+from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.checks.meta_models import config_of, shape_of
+from posttrain.checks.params_schema import settings_of
+from posttrain.evaluate.settings import EvaluateParams
+from posttrain.models.device import Runtime, free_bytes
+from posttrain.models.files.text import context_of
+from posttrain.models.masters import compute_in_bf16
+from posttrain.models.memory import byte_count, decoding_bytes, draw_bytes
+from posttrain.online.policy_sampler import OWN_BYTES, engine_bytes
+from posttrain.online.rollout_log import most_bytes
+from posttrain.online.runs import DistillRun, OnlineParams
+from posttrain.params.params import at, check, merge
+from posttrain.params.slots import NONE
+from posttrain.params.stage_table import Settings
+from posttrain.processes.hosts import on_each_host
+from posttrain.sampling.sample_preferences import SamplesRun
+from posttrain.sampling.sampler import SamplingParams
+from posttrain.sampling.scheduler import FREE_SHARE
+from posttrain.train.checkpoint import KEPT
+from posttrain.train.estimate import checkpoint_bytes, training_parts
+from posttrain.train.loop import TrainingParams
+from posttrain.train.model_set import ModelSet, Teacher
+
+
+@dataclass
+class Demand:
+    """Bytes that a run takes; `training` and `sampling` are held one after the other, `states` all the time."""
+
+    free: float
+    """Of the device; of the machine where the device is its CPU."""
+    states: dict[str, float]
+    """Weights, and the moments of the optimizer."""
+    training: dict[str, float] = field(default_factory=dict)
+    sampling: dict[str, float] = field(default_factory=dict)
+    rollouts: float = 0.0
+    checkpoints: float = 0.0
+    processes: int = 1
+    """Those that share the run; all other figures are of the first one, but for what is on the disk."""
+    in_one_memory: int = 1
+    """Of them, those that share the free memory."""
+    once: float = 0.0
+    """Bytes that only the first process takes."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the free memory holds what all processes take of it."""
+        return self.taken <= self.free
+
+    @property
+    def taken(self) -> float:
+        """What all processes take of the free memory."""
+        return self.in_one_memory * (self.total - self.once) + self.once
+
+    @property
+    def total(self) -> float:
+        """The most device memory at a time."""
+        return sum(self.states.values()) + max(sum(self.training.values()), sum(self.sampling.values()))
+
+
+def demand_of(
+    group: str, run: str, settings: Settings, prompt: int, model: str | None, change: Mapping[str, Any] | None = None
+) -> Demand:
+    """What a run takes, with a change of its settings.
+
+    `prompt`: tokens of the longest prompt, `model`: the config to take in place of every other.
+    """
+
+    def shape(name: str, *, scores: bool = False) -> Any:
+        return shape_of(config_of(model or name, settings), scores=scores)
+
+    if group == "evaluate.policies":
+        section, policy = "evaluate.settings", settings["evaluate"]["policies"][run]
+        params = check(EvaluateParams, _changed(settings, section, change), where=section)
+        others = [] if params.reference in (NONE, policy) else [shape(params.reference)]
+        others += _reward_models(params, shape)
+        return _of_sampling(params, shape(policy), others, params.prompts, prompt)
+    section = f"{group}.{run}"
+    params = settings_of(group, _changed(settings, section, change), section)
+    if group == "data.samples":
+        count = params.prompts + params.heldout_prompts
+        return _of_sampling(params, shape(params.policy), _reward_models(params, shape), count, prompt)
+    start = partial(shape, f"base/{run}" if group == "base.scratch" else params.start)
+    return _of_training(group, params, start, shape, prompt)
+
+
+def _changed(settings: Settings, section: str, change: Mapping[str, Any] | None) -> Any:
+    return merge(at(settings, section) or {}, change or {})
+
+
+def _reward_models(params: Any, shape: Any) -> list[Any]:
+    name = getattr(params, "reward_model", NONE)
+    return [] if name == NONE else [shape(name, scores=True)]
+
+
+def _frozen_bytes(models: list[Any], runtime: Runtime) -> float:
+    """The weights of models that are not trained."""
+    for model in models:
+        if runtime.bf16_for(model.requires_grad_(requires_grad=False)):
+            compute_in_bf16(model)
+    return float(byte_count(part for model in models for part in model.parameters()))
+
+
+def _of_sampling(
+    params: EvaluateParams | SamplesRun, policy: Any, others: list[Any], prompts: int, prompt: int
+) -> Demand:
+    """A stage that samples one policy."""
+    runtime = Runtime(params.device)
+    runtime.suit(policy)
+    weights = {"weights": _frozen_bytes([policy, *others], runtime)}
+    demand = Demand(free_bytes(runtime.device), weights)
+    _add_sampling(demand, policy, runtime, params.sampling, prompts, params.samples, prompt)
+    return demand
+
+
+def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, prompt: int) -> Demand:
+    """A stage that trains, and samples in between where it is online."""
+    needs, runtime = _needs(group, params), params.runtime()
+    teacher = Teacher(shape(params.teacher), params.formula()) if isinstance(params, DistillRun) else None
+    attach = params.attach(Path())
+    models = ModelSet.of(start, runtime, needs, attach, reference_moves=getattr(params, "parts", 1) > 1)
+    models = replace(models, teacher=teacher, micro_tokens=params.micro_tokens)
+    if isinstance(params, OnlineParams):
+        prompt = _within(models.policy, prompt, params.rollout.sampling.max_tokens)
+    divided = params.processes > 1 and params.divides_models
+    shards = (params.shards or params.processes) if divided else 1
+    parts = training_parts(models, _step_tokens(group, params, prompt), params.activations, shards)
+    once = _frozen_bytes(_reward_models(params, shape), runtime)
+    states = {"weights": parts.pop("weights") + once}
+    states |= {name: parts.pop(name) for name in ("masters", "moments") if name in parts}
+    demand = Demand(free_bytes(runtime.device), states, parts, processes=params.processes, once=once)
+    if runtime.device.type == "cpu":
+        demand.in_one_memory = on_each_host(params.processes)
+    demand.checkpoints = float((KEPT + 1) * checkpoint_bytes(models))
+    if isinstance(params, OnlineParams):
+        rollout = params.rollout
+        most = rollout.sampling.max_tokens
+        if rollout.engine == "builtin":
+            _add_sampling(demand, models.policy, runtime, rollout.sampling, rollout.prompts, rollout.group_size, prompt)
+            if divided:  # decoding takes a whole policy
+                size = 2 if runtime.bf16 else 4
+                demand.sampling["decoding"] += size * sum(part.numel() for part in models.policy.parameters())
+        else:  # the server holds its part while the policy is trained too
+            engine = sum(engine_bytes(rollout, models.policy, prompt + most, runtime)) + OWN_BYTES
+            demand.states["engine"], demand.once = engine, once + engine
+        stored = most_bytes(params.rollouts, params.most_rollouts, prompt + most)
+        demand.rollouts = min(stored, params.rollouts_gb * 1e9)
+    return demand
+
+
+def _within(policy: Any, prompt: int, most: int) -> int:
+    """The longest prompt that leaves room for a completion in the model's context."""
+    context = context_of(policy.config)
+    return prompt if context is None else max(min(prompt, context - most), 1)
+
+
+def _needs(group: str, params: Any) -> frozenset[str]:
+    """The columns of the run's objective, which decide what models it loads."""
+    match group:
+        case "reward.runs":
+            return RewardObjective(params.objective).needs
+        case "preference.runs":
+            return PreferenceObjective(params).needs
+        case "offline.runs":
+            return frozenset(params.objective(1).needs)
+        case "online.runs" | "distill.runs":
+            return frozenset(params.objective().needs | ({"ref_logp"} if params.sampling_plan().mixture else set()))
+    return LikelihoodObjective(LikelihoodKnobs()).needs
+
+
+def _step_tokens(group: str, params: Any, prompt: int) -> int:
+    """The most tokens of a step, as far as the settings bound them."""
+    match group:
+        case "base.scratch":
+            return int(params.batch * params.window)
+        case "online.runs" | "distill.runs":
+            return int(params.step_tokens(prompt))
+        case "offline.runs":
+            return int(params.micro_tokens)
+        case "reward.runs" | "preference.runs":
+            return int(params.batch * params.max_tokens * 2)
+    return int(params.batch * params.max_tokens)
+
+
+def _add_sampling(
+    demand: Demand, policy: Any, runtime: Runtime, params: SamplingParams, prompts: int, samples: int, prompt: int
+) -> None:
+    """Add what decoding takes: keys and values up to their budget."""
+    prompt = _within(policy, prompt, params.max_tokens)
+    rows = min(prompts * samples, params.rows)
+    draw = draw_bytes(params.top_p, params.top_k)
+    kept, rest = decoding_bytes(
+        policy, rows, min(prompts, rows), prompt, params.max_tokens, bf16=runtime.bf16, draw=draw
+    )
+    held = demand.in_one_memory * (sum(demand.states.values()) - demand.once) + demand.once
+    budget = FREE_SHARE * max(demand.free - held, 0)
+    budget = budget if params.kv_gb is None else params.kv_gb * 1e9
+    demand.sampling = {"keys and values": min(kept, budget), "decoding": rest}

@@ -1,0 +1,137 @@
+"""`python -m posttrain replay RUN`: train again on the stored rollouts, and compare each step with the run's own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import polars as pl
+
+from posttrain.errors import ParamsError, PipelineError
+from posttrain.measure.record import cpu_isa, record_path, versions
+from posttrain.measure.timings import read_timings, timings_path
+from posttrain.online.stored_rollouts import StoredRollouts
+from posttrain.online.train import LoadedRun
+from posttrain.params.params import PARAMS_FILE, did_you_mean, read
+from posttrain.params.stage_table import group_of
+from posttrain.pipeline.digests import Digests, recorded
+from posttrain.pipeline.lock_check import read_record
+from posttrain.train import randomness
+from posttrain.train.checkpoint import CheckpointData, Checkpoints, nearest_checkpoint
+from posttrain.train.loop import RUNS_ON, checkpoint_settings, train
+from posttrain.workspace import format_age, rollouts_path
+from stages import distill, online
+
+LOADERS: Final[dict[str, Callable[[str], LoadedRun]]] = {"online": online.load, "distill": distill.load}
+COMPARED: Final = ("loss", "grad_norm")
+
+T = TypeVar("T")
+
+
+def replay(run: str, step: int | None) -> str:
+    """Train the run again up to a step; raises at the first step whose loss or gradient norm differs."""
+    family, name = _named(run)
+    model = f"{family}/{name}"
+    stored = StoredRollouts(rollouts_path(model), "replay")
+    expected = stored.steps
+    if step is not None and not 0 <= step < len(expected):
+        what, fix = f"the run has the steps 0 to {len(expected) - 1}", "Name one of them"
+        raise ParamsError(what=what, where=f"--step {step}", fix=fix)
+    end = len(expected) if step is None else step + 1
+    if shared := read_record(record_path(f"{family}@{name}")).get("processes"):
+        what = f"it was trained by {shared} processes, which add up gradients in another order than one does"
+        raise PipelineError(what=what, where=f"{family}/{name}", fix="Only runs of one process can be replayed exactly")
+    loaded = LOADERS[family](name)
+    params = loaded.params
+    training = loaded.training(loaded.reward(), params.monitor(loaded.section), stored=stored)
+    settings = {**checkpoint_settings(params), RUNS_ON: loaded.models.runtime.device.type}
+    saved = nearest_checkpoint(training.name, settings, training.inputs, end - 1)
+    first = 0 if saved is None else saved.step
+    print(_cost(training.name, stored, first, end), flush=True)
+
+    randomness.seed(params.seed)
+    with tempfile.TemporaryDirectory() as scratch:
+        log = train(training, _Nearest(saved), Path(scratch, "plot.csv"), end)
+    return _verdict(training.name, expected, log.rows, first) + _edited(training.name, stored.folder)
+
+
+@dataclass
+class _Nearest(Checkpoints):
+    """Resumes from one checkpoint, and saves none."""
+
+    saved: CheckpointData | None
+
+    def save(self, saved: CheckpointData) -> None:  # noqa: ARG002
+        return
+
+    def wait(self) -> None:
+        return
+
+    def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:
+        return None if self.saved is None else restore(self.saved)
+
+
+def _named(run: str) -> tuple[str, str]:
+    """The family and the name of a run: `online/grpo`, or `grpo` where one family has it."""
+    settings = read()
+    runs = [(family, name) for family in LOADERS for name in group_of(settings, f"{family}.runs")]
+    found = [one for one in runs if run in ("/".join(one), "@".join(one), one[1])]
+    if len(found) != 1:
+        names = ["/".join(one) for one in runs]
+        what = f"{run} is in {' and '.join(family for family, _ in found)}" if found else f"no run '{run}' samples"
+        fix = f"Name one of {', '.join(names)}" if found else did_you_mean(run, names) or "Name a run of online.runs"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
+    return found[0]
+
+
+def _cost(name: str, stored: StoredRollouts, first: int, end: int) -> str:
+    """What the replay will train on, and about how long that took in the run."""
+    used = pl.col("step").is_between(first, end - 1)
+    tokens = (pl.col("prompt_ids").list.len() + pl.col("completion_ids").list.len()).filter(used)
+    sums = [stored.figures(part, used.sum(), tokens.sum().alias("tokens")).row(0) for part in stored.parts]
+    count, total = (sum(one) for one in zip(*sums, strict=True))
+    start = f"the checkpoint at step {first}" if first else "the start"
+    cost = f"replay {name}: {end - first} steps from {start} on {count:,} rollouts, {total:,} tokens"
+    if not timings_path(name).is_file():
+        return f"{cost}; the time is not known, as the run was not timed here"
+    spent = read_timings(timings_path(name))["seconds"]
+    seconds = (spent["train"] + spent["score"]) * (end - first) / len(stored.steps)
+    return f"{cost}; about {format_age(max(seconds, 2))} and the time to load"
+
+
+def _verdict(name: str, expected: Sequence[dict[str, float]], rows: Sequence[dict[str, float]], first: int) -> str:
+    """One line if all replayed steps have the same bits; else an error that names the first that differs."""
+    for step in range(first, len(rows)):
+        old, new = expected[step], rows[step]
+        for key in (key for key in COMPARED if key in old):
+            if old[key] != new.get(key):
+                what = f"step {step} differs: {key} is {new.get(key)!r} and was {old[key]!r}"
+                if step > first:
+                    what += f"; the {step - first} steps before it are equal"
+                fix = _reason(name) + _edited(name, rollouts_path(name.replace("@", "/")))
+                raise PipelineError(what=what, where=name, fix=fix)
+    steps = f"the steps {first} to {len(rows) - 1}"
+    return f"replay {name}: loss and gradient norm of {steps} are those of the run, bit for bit"
+
+
+def _edited(name: str, folder: Path) -> str:
+    """A warning where the rollouts are not those that DVC recorded; empty where they are, or none are recorded."""
+    outs = recorded().get(name, {}).get("outs", ())
+    digest = next((out.get("md5") for out in outs if out["path"] == str(folder)), None)
+    if digest is None or Digests().of(str(folder)) == digest:
+        return ""
+    return f"\nwarning: {folder} is not as dvc.lock recorded it; `dvc checkout -f {folder}` restores it"
+
+
+def _reason(name: str) -> str:
+    """What may be the cause of a difference."""
+    record: dict[str, Any] = read_record(record_path(name))
+    now = {**versions(), "cpu_isa": cpu_isa()}
+    then = {**record.get("versions", {}), "cpu_isa": record.get("cpu_isa")}
+    changed = [f"{key} {then[key]} -> {now[key]}" for key in now if key in then and then[key] != now[key]]
+    if changed:
+        return f"It was made with other packages or CPU instructions: {', '.join(changed)}"
+    return "`python -m posttrain status` names changed code, parameters and inputs; another CPU may round differently"

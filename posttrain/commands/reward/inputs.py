@@ -1,0 +1,144 @@
+"""The reward that is tested: its options from the command line, or from a run of params.yaml with all that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import isroutine
+from typing import Any, Final
+
+from posttrain.errors import ParamsError, RewardError
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, load, read
+from posttrain.params.slots import model_of
+from posttrain.params.user_code import is_import_path, load_object, place_in_workspace
+from posttrain.rewards.catalog import Rewards
+from posttrain.rewards.reward import Context, Examples, Term
+from posttrain.rewards.score import RewardSum
+from posttrain.rollout import Prompt
+from posttrain.tasks.task import load_task
+from posttrain.text.chat import ChatText
+from posttrain.workspace import model_path
+
+EVALUATION: Final = "evaluate.settings"
+GROUPS: Final = ("online.runs", "distill.runs", "data.samples")
+"""Groups whose runs name rewards."""
+
+
+class _Settings(Params):
+    reward: Rewards
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A reward with its options, and its context in addition to the rollouts."""
+
+    name: str
+    term: Term
+    context: Context
+
+    @property
+    def together(self) -> bool:
+        """Whether it is a function of all rollouts, which may compare them."""
+        return is_import_path(self.name) and isroutine(load_object(self.name, "reward"))
+
+    def sum(self) -> RewardSum:
+        """The reward as runs use it."""
+        return RewardSum({self.name: self.term}, self.context)
+
+    def examples(self, prompt: Prompt) -> Examples:
+        """Completions of a prompt whose scores are known."""
+        found: Examples = self._called("examples", self.term.reward.examples, prompt)
+        return found
+
+    def unjudged(self, prompt: Prompt) -> str | None:
+        """Why a run would leave the prompt out."""
+        found: str | None = self._called("unjudged", self.term.reward.unjudged, prompt)
+        return found
+
+    def _called(self, what: str, function: Callable[[Prompt, Any], Any], prompt: Prompt) -> Any:
+        """What a function of the reward gives for a prompt, with the options of the prompt's task."""
+        options = self.options(prompt)
+        try:
+            return function(prompt, options)
+        except Exception as error:
+            said = (
+                f"its `{what}` raised {type(error).__name__}: {error}{place_in_workspace(error)} for prompt {prompt.id}"
+            )
+            fix = "Fix it; POSTTRAIN_TRACEBACK=1 shows where"
+            raise RewardError(what=said, where=f"reward '{self.name}'", fix=fix) from error
+
+    def options(self, prompt: Prompt) -> Params:
+        """The options for a prompt, with the defaults of its task."""
+        return self.term.options_for(load_task(prompt.task).reward_options.get(self.name, {}))
+
+
+def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:
+    """The reward of that name, with these options in addition to those of the run."""
+    own = dict(map(_option, options))
+    if run is None:
+        return Subject(
+            name, _term(name, own, "reward test", "command line"), Context(Runtime(DeviceParams()), "reward test")
+        )
+    settings = _settings(run)
+    if name not in settings.reward:
+        fix = did_you_mean(name, list(settings.reward))
+        raise ParamsError(what=f"{run}.reward has no '{name}'", where=PARAMS_FILE, fix=fix)
+    given = (at(read(), run).get("reward") or {}).get(name)
+    given = {**(given if isinstance(given, Mapping) else {}), **own}
+    return Subject(name, _term(name, given, run, PARAMS_FILE), _context(run, settings))
+
+
+def _term(name: str, given: Mapping[str, Any], where: str, file: str) -> Term:
+    return check(_Settings, {"reward": {name: given}}, where=where, file=file).reward[name]
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """`KEY=VALUE`, with the value as in params.yaml, but that a `#` without quotes begins no comment."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    key, equals, value = text.partition("=")
+    fix = "Write KEY=VALUE, e.g. after=#### or 'tags=[think, answer]'"
+    if not equals:
+        raise ParamsError(what=f"'{text:.80}' has no '='", where="--options", fix=fix)
+    if "#" in value and value[0] not in "\"'[{":
+        return key, value
+    try:
+        return key, YAML(typ="safe", pure=True).load(value)
+    except YAMLError as error:
+        raise ParamsError(what=f"'{text:.80}' is not YAML", where="--options", fix=fix) from error
+
+
+def _settings(run: str) -> Any:
+    """The typed settings of a run that names rewards."""
+    group, _, name = run.rpartition(".")
+    if run != EVALUATION and group not in GROUPS:
+        fix = f"Give {EVALUATION}, or a run such as {GROUPS[0]}.NAME, {GROUPS[1]}.NAME, {GROUPS[2]}.NAME"
+        raise ParamsError(what=f"'{run:.80}' names no rewards", where="--run", fix=fix)
+    from posttrain.checks.params_schema import load_settings  # knows every stage: not imported where no run is named
+    from posttrain.evaluate.settings import EvaluateParams
+
+    at(read(), run)
+    return load(EvaluateParams, run) if run == EVALUATION else load_settings(group, name)
+
+
+def _context(run: str, settings: Any) -> Context:
+    """What the reward knows in the run."""
+    policy = getattr(settings, "start", getattr(settings, "policy", None))
+    sampling = settings.rollout.sampling if hasattr(settings, "rollout") else settings.sampling
+    return Context(
+        Runtime(settings.device),
+        run,
+        model_of(settings.reward_model, f"{run}.reward_model"),
+        _text(policy, settings.date) if policy else None,
+        sampling.max_tokens,
+    )
+
+
+def _text(policy: str, date: str) -> ChatText | None:
+    """The tokenizer and template of the policy; None before that model is made."""
+    from posttrain.models.files.text import load_text
+
+    folder = model_path(policy)
+    return load_text(folder, date) if (folder / "config.json").is_file() else None

@@ -1,0 +1,159 @@
+"""`python -m posttrain reward test`: the score of each row, and where a reward fails."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.commands.reward.inputs import Subject, subject_of
+from posttrain.commands.reward.rows import Row, given_rows, rollouts_of, table_file
+from posttrain.errors import ParamsError, RewardError
+from posttrain.rewards.score import RewardSum
+from posttrain.rollout import FAILED
+from posttrain.tables.failures import printable
+from posttrain.workspace import CUSTOM
+
+LEFT_OUT: Final = "left out"
+"""Shown for prompts that the reward cannot judge: a run leaves them out."""
+WANTED: Final = {"right": 1.0, "wrong": 0.0}
+"""The scores of examples."""
+SHOWN: Final = 100
+"""Characters of a text on one line."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a row."""
+
+    row: Row
+    status: str
+    value: float | None
+    seconds: float
+    reason: str = ""
+    trace: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the reward gave no score, or an example another one than it has to have."""
+        wanted = WANTED.get(self.row.expected, self.value)
+        return self.status in FAILED or (self.status != LEFT_OUT and self.value != wanted)
+
+
+def reward_test(name: str, table: str, options: Sequence[str], run: str | None, count: int) -> str:
+    """Print the score of each row; the summary. RewardError if a row failed."""
+    if count < 1:
+        raise ParamsError(what=f"-n = {count}", where="reward test", fix="Give the number of rows, 1 or more")
+    subject, file = subject_of(name, options, run), table_file(table)
+    text = subject.context.text
+    if file.stem == "rollouts":
+        rows = rollouts_of(file, count, text)
+    else:
+        rows = given_rows(file, count, subject.examples, text)
+    outcomes = []
+    for one in _outcomes(subject, rows):
+        print("\n".join(_lines(one)), flush=True)
+        outcomes.append(one)
+    summary = _summary(outcomes)
+    if failed := [one for one in outcomes if one.failed]:
+        print(summary)
+        what = f"{len(failed)} of {len(outcomes)} rows failed, the first is row {failed[0].row.number}"
+        raise RewardError(what=what, where=f"reward '{name}'", fix="Fix the reward, its options or the row")
+    return summary
+
+
+def _outcomes(subject: Subject, rows: Sequence[Row]) -> Iterator[Outcome]:
+    """Each row by itself; a function of all rollouts gets all rows at once."""
+    reward, together = subject.sum(), []
+    for row in rows:
+        reason = subject.unjudged(row.rollout.prompt)
+        if reason is not None:
+            yield Outcome(row, LEFT_OUT, None, 0.0, reason)
+        elif subject.together:
+            together.append(row)
+        else:
+            yield from _scored(reward, subject, [row])
+    found = _scored(reward, subject, together) if together else []
+    # a function that fails for all is tried on each row alone, which shows the rows that it fails for
+    alone = (
+        [one for row in together for one in _scored(reward, subject, [row])] if any(one.failed for one in found) else []
+    )
+    yield from alone if any(one.failed for one in alone) else found
+
+
+def _scored(reward: RewardSum, subject: Subject, rows: Sequence[Row]) -> list[Outcome]:
+    """The rows as a run scores them."""
+    began = time.perf_counter()
+    rollouts = reward.score([row.rollout for row in rows])
+    each = (time.perf_counter() - began) / len(rows)
+    scores = [one.scores[subject.name] for one in rollouts]
+    trace = _trace(subject, rows) if any(one.status == "error" for one in scores) else ""
+    return [
+        Outcome(row, one.status, None if one.status in FAILED else one.value, each, one.reason, trace)
+        for row, one in zip(rows, scores, strict=True)
+    ]
+
+
+def _trace(subject: Subject, rows: Sequence[Row]) -> str:
+    """Where the reward raises: it is called again in this process."""
+    reward, options = subject.term.reward, subject.options(rows[0].rollout.prompt)
+    try:
+        if reward.each is not None:
+            returned: Any = reward.each(rows[0].rollout, options)
+        else:
+            returned = reward.judge(options, subject.context)([row.rollout for row in rows])
+        if inspect.iscoroutine(returned):
+            asyncio.run(returned)
+    except Exception as error:  # noqa: BLE001  whatever the user's file raises is shown
+        return _explained(error)
+    return ""
+
+
+def _explained(error: BaseException) -> str:
+    """The traceback from the user's own files on; of other code the last line."""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    custom = CUSTOM.resolve()
+    own = next((nth for nth, one in enumerate(frames) if Path(one.filename).resolve().is_relative_to(custom)), -1)
+    return "".join(traceback.format_list(frames[own:])).replace(f"{Path.cwd()}/", "")
+
+
+def _lines(one: Outcome) -> Iterator[str]:
+    value = "" if one.value is None else f"{one.value:.3f}"
+    wanted = f"  must be {WANTED[one.row.expected]:g}" if one.row.expected else ""
+    reason = f"  {printable(one.reason)}" if one.reason else ""
+    failed = "  FAILED" if one.failed else ""
+    yield f"row {one.row.number:<4} {one.status:<14} {value:>7} {_time(one.seconds)}{wanted}{failed}{reason}"
+    rollout = one.row.rollout
+    yield f"  prompt      {_short(rollout.prompt.messages[-1]['content'])}"
+    if rollout.prompt.answer:
+        yield f"  answer      {_short(rollout.prompt.answer)}"
+    yield f"  completion  {_short(rollout.text)}"
+    if one.trace:
+        yield from (f"  {line}" for line in one.trace.rstrip().splitlines())
+
+
+def _short(text: str) -> str:
+    """A text on one line, with its beginning and its end."""
+    half = SHOWN // 2
+    return printable(text if len(text) <= SHOWN else f"{text[:half]} ... {text[-half:]}")
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:7.2f} s" if seconds >= 1 else f"{1000 * seconds:6.1f} ms"
+
+
+def _summary(outcomes: Sequence[Outcome]) -> str:
+    counts = Counter(one.status for one in outcomes)
+    values = [one.value for one in outcomes if one.value is not None]
+    mean = f"mean {sum(values) / len(values):.3f} of {len(values)} scores" if values else "no score"
+    slowest = max(outcomes, key=lambda one: one.seconds)
+    return (
+        f"{len(outcomes)} rows: {', '.join(f'{count} {status}' for status, count in counts.items())}; {mean}; "
+        f"slowest row {slowest.row.number} ({_time(slowest.seconds).strip()})"
+    )

@@ -1,0 +1,73 @@
+"""From a row of a source file forwards: tables, runs, models, checkpoints and figures that it touched."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from posttrain.lineage.figures import Figures
+from posttrain.lineage.lineage import Lineage
+from posttrain.lineage.query import parse_query
+from posttrain.lineage.runs import affected
+from posttrain.lineage.search import in_file, table_rows
+from posttrain.lineage.tree import Node, quoted
+from posttrain.params.stage_table import STAGES
+from posttrain.pipeline.digests import file_digest
+from posttrain.workspace import checkpoint_path, model_path
+
+_PLACE: Final = re.compile(r"(?P<file>.+):(?P<number>[0-9]+)")
+
+
+def is_place(what: str) -> bool:
+    """Whether it is FILE:LINE of a file that is there."""
+    found = _PLACE.fullmatch(what)
+    return found is not None and Path(found["file"]).is_file()
+
+
+def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
+    """What a line of a source reached."""
+    query = parse_query(what)
+    source = Path(what.rpartition(":")[0])
+    tables = {str(file): rows for file in sorted(Path("data").rglob("*.parquet")) if (rows := in_file(file, query))}
+    ids = [str(row["id"]) for row in table_rows(query, Path("data")) if "id" in row]
+    node = Node(what, {"text": [quoted(text) for text in query.texts], "rows with its text": ids[:5]})
+    node.parts.append(Node("tables", {file: f"row {', '.join(map(str, rows[:5]))}" for file, rows in tables.items()}))
+    held = [*tables, str(source)]
+    runs = affected(lineage.lock, {file_digest(Path(file)) for file in held}, held)
+    node.parts.append(Node("runs that it reached", {name: f"through {through}" for name, through in runs.items()}))
+    models = [model for name in runs if (model := _model(name))]
+    node.parts.append(Node("models", {str(model_path(one)): _kept(one) for one in models}))
+    node.parts.append(Node("figures", _figures(figures, set(runs))))
+    node.parts.append(Node("evaluated rows", _answers(ids)))
+    return node
+
+
+def _figures(figures: Figures, runs: set[str]) -> dict[str, float]:
+    """The figures that these stages wrote, and those computed from them."""
+    known = figures.recorded
+    written = {name for name, one in known.items() if one.stage in runs and not one.of}
+    return {name: one.value for name, one in known.items() if name in written or written.intersection(one.of)}
+
+
+def _model(stage: str) -> str | None:
+    group, _, name = stage.partition("@")
+    return next((one.output(name) for one in STAGES if one.name == group and one.makes == "model"), None)
+
+
+def _kept(model: str) -> str:
+    """Whether the model and checkpoints of its run are there."""
+    there = "there" if model_path(model).exists() else "not in the workspace"
+    return f"{there}, with checkpoints" if any(checkpoint_path(model).glob("*")) else there
+
+
+def _answers(ids: list[str]) -> dict[str, Any]:
+    """Evaluated completions of the row as a prompt."""
+    found: dict[str, Any] = {}
+    for file in sorted(Path("results").glob("*/rollouts.parquet")):
+        rows = pl.scan_parquet(file).filter(pl.col("prompt_id").is_in(ids)).select("id", "reward").collect()
+        if rows.height:
+            found[str(file)] = {"rows": rows.height, "mean reward": rows["reward"].mean(), "first": rows["id"][0]}
+    return found

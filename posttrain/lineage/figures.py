@@ -1,0 +1,171 @@
+"""Every figure that the pipeline records or reports, by name: `grpo.score`, `reward/main.heldout_accuracy`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.errors import DataError, PosttrainError
+from posttrain.params.params import did_you_mean
+from posttrain.pipeline.digests import recorded
+from posttrain.report.build import CURVE_POINTS
+from posttrain.report.curves import thinned
+from posttrain.report.policies import read_json
+from posttrain.report.summary import GAIN, SUMMARY, extra_columns, from_json, gain_parts, policy_figures, reference_of
+from posttrain.tables.curve import Column, read_curve
+from posttrain.workspace import metrics_path
+
+_NUMBER: Final = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?")
+_COLUMNS: Final = {"low": "score_low", "high": "score_high", "kl": "kl_k1", "accuracy": "heldout_accuracy"}
+"""Column of report/summary.json -> its name in the files that it is made from."""
+MAIN: Final = ("score", "heldout_accuracy")
+"""What a policy or a reward model alone stands for, as in report/headline.json."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number, the stage that wrote it, and its file."""
+
+    owner: str
+    """A label under results/, or a path under metrics/."""
+    key: str
+    value: float
+    file: str
+    stage: str
+    of: tuple[str, ...] = ()
+    """The figures that it is computed from."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.owner}.{self.key}"
+
+
+class Figures:
+    """The figures of a workspace."""
+
+    def __init__(self, root: Path = Path()) -> None:
+        self._root = root
+        self.lock = recorded(root)
+
+    @cached_property
+    def recorded(self) -> dict[str, Figure]:
+        """Name -> figure, of results/*/metrics.json and metrics/, and those of sentences of the report."""
+        found: dict[str, Figure] = {}
+        for stage, entry in self.lock.items():
+            for out in entry.get("outs", ()):
+                path = str(out["path"])
+                for file in self._metrics(path):
+                    owner = file.removeprefix("results/").removesuffix("/metrics.json")
+                    owner = owner.removeprefix("metrics/").removesuffix(".json")
+                    numbers = read_json(self._root / file)
+                    for key, value in numbers.items():
+                        if isinstance(value, int | float) and not isinstance(value, bool):
+                            found[f"{owner}.{key}"] = Figure(owner, key, float(value), file, stage)
+        return found | {one.name: one for one in self._gains()}
+
+    def _metrics(self, out: str) -> Iterator[str]:
+        """The files of metrics that an output is or holds."""
+        inner = f"{out}/metrics.json"
+        candidates = [out] if re.fullmatch(r"metrics/.+\.json|results/.+/metrics\.json", out) else [inner]
+        yield from (one for one in candidates if (self._root / one).is_file())
+
+    def _gains(self) -> Iterator[Figure]:
+        """Each policy's paired difference to the reference; the numbers of the sentences about them, in their order."""
+        try:
+            kept = read_json(self._root / SUMMARY)
+        except PosttrainError:  # nothing was reported yet
+            return
+        summary = from_json(kept)
+        for label, figures in policy_figures(summary).items():
+            scores = tuple(f"{name}.score" for name in (reference_of(summary), label))
+            yield from (Figure(label, key, figures[key], SUMMARY, "report", scores) for key in GAIN if key in figures)
+        tasks = {row["policy"]: row["task"] for row in kept["policies"] if row.get("task")}
+        for sentence in gain_parts(summary, tasks):
+            label, _, rest = sentence.partition(" ")
+            used = ["score", *extra_columns(summary)]
+            of = tuple(f"{name}.{key}" for name in (reference_of(summary), label) for key in used)
+            for nth, number in enumerate(_NUMBER.findall(rest)):
+                yield Figure(label, f"gain.{nth}", float(number), SUMMARY, "report", of)
+
+    def curve(self, name: str) -> Figure | None:
+        """A point of a learning curve: `online/grpo.reward@12` is the reward at step 12.
+
+        Points of long curves in the report are means of adjacent steps: those at 12 and 13 are named 12.5.
+        """
+        found = re.fullmatch(r"(?P<owner>[^.]+)\.(?P<key>[^@]+)@(?P<step>[0-9.]+)", name)
+        file = f"plots/{found['owner']}.csv" if found else ""
+        if found is None or not (self._root / file).is_file():
+            return None
+        whole, key = read_curve(self._root / file), found["key"]
+        shown, _ = thinned(whole, CURVE_POINTS)
+        points = (_at(one, key, found["step"]) for one in (whole, shown))
+        value = next((one for one in points if one is not None), None)
+        stage = next((name for name, entry in self.lock.items() if _made(entry, file)), None)
+        if value is None or stage is None:
+            return None
+        return Figure(found["owner"], f"{key}@{found['step']}", value, file, stage)
+
+    def named(self, what: str) -> Figure | None:
+        """A figure by its name, by its column in the report, or by its policy or reward model alone."""
+        owner, dot, key = what.rpartition(".")
+        names = [what, f"{owner}.{_COLUMNS.get(key, key)}"] if dot else []
+        names += [f"{what}.{main}" for main in MAIN]
+        return next((self.recorded[one] for one in names if one in self.recorded), None) or self.curve(what)
+
+    def equal_to(self, number: str) -> list[Figure]:
+        """The figures that are written so with as many decimals, the points of curves too."""
+        digits = len(number.partition(".")[2])
+        wanted = float(number)
+        points = [one for one in self._points() if digits]
+        return [
+            one for one in (*self.recorded.values(), *points) if f"{one.value:.{digits}f}" == f"{wanted:.{digits}f}"
+        ]
+
+    def _points(self) -> Iterator[Figure]:
+        for stage, entry in self.lock.items():
+            for out in entry.get("outs", ()):
+                path = str(out["path"])
+                if path.startswith("plots/") and (self._root / path).is_file():
+                    columns = read_curve(self._root / path)
+                    owner = path.removeprefix("plots/").removesuffix(".csv")
+                    for key in columns.keys() - {"step"}:
+                        for step, value in zip(columns["step"], columns[key], strict=True):
+                            if step is not None and value is not None:
+                                yield Figure(owner, f"{key}@{step:g}", value, path, stage)
+
+    def unknown(self, what: str) -> DataError:
+        """The error for a name that no figure has."""
+        near = did_you_mean(what, list(self.recorded))
+        owners = ", ".join(dict.fromkeys(one.owner for one in self.recorded.values()))
+        known = "Give a figure (grpo.score), a number (0.922), the id of a row, or FILE:LINE"
+        fix = f"{near if near.endswith('?') else f'There are figures of {owners}.'} {known}"
+        return DataError(what="no figure, row or file has this name", where=f"'{what}'", fix=fix)
+
+
+def _at(columns: Mapping[str, Column], key: str, step: str) -> float | None:
+    """The value of a column at a step."""
+    pairs = zip(columns.get("step", ()), columns.get(key, ()), strict=False)
+    return next((value for one, value in pairs if one is not None and f"{one:g}" == step), None)
+
+
+def _made(entry: Mapping[str, Any], file: str) -> bool:
+    return any(out["path"] == file for out in entry.get("outs", ()))
+
+
+def is_number(what: str) -> bool:
+    """Whether it is a bare number, with a point so that it is no id."""
+    return _NUMBER.fullmatch(what) is not None
+
+
+def shown_in(figure: Figure) -> list[str]:
+    """The other files that show a figure of a policy or a reward model."""
+    kept: Mapping[str, Any] = json.loads(Path(SUMMARY).read_text(encoding="utf-8")) if Path(SUMMARY).is_file() else {}
+    names = [row.get("policy") or row.get("reward_model") for rows in kept.values() for row in rows]
+    if figure.owner not in names or figure.file == str(metrics_path(f"online/{figure.owner}")):
+        return []
+    return [SUMMARY, "report/report.html", *(["report/headline.json"] if figure.key in MAIN else [])]

@@ -1,0 +1,185 @@
+"""What dvc.lock says an output was made from: settings, tables, models, code and versions, back to the sources."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from posttrain.lineage.tree import NOT_STORED, Node
+from posttrain.measure.record import record_path
+from posttrain.params.formats import read_yaml
+from posttrain.pipeline.digests import LOCK, Digests, recorded
+
+ROLLOUTS: Final = Path("rollouts")
+PARTS: Final = "part-?????.parquet"
+"""Where online runs keep the rows that they trained on."""
+NONE: Final = ("data/none.parquet", "models/none")
+"""What stands for an input that a run does not use."""
+
+
+class Lineage:
+    """The stages of dvc.lock as a graph."""
+
+    def __init__(self) -> None:
+        self.lock = recorded()
+        self._digests = Digests()
+        self._files: dict[str, Mapping[str, Any]] = {}
+        """The files of settings, parsed."""
+        self._versions: dict[str, str] = {}
+        """The versions that are said already."""
+        self._outs = {str(out["path"]): stage for stage, entry in self.lock.items() for out in entry.get("outs", ())}
+
+    def maker(self, path: str) -> str | None:
+        """The stage that makes a file, or the folder that it is in."""
+        return next((self._outs[one] for one in (path, *map(str, Path(path).parents)) if one in self._outs), None)
+
+    def output(self, path: str) -> Node:
+        """A file or folder that a stage made, with all that it was made from."""
+        return self._output(path, self._recorded_digest(path), set())
+
+    def stage(self, name: str) -> Node:
+        """A stage with its inputs."""
+        return self._stage(name, set())
+
+    def above(self, stage: str) -> list[str]:
+        """The stages whose outputs reach a stage, itself among them."""
+        found, waiting = dict[str, None](), [stage]
+        while waiting:
+            one = waiting.pop()
+            if one not in found:
+                found[one] = None
+                waiting += [made for dep in self.inputs(one) if (made := self.maker(dep))]
+        return list(found)
+
+    def sources(self, stage: str) -> list[str]:
+        """The files of the user's that a stage depends on, through all stages between."""
+        deps = {dep for one in self.above(stage) for dep in self.inputs(one)}
+        return sorted(dep for dep in deps if self.maker(dep) is None)
+
+    def inputs(self, stage: str) -> Iterator[str]:
+        """The tables, models and files that a stage depends on."""
+        for dep in self.lock.get(stage, {}).get("deps", ()):
+            if dep["path"] not in NONE and not str(dep["path"]).startswith("code/"):
+                yield str(dep["path"])
+
+    def _output(self, path: str, digest: str, seen: set[str]) -> Node:
+        stage = self.maker(path)
+        node = Node(path, {"digest": digest, **self._changes(path, digest)})
+        if stage is None:
+            return Node(f"{path} (a source: no stage makes it)", node.facts)
+        node.parts.append(self._stage(stage, seen))
+        return node
+
+    def _stage(self, name: str, seen: set[str]) -> Node:
+        if name in seen:
+            return Node(f"made by {name} (above)")
+        seen.add(name)
+        entry = self.lock[name]
+        node = Node(f"made by {name}", {"command": entry.get("cmd", ""), **self._settings(entry), **self._code(name)})
+        digests = {str(dep["path"]): str(dep.get("md5", "")) for dep in entry.get("deps", ())}
+        node.parts += [self._output(path, digests[path], seen) for path in self.inputs(name)]
+        if name.startswith(("online@", "distill@")):
+            node.parts.append(self._training_rollouts(name.replace("@", "/"), entry))
+        return node
+
+    def _training_rollouts(self, run: str, entry: Mapping[str, Any]) -> Node:
+        """The rows that a run trained on, and whether they are those that dvc.lock recorded."""
+        folder = ROLLOUTS / run
+        digest = next((str(out.get("md5", "")) for out in entry.get("outs", ()) if out["path"] == str(folder)), None)
+        changes = {} if digest is None else {"digest": digest, **self._changes(str(folder), digest)}
+        return Node("training rollouts", {**training_rollouts(folder), **changes})
+
+    def _settings(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """The recorded settings, and which of them params.yaml has changed since."""
+        found: dict[str, Any] = {}
+        for file, values in entry.get("params", {}).items():
+            if file not in self._files:
+                self._files[file] = read_yaml(file) if Path(file).is_file() else {}
+            settings = self._files[file]
+            found |= {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+            if changed := [key for key, value in values.items() if _current(settings, key) != value]:
+                found["stale"] = f"{file} has other settings now: {', '.join(changed)}"
+        return found
+
+    def _code(self, name: str) -> dict[str, Any]:
+        """The code and the versions that made it."""
+        dep = next((one for one in self.lock[name].get("deps", ()) if str(one["path"]).startswith("code/")), None)
+        facts: dict[str, Any] = {}
+        if dep is not None:
+            count = len(read_record(Path(dep["path"])).get("files", ()))
+            facts["code"] = f"{dep['path']}, {count} files, digest {dep['md5']}"
+            facts |= self._changes(str(dep["path"]), str(dep["md5"]))
+        record = read_record(record_path(name))
+        kept = {key: record[key] for key in ("seed", "device", "precision", "threads") if key in record}
+        facts["record"] = {str(record_path(name)): "", **kept} if record else NOT_STORED
+        said = self._versions
+        if versions := {key: value for key, value in record.get("versions", {}).items() if said.get(key) != value}:
+            facts["versions"] = versions
+            self._versions |= versions
+        return facts
+
+    def _changes(self, path: str, digest: str) -> dict[str, str]:
+        """What differs from the recorded digest: an edit since, or a later run of the stage that makes it."""
+        now, made = self._digests.of(path), self._recorded_digest(path)
+        if now is None:
+            return {"missing": f"{path} is not in the workspace"}
+        if now != digest:
+            return {"stale": f"{path} was {'made again' if now == made else 'edited'} since"}
+        return {}
+
+    def _recorded_digest(self, path: str) -> str:
+        """The digest that dvc.lock has of an output; of a file in an output folder the file's own."""
+        outs = (out for entry in self.lock.values() for out in entry.get("outs", ()))
+        exact = next((str(out.get("md5", "")) for out in outs if out["path"] == path), None)
+        return exact if exact is not None else str(self._digests.of(path))
+
+    @cached_property
+    def commit(self) -> str:
+        """The commit whose dvc.lock is the workspace's, or that there is none."""
+        done = subprocess.run(
+            ["git", "log", "-1", "--format=%h %s", "--", LOCK], capture_output=True, text=True, check=False
+        )
+        edited = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", LOCK], capture_output=True, check=False)
+        if done.returncode or not done.stdout.strip():
+            return "dvc.lock is not committed"
+        return f"{'after ' if edited.returncode else ''}{done.stdout.strip()}"
+
+
+def training_rollouts(folder: Path) -> dict[str, Any]:
+    """The rows that a run trained on, where they are kept."""
+    files = sorted(folder.glob(PARTS))
+    if not files:
+        return {"rows": NOT_STORED}
+    frame = pl.concat([pl.read_parquet(file, columns=["id", "prompt_id", "round", "reward"]) for file in files])
+    ordered = frame.sort("reward", nulls_last=True)
+    return {
+        "folder": str(folder),
+        "rows": frame.height,
+        "prompts": frame["prompt_id"].n_unique(),
+        "rounds": frame["round"].n_unique(),
+        "worst": ordered["id"].head(3).to_list(),
+        "best": ordered.drop_nulls("reward")["id"].tail(3).to_list(),
+    }
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """A JSON file of a run; empty where it is missing."""
+    try:
+        found: dict[str, Any] = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _current(settings: Mapping[str, Any], key: str) -> Any:
+    """A value of params.yaml by its dotted key; None where it is missing."""
+    value: Any = settings
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,161 @@
+"""`python -m posttrain where ROW`: every copy of a row, and the runs that have read one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from posttrain.lineage.copies import blobs, cached_runs, experiments, objects
+from posttrain.lineage.query import Query, parse_query, texts_of
+from posttrain.lineage.runs import affected
+from posttrain.lineage.search import in_file, table_rows, workspace_files
+from posttrain.lineage.user_text import cache_folder, remotes
+from posttrain.params.stage_table import STAGES
+from posttrain.pipeline.digests import file_digest, recorded
+from posttrain.workspace import checkpoint_path, model_path
+
+LISTED = 5
+TOKENS = (Path(".dvc/tmp/tokens"), Path(".dvc/tmp/completions"))
+"""Folders of token ids: of whole tables, and of what models answered to their prompts."""
+_NOTHING = "no copy found"
+
+
+@dataclass
+class RowCopies:
+    """All copies of a row. Paths are relative to the workspace."""
+
+    ids: Sequence[str]
+    texts: Sequence[str]
+    files: dict[str, list[int]] = field(default_factory=dict)
+    """File of the workspace -> its rows (parquet) or lines."""
+    tracked: list[str] = field(default_factory=list)
+    """Those of them that git tracks."""
+    runs: dict[str, str] = field(default_factory=dict)
+    """Stage that has to run again -> the input through which the row reached it."""
+    models: list[str] = field(default_factory=list)
+    """Models that were trained on it, or from a model that was."""
+    checkpoints: list[str] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+    """The folders of token ids, where a table holds the row."""
+    cache: dict[str, str] = field(default_factory=dict)
+    """Object of DVC's cache -> the path that dvc.lock gives it, empty for an older version."""
+    cached_runs: list[str] = field(default_factory=list)
+    commits: dict[str, list[str]] = field(default_factory=dict)
+    """Path -> commits with a version of it that holds the row."""
+    experiments: list[str] = field(default_factory=list)
+    remote: dict[str, str] = field(default_factory=dict)
+    """Object of a remote that is a folder of this machine -> the remote."""
+    not_searched: dict[str, str] = field(default_factory=dict)
+    """Other remotes and their addresses."""
+
+
+def where(row: str, form: Literal["words", "json"]) -> str:
+    """Every copy of the row, in words or as JSON."""
+    copies = find_copies(row)
+    return json.dumps(asdict(copies), indent=2, ensure_ascii=False) if form == "json" else "\n".join(_lines(copies))
+
+
+def find_copies(row: str) -> RowCopies:
+    """Look for a row by its id, by FILE:LINE or by a piece of its text."""
+    query = _completed(parse_query(row))
+    copies, lock, cache = RowCopies(query.ids, query.texts), recorded(), cache_folder()
+    for file in workspace_files(Path(), cache):
+        if rows := in_file(file, query):
+            copies.files[str(file)] = rows
+    copies.tracked = _tracked(copies.files)
+
+    stored = objects(cache / "files/md5", query)
+    names = _names(lock, cache)
+    copies.cache = {str(file): names.get(digest, "") for digest, file in stored.files.items()}
+    digests = stored.digests | {file_digest(Path(one)) for one in copies.files}
+    copies.cached_runs = [str(file) for file in cached_runs(cache / "runs", digests)]
+    copies.commits = blobs(query)
+    copies.experiments = experiments(digests)
+    for name, url in remotes().items():
+        if "://" not in url:
+            copies.remote |= {str(file): name for file in objects(Path(url, "files/md5"), query).files.values()}
+        else:
+            copies.not_searched[name] = url
+
+    copies.runs = affected(lock, digests, copies.files)
+    made = [one for name in copies.runs if (one := _model(name))]
+    copies.models = [str(model_path(one)) for one in made if model_path(one).exists()]
+    copies.checkpoints = [str(checkpoint_path(one)) for one in made if any(checkpoint_path(one).glob("*"))]
+    if any(one.startswith("data/") for one in (*copies.files, *copies.cache.values())):
+        copies.tokens = [str(folder) for folder in TOKENS if any(folder.glob("*"))]
+    return copies
+
+
+def _completed(query: Query) -> Query:
+    """The query with the ids of matching table rows; for an id alone, with the texts of its row."""
+    rows = table_rows(query, Path("data"))
+    ids = dict.fromkeys([*query.ids, *(row["id"] for row in rows if "id" in row)])
+    return replace(query, ids=tuple(ids), texts=query.texts or texts_of(rows))
+
+
+def _names(lock: Mapping[str, Any], cache: Path) -> dict[str, str]:
+    """Digest -> path of every file that dvc.lock names, those in folders among them."""
+    from posttrain.pipeline.digests import listed
+
+    paths: dict[str, str] = {}
+    for out in (out for entry in lock.values() for out in entry.get("outs", ())):
+        digest = str(out.get("md5", ""))
+        paths[digest] = out["path"]
+        for one in listed(cache / "files/md5" / digest[:2] / digest[2:]) if digest.endswith(".dir") else ():
+            paths[one["md5"]] = f"{out['path']}/{one['relpath']}"
+    return paths
+
+
+def _model(stage: str) -> str | None:
+    group, _, name = stage.partition("@")
+    return next((one.output(name) for one in STAGES if one.name == group and one.makes == "model"), None)
+
+
+def _tracked(files: Mapping[str, Any]) -> list[str]:
+    done = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, check=False)
+    known = set(done.stdout.split("\0")) if done.returncode == 0 else set()
+    return [one for one in files if one in known]
+
+
+def _lines(copies: RowCopies) -> Iterator[str]:
+    yield f"looked for: {'; '.join(_few([*copies.ids, *(repr(text[:60]) for text in copies.texts)]))}"
+    yield from [*_copies(copies), *_runs(copies)] or [_NOTHING]
+    for name, url in copies.not_searched.items():
+        yield f"not searched: the remote {name} ({url})"
+
+
+def _copies(copies: RowCopies) -> Iterator[str]:
+    for file, places in copies.files.items():
+        unit = "row" if file.endswith(".parquet") else "line"
+        tracked = ", in git" if file in copies.tracked else ""
+        yield f"file: {file} {unit} {', '.join(_few(list(map(str, places))))}{tracked}"
+    for file in copies.tokens:
+        yield f"token ids: {file} has those of whole tables or of answers to them"
+    for file in copies.checkpoints:
+        yield f"checkpoints: {file}"
+    for file, path in copies.cache.items():
+        yield f"cache: {file} ({path or 'not in the current dvc.lock'})"
+    for file in copies.cached_runs:
+        yield f"run cache: {file} names such an object, but has no text"
+    for file, name in copies.remote.items():
+        yield f"remote {name}: {file}"
+    for path, commits in copies.commits.items():
+        yield f"git: {path} in {', '.join(_few(commits)) or 'no commit'}"
+    for name in copies.experiments:
+        yield f"experiment: {name}"
+
+
+def _runs(copies: RowCopies) -> Iterator[str]:
+    for name, through in copies.runs.items():
+        yield f"has read it, must run again: {name} (through {through})"
+    for model in copies.models:
+        yield f"model trained on it: {model}"
+
+
+def _few(words: list[str]) -> list[str]:
+    more = [f"and {len(words) - LISTED} more"] if len(words) > LISTED else []
+    return [*words[:LISTED], *more]

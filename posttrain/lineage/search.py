@@ -1,0 +1,80 @@
+"""Which rows of a table, and which lines of any other file, hold what is looked for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import mmap
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from posttrain.lineage.query import Query
+from posttrain.tables.store import DECODE_ERRORS
+
+MOST: Final = 100
+"""Places that are looked for in a file that is no table."""
+_PARQUET: Final = b"PAR1"
+_SLICE: Final = 8192
+_NOT_SEARCHED: Final = {".git", "__pycache__", "node_modules"}
+
+
+def in_file(file: Path, query: Query) -> list[int] | None:
+    """The rows (of parquet) or lines that hold it, counted from 1; None where the file does not."""
+    if not file.stat().st_size:
+        return None
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return in_bytes(data, query)
+
+
+def in_bytes(data: bytes | mmap.mmap, query: Query) -> list[int] | None:
+    """The same, of the content of a file. Weights hold no text and are passed over."""
+    if data[8:10] == b'{"' and data[:4] != _PARQUET:  # safetensors: eight bytes of length, then the header
+        return None
+    if data[:4] == _PARQUET:
+        with contextlib.suppress(*DECODE_ERRORS):  # a damaged table is searched as bytes
+            with pq.ParquetFile(io.BytesIO(data[:])) as parquet:
+                frame = pl.DataFrame(pl.from_arrow(parquet.read().replace_schema_metadata(None)))
+            return [nth + 1 for nth in rows_of(frame, query)] or None
+    found = [match.start() for match in islice(query.pattern.finditer(data), MOST)]
+    return list(dict.fromkeys(data[:place].count(b"\n") + 1 for place in found)) or None
+
+
+def rows_of(frame: pl.DataFrame, query: Query) -> list[int]:
+    """The rows of a table, counted from 0, of which some text holds it."""
+    named = [name for name, dtype in frame.schema.items() if "String" in str(dtype)]
+    found: list[int] = []
+    for nth, part in enumerate(frame.select(named).iter_slices(_SLICE) if named else ()):
+        written = part.select(pl.struct(named).struct.json_encode()).to_series()
+        holds = written.str.contains_any(query.json_patterns)
+        found += (holds.arg_true() + nth * _SLICE).to_list()
+    return found
+
+
+def table_rows(query: Query, folder: Path) -> list[dict[str, Any]]:
+    """The rows of the tables in data/ that hold it."""
+    found: list[dict[str, Any]] = []
+    for file in sorted(folder.rglob("*.parquet")):
+        with contextlib.suppress(*DECODE_ERRORS):  # `verify` is for damage
+            with pq.ParquetFile(file) as parquet:
+                frame = pl.DataFrame(pl.from_arrow(parquet.read().replace_schema_metadata(None)))
+            found += frame[rows_of(frame, query)].to_dicts()
+    return found
+
+
+def workspace_files(root: Path, aside: Path) -> Iterator[Path]:
+    """Every file of the workspace but git's, environments', and those of DVC's cache, which is searched by itself."""
+    for here, folders, files in os.walk(root):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _NOT_SEARCHED
+            and not Path(here, name, "pyvenv.cfg").exists()
+            and Path(here, name).resolve() != aside.resolve()
+        )
+        yield from (file for name in sorted(files) if (file := Path(here, name)).is_file())

@@ -1,0 +1,53 @@
+"""The memory that a model's keys and values take, from one pass over one token: it needs no weights (device meta)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.models.forward.forward import Scoring, hidden_states, runs_in_rows
+
+
+@dataclass(frozen=True)
+class LayerSize:
+    """What a layer caches of a token, in numbers, and of how many tokens of a completion."""
+
+    numbers: int
+    window: int | None
+
+
+@torch.no_grad()
+def kv_sizes(model: Any) -> Sequence[LayerSize]:
+    """Of each layer; none for a model that is run without a cache. Kept on the model."""
+    found: Sequence[LayerSize] | None = getattr(model, "kv_sizes", None)
+    if found is None:
+        recorder = _Recorder()
+        if not runs_in_rows(model):
+            table = model.get_input_embeddings()
+            one = torch.zeros(1, 1, dtype=torch.long, device=table.weight.device)
+            hidden_states(model, one, one, recorder, table.weight.new_zeros(1, 1, table.embedding_dim))
+        found = model.kv_sizes = tuple(recorder.layers.values())
+    return found
+
+
+def kv_bytes(sizes: Sequence[LayerSize], itemsize: int, max_tokens: int) -> tuple[int, int]:
+    """Bytes of the keys and values of a prompt's token, and of a completion at its longest."""
+    own = [max_tokens if one.window is None else min(max_tokens, one.window) for one in sizes]
+    token = sum(one.numbers for one in sizes)
+    return itemsize * token, itemsize * sum(one.numbers * most for one, most in zip(sizes, own, strict=True))
+
+
+class _Recorder:
+    """An attention that computes nothing and records what a cache would hold."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, LayerSize] = {}
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
+        numbers = key.shape[1] * (key.shape[3] + value.shape[3])
+        self.layers[layer] = LayerSize(numbers, scoring.window)
+        return value.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])

@@ -1,0 +1,308 @@
+"""One model in the decoding loop: the rows so far, and the logits of each row's next token.
+
+A step of the common decoder families runs as plain tensor calls, since a small model's step is mostly Python; on a GPU
+it can be a CUDA graph. Other models run their own code over our cache, or over whole rows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, rms_norm, silu
+
+from posttrain.models.adapters import is_plain, linear_of, merged_weight
+from posttrain.models.decoder.kv_cache import CachedAttention, PromptAttention
+from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
+from posttrain.models.decoder.paged import PAGE, PagedAttention, batch_rows, own_pages
+from posttrain.models.forward.forward import Scoring, hidden_states, row_states, runs_in_rows
+from posttrain.models.forward.logp import head_of
+from posttrain.models.forward.varlen import takes_pages
+from posttrain.rollout import token_rows
+from posttrain.text.packing import micro_batches, pack, sent
+
+PREFILL_TOKENS = 16_384
+"""Most tokens of prompts in one pass."""
+DecodingAttention = CachedAttention | PagedAttention
+FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
+FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
+"""Kinds of rotary positions whose table does not change with the length."""
+
+
+@dataclass(frozen=True)
+class _Layer:
+    before: Tensor
+    qkv: tuple[Tensor, Tensor | None]
+    head_norms: tuple[Tensor, Tensor] | None
+    out: tuple[Tensor, Tensor | None]
+    after: Tensor
+    gate_up: tuple[Tensor, Tensor | None]
+    down: tuple[Tensor, Tensor | None]
+    scoring: Scoring
+
+
+class DecoderStep:
+    """The hidden state after one more token of each row; built again whenever the weights have changed."""
+
+    def __init__(self, model: Any, longest: int) -> None:
+        """`longest`: positions are below it."""
+        core, config = model.base_model, model.config
+        self._embedding, self._norm, self._eps = core.embed_tokens.weight, core.norm.weight, config.rms_norm_eps
+        self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self._size = core.layers[0].self_attn.head_dim
+        places = torch.arange(longest, device=self._embedding.device)[None]
+        cos, sin = core.rotary_emb(self._embedding[:1], places)
+        half = self._size // 2
+        self._cos, self._sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=1)
+        with torch.no_grad():
+            window = config.sliding_window if type(core).__name__ == "MistralModel" else None
+            self._layers = [_layer(layer, window, self._embedding.dtype) for layer in core.layers]
+
+    @property
+    def takes_pages(self) -> bool:
+        """Whether one attention kernel can read its keys in pages."""
+        return takes_pages(self._embedding.new_empty(0, self._size))
+
+    def __call__(self, token_R: Tensor, position_R: Tensor, cache: DecodingAttention) -> Tensor:
+        """The last hidden states [R, D] of one token a row."""
+        x = self._embedding[token_R]
+        width, eps = x.shape[1:], self._eps
+        cos, sin = self._cos[position_R][:, None], self._sin[position_R][:, None]
+        for i, layer in enumerate(self._layers):
+            query, key, value = self._query_key_value(
+                linear(rms_norm(x, width, layer.before, eps), *layer.qkv), layer, cos, sin
+            )
+            mixed = cache.attend(i, query, key, value, layer.scoring).reshape(x.shape[0], -1)
+            x = _added(x, mixed, *layer.out)
+            gate, up = linear(rms_norm(x, width, layer.after, eps), *layer.gate_up).chunk(2, dim=1)
+            x = _added(x, silu(gate).mul_(up), *layer.down)
+        return rms_norm(x, width, self._norm, eps)
+
+    def _query_key_value(self, qkv: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys, values [R, H, 1, D] with rotary positions applied."""
+        heads, rotated = self._heads, self._heads + self._kv_heads
+        split = qkv.view(-1, rotated + self._kv_heads, self._size)
+        both = split[:, :rotated]
+        if layer.head_norms is not None:
+            parts = (split[:, :heads], split[:, heads:rotated])
+            normed = [
+                rms_norm(part.to(w.dtype), (self._size,), w, self._eps)
+                for part, w in zip(parts, layer.head_norms, strict=True)
+            ]
+            both = torch.cat(normed, dim=1)
+        both = (both * cos).addcmul_(both.roll(self._size // 2, -1), sin)[:, :, None]
+        return both[:, :heads], both[:, heads:], split[:, rotated:, None]
+
+
+def supports_decoder_step(model: Any) -> bool:
+    """Whether the model consists of exactly the modules that `DecoderStep` implements."""
+    core, config = model.base_model, model.config
+    if type(core).__name__ not in FAMILIES or config.hidden_act != "silu":
+        return False
+    rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rotary not in FIXED_ROTARY:
+        return False
+    return all(
+        is_plain(part)
+        for layer in core.layers
+        for part in (*(getattr(layer.self_attn, f"{n}_proj") for n in "qkvo"), *_mlp(layer))
+    )
+
+
+def _layer(layer: Any, window: int | None, dtype: torch.dtype) -> _Layer:
+    attention = layer.self_attn
+    normed = hasattr(attention, "q_norm")
+    gate, up, down = _mlp(layer)
+    return _Layer(
+        before=layer.input_layernorm.weight,
+        qkv=_concatenated(dtype, attention.q_proj, attention.k_proj, attention.v_proj),
+        head_norms=(attention.q_norm.weight, attention.k_norm.weight) if normed else None,
+        out=_concatenated(dtype, attention.o_proj),
+        after=layer.post_attention_layernorm.weight,
+        gate_up=_concatenated(dtype, gate, up),
+        down=_concatenated(dtype, down),
+        scoring=Scoring(attention.scaling, getattr(attention, "sliding_window", window)),
+    )
+
+
+def _mlp(layer: Any) -> tuple[Any, Any, Any]:
+    return layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj
+
+
+def _concatenated(dtype: torch.dtype, *parts: Any) -> tuple[Tensor, Tensor | None]:
+    """Linear layers of one input as one, adapters merged."""
+    weights, biases = [merged_weight(part) for part in parts], [linear_of(part).bias for part in parts]
+    weight = torch.cat(weights) if len(parts) > 1 else weights[0]
+    return weight.to(dtype), None if biases[0] is None else torch.cat(biases)
+
+
+def _added(x: Tensor, part: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x + linear(part), in one product."""
+    return torch.addmm(x if bias is None else x + bias, part, weight.t())
+
+
+DecodeFn = Callable[[Tensor, Tensor], Tensor]
+"""(token_R, position_R) -> the last hidden states [R, D]."""
+
+
+class CudaGraph:
+    """A captured step and the tensors that it reads and writes; each call overwrites the result of the one before."""
+
+    def __init__(self, step: DecodeFn, token_R: Tensor, position_R: Tensor, size: int) -> None:
+        """`size`: the rows of the step; those that are not there have a token too."""
+        self._token_R, self._position_R = token_R.new_zeros(size), position_R.new_zeros(size)
+        self._read(token_R, position_R)
+        warmup = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        warmup.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warmup):  # what a first call sets up must not be captured
+            step(self._token_R, self._position_R)
+        torch.cuda.current_stream().wait_stream(warmup)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._states_R = step(self._token_R, self._position_R)
+
+    def __call__(self, token_R: Tensor, position_R: Tensor) -> Tensor:
+        self._read(token_R, position_R)
+        self._graph.replay()
+        return self._states_R[: token_R.numel()]
+
+    def _read(self, token_R: Tensor, position_R: Tensor) -> None:
+        self._token_R[: token_R.numel()].copy_(token_R)
+        self._position_R[: token_R.numel()].copy_(position_R)
+
+
+class DecoderBackend(Protocol):
+    """A model that decodes rows; rows may leave and join between steps."""
+
+    def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
+        """Keep these prompts, prefill the fresh ones, add a row for each of `joining` (its prompt; kept ones first)."""
+
+    def keep_rows(self, index_R: Tensor) -> None:
+        """Drop all other rows; called before the rest gets its next token."""
+
+    def next_logits(self) -> Tensor:
+        """The logits of the next token [R, V], in float32 at least."""
+
+    def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:
+        """Append the token that was chosen for each row."""
+
+    def kv_bytes(self) -> tuple[int, int]:
+        """Memory of the keys and values of a prompt's token, and of a row's own tokens at most."""
+        ...
+
+
+def backend_of(model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool = False) -> DecoderBackend:
+    """The fastest backend that runs the model; `cuda_graphs` where the model allows them."""
+    if runs_in_rows(model):
+        return RecomputeDecoder(model)
+    return CachedDecoder(model, longest_prompt, max_new_tokens, cuda_graphs=cuda_graphs)
+
+
+class RecomputeDecoder:
+    """A model that cannot decode from our cache: every row is run again for each token."""
+
+    def __init__(self, model: Any) -> None:
+        head = head_of(model)
+        self._model, self._head, self._device = model, head, head.weight_VD.device
+        self._prompts: list[list[int]] = []
+        self._rows: list[list[int]] = []
+
+    def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
+        self._prompts = [self._prompts[place] for place in kept] + [list(prompt) for prompt in fresh]
+        self._rows += [[*self._prompts[place]] for place in joining]
+
+    def keep_rows(self, index_R: Tensor) -> None:
+        self._rows = [self._rows[place] for place in index_R.tolist()]
+
+    def next_logits(self) -> Tensor:
+        lengths_R = torch.tensor([len(row) for row in self._rows], device=self._device)
+        ids_RT = torch.zeros(len(self._rows), int(lengths_R.max()), dtype=torch.long)
+        for place, row in enumerate(self._rows):
+            ids_RT[place, : len(row)] = torch.tensor(row)
+        states = row_states(self._model, sent(ids_RT, self._device))
+        last = states[torch.arange(len(self._rows), device=self._device), lengths_R - 1]
+        return self._head.logits(last.to(self._head.weight_VD.dtype))
+
+    def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:  # noqa: ARG002
+        for row, token in zip(self._rows, token_R.tolist(), strict=True):
+            row.append(token)
+
+    def kv_bytes(self) -> tuple[int, int]:
+        return 0, 0
+
+
+class CachedDecoder:
+    """A model with our cache, and its last hidden state of each row."""
+
+    def __init__(self, model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool) -> None:
+        head = head_of(model)
+        self._model, self._head = model, head
+        self._device = head.weight_VD.device
+        self._step = DecoderStep(model, longest_prompt + max_new_tokens) if supports_decoder_step(model) else None
+        paged = cuda_graphs and self._step is not None and self._step.takes_pages
+        self._cache: DecodingAttention = (
+            PagedAttention(longest_prompt, max_new_tokens, self._device)
+            if paged
+            else CachedAttention(max_new_tokens, self._device)
+        )
+        self._max_new_tokens = max_new_tokens
+        self._prompt_states: Tensor | None = None
+        self._states_R: Tensor | None = None
+
+    def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
+        kept_P, joining_R = (torch.tensor(one, dtype=torch.long, device=self._device) for one in (kept, joining))
+        passes = micro_batches([len(ids) for ids in fresh], range(len(fresh)), PREFILL_TOKENS) or [[]]
+        for part in passes:
+            attention, new = self._prefill([fresh[place] for place in part]) if part else (None, [])
+            states = torch.cat([*([] if self._prompt_states is None else [self._prompt_states[kept_P]]), *new])
+            self._cache.admit(kept_P, attention, joining_R if part is passes[-1] else joining_R[:0])
+            self._prompt_states, kept_P = states, torch.arange(len(states), device=self._device)
+        new_R = states[joining_R]
+        self._states_R = new_R if self._states_R is None else torch.cat([self._states_R, new_R])
+
+    def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[PromptAttention, list[Tensor]]:
+        """The keys and values of prompts, and their last hidden states."""
+        packed = pack(token_rows(prompts, [[]] * len(prompts))).to(self._device)
+        attention = PromptAttention(packed)
+        every = hidden_states(self._model, packed.ids_N[None], packed.positions_N[None], attention)[0]
+        return attention, [every[packed.last_B]]
+
+    def keep_rows(self, index_R: Tensor) -> None:
+        self._cache.keep_rows(index_R)
+        self._states_R = None if self._states_R is None else self._states_R[index_R]
+
+    def next_logits(self) -> Tensor:
+        assert self._states_R is not None, "no row has been admitted"
+        return self._head.logits(self._states_R.to(self._head.weight_VD.dtype))
+
+    def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:
+        self._cache.step()
+        if self._step is None:
+            self._states_R = hidden_states(self._model, token_R[:, None], position_R[:, None], self._cache)[:, 0]
+        elif isinstance(self._cache, PagedAttention):
+            self._states_R = self._captured(self._cache, token_R, position_R)
+        else:
+            self._states_R = self._step(token_R, position_R, self._cache)
+
+    def kv_bytes(self) -> tuple[int, int]:
+        token, row = kv_bytes(kv_sizes(self._model), self._head.weight_VD.element_size(), self._max_new_tokens)
+        if isinstance(self._cache, PagedAttention):  # its prompt takes up to a page more
+            row = token * PAGE * (own_pages(self._max_new_tokens) + 1)
+        return token, row
+
+    def _captured(self, cache: PagedAttention, token_R: Tensor, position_R: Tensor) -> Tensor:
+        """The hidden states by the graph of so many rows."""
+        step = self._step
+        assert step is not None
+
+        def located(token_R: Tensor, position_R: Tensor) -> Tensor:
+            cache.locate(position_R)
+            return step(token_R, position_R, cache)
+
+        size = batch_rows(token_R.numel())
+        if size not in cache.graphs:
+            cache.graphs[size] = CudaGraph(located, token_R, position_R, size)
+        return cache.graphs[size](token_R, position_R)

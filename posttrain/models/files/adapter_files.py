@@ -1,0 +1,116 @@
+"""Adapter folders in peft's format: the trained matrices, and which frozen model they belong to, by its digest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from posttrain.errors import ModelError
+from posttrain.models.adapters import ADAPTER, TrainedAdapter, merged
+from posttrain.models.files.weights import TensorFile, digest
+from posttrain.models.masters import master_of
+
+ADAPTER_CONFIG: Final = "adapter_config.json"
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+PREFIX: Final = "base_model.model."
+"""What peft puts before the name of each tensor."""
+MAGNITUDE: Final = "lora_magnitude_vector"
+
+
+class Base(NamedTuple):
+    """The frozen model that an adapter belongs to: its folder and the digest of its manifest."""
+
+    folder: Path
+    manifest: str
+    format: str
+    """`whole`, or `nf4`: in 4 bits."""
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether the folder holds an adapter and no whole model."""
+    return (folder / ADAPTER_CONFIG).is_file()
+
+
+def whole_model(folder: Path) -> Path:
+    """The folder of the whole model that an adapter, or one that was trained on top of it, belongs to."""
+    while is_adapter(folder):
+        folder = Path(str(read_adapter(folder)[0].get("base_model_name_or_path")))
+    return folder
+
+
+def trained_tensors(model: Any) -> dict[str, Tensor]:
+    """The trained tensors of a model with an adapter, under the names that peft gives them in files."""
+    trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
+    named = {name.replace(f".{ADAPTER}", ""): master_of(part).detach().cpu() for name, part in sorted(trained.items())}
+    return {name.removesuffix(".weight") if MAGNITUDE in name else name: part for name, part in named.items()}
+
+
+def write_adapter(model: Any, adapter: TrainedAdapter, folder: Path, dtype: torch.dtype) -> None:
+    """Write the trained tensors and their config."""
+    saved = {PREFIX + name: part.to(dtype).contiguous() for name, part in trained_tensors(model).items()}
+    with TensorFile(folder / ADAPTER_WEIGHTS, saved, {"format": "pt"}) as file:
+        for name, part in saved.items():
+            file.write(name, part)
+    config = {**adapter.config, "base_model_name_or_path": adapter.base.as_posix()}
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The config and the tensors of an adapter, without peft's prefix."""
+    try:
+        config = json.loads((folder / ADAPTER_CONFIG).read_bytes())
+        kind, _ = config["peft_type"], scaling(config)
+        tensors = load_file(str(folder / ADAPTER_WEIGHTS))
+    except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError, SafetensorError) as error:
+        fix = "Run the stage that made it again"
+        raise ModelError(what=f"the adapter cannot be read ({error})", where=str(folder), fix=fix) from error
+    if kind != "LORA":
+        raise ModelError(what=f"an adapter of type {kind}", where=str(folder), fix="Merge it into its model with peft")
+    return config, {name.removeprefix(PREFIX): part for name, part in tensors.items()}
+
+
+def scaling(config: Mapping[str, Any]) -> float:
+    """What an adapter's update is multiplied by."""
+    return float(config["lora_alpha"] / config["r"])
+
+
+@torch.no_grad()
+def merge_into(model: Any, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> None:
+    """Merge an adapter into a fresh copy of its model: it cannot be taken out again bit by bit."""
+    named: Mapping[str, nn.Parameter] = dict(model.named_parameters())
+    rest = dict(tensors)
+    for layer in sorted({name.partition(".lora_")[0] for name in tensors if ".lora_" in name}):
+        weight = named.get(f"{layer}.weight")
+        a, b = (rest.pop(f"{layer}.{kind}.weight", None) for kind in ("lora_A", "lora_B"))
+        if weight is None or a is None or b is None or (b.shape[0], a.shape[1]) != tuple(weight.shape):
+            raise _unfit(where, layer)
+        weight.copy_(merged(weight, a, b, scaling(config), rest.pop(f"{layer}.{MAGNITUDE}", None)))
+    for name, part in rest.items():
+        if name not in named or named[name].shape != part.shape:
+            raise _unfit(where, name)
+        named[name].copy_(part)
+
+
+def check_base(base: Base, where: Path, manifest: str) -> None:
+    """Refuse an adapter whose frozen model is missing or another one."""
+    file = base.folder / manifest
+    if not file.is_file():
+        fix = f"Run `dvc repro`, or `dvc pull {base.folder.as_posix()}`"
+        what = f"its base {base.folder.as_posix()} is missing"
+        raise ModelError(what=what, where=str(where), fix=fix)
+    if digest(file) != base.manifest:
+        what = f"it was trained on another {base.folder.as_posix()} than the one that is there now"
+        raise ModelError(what=what, where=str(where), fix="Run `dvc repro`, which trains it again on this one")
+
+
+def _unfit(where: str, name: str) -> ModelError:
+    return ModelError(
+        what=f"the adapter's {name} does not fit the model", where=where, fix="Use the adapter's own base"
+    )

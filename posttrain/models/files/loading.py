@@ -1,0 +1,209 @@
+"""Load a model of the class that its config names, by transformers' own conversion; faults of the files are named.
+
+Scalar heads are a family's `...ForSequenceClassification`, also where transformers has none. On disk both are the same:
+the backbone's tensors under the family's own prefix, `score.weight` [1, hidden] and `num_labels` 1 in
+config.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from logging import CRITICAL
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from posttrain.errors import ModelError
+from posttrain.models.device import free_bytes
+from posttrain.models.files.save_dtype import unshared
+from posttrain.models.files.weights import FLOATS, WEIGHTS, WeightFiles, kind
+from posttrain.models.forward.forward import backbone
+from posttrain.models.forward.norms import fuse_norms
+from posttrain.models.self_check import verify_forward
+
+SUFFIX = "ForSequenceClassification"
+WHOLE_TEXT = "scores_whole_text"
+"""In config.json: a scorer that was not trained here, and reads all that its chat template writes."""
+
+
+def is_scorer(model: Any) -> bool:
+    """Whether the model has a scalar head."""
+    return type(model).__name__.endswith(SUFFIX)
+
+
+def scorer_name(model_type: str) -> str:
+    """The architecture of a family's scorer: transformers' own name, or one made like it."""
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    )
+
+    own = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(model_type)
+    return own or re.sub("(ForCausalLM|LMHeadModel)$", "", MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]) + SUFFIX
+
+
+def model_class(config: Any) -> Any:
+    """The class that config.architectures names, which must be one of transformers' or a scorer."""
+    import transformers
+
+    name = config.architectures[0]
+    cls = getattr(transformers, name, None)
+    if cls is None and name == scorer_name(config.model_type):
+        return _generic(name, config.model_type)
+    if cls is None:
+        fix = "Use an architecture of this version of transformers; code from the Hub is never run"
+        raise ModelError(what=f"unknown architecture '{name}'", where="config.json", fix=fix)
+    return cls
+
+
+def with_scalar_head(model: Any, where: str) -> Any:
+    """The language model's backbone with a scalar head, which starts at 0, in place of the language model head."""
+    config = model.config
+    config.architectures, config.num_labels = [scorer_name(config.model_type)], 1
+    with torch.device("meta"):
+        scorer = model_class(config)(config)
+    head = getattr(scorer, "score", None)
+    same = type(scorer.base_model) is type(backbone(model))
+    if not same or not isinstance(head, nn.Linear) or dict(head.named_parameters()).keys() != {"weight"}:
+        what = f"{type(scorer).__name__} is not the backbone of {type(model).__name__} with one matrix `score`"
+        raise ModelError(what=what, where=where, fix="Use a family that docs/models.md lists")
+    setattr(scorer, scorer.base_model_prefix, backbone(model))
+    scorer.score = nn.Linear(head.in_features, 1, bias=False)
+    nn.init.zeros_(scorer.score.weight)
+    return scorer
+
+
+def _generic(name: str, model_type: str) -> Any:
+    """The family's scorer by transformers' own recipe, for a family that has none."""
+    import transformers
+    from transformers.modeling_layers import GenericForSequenceClassification
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    causal = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type])
+    family = next(cls for cls in causal.__mro__ if cls.__name__.endswith("PreTrainedModel"))
+    # transformers converts weights for classes of its own modules only
+    own = {"__module__": family.__module__, "base_model_prefix": family.base_model_prefix or "model"}
+    return type(name, (GenericForSequenceClassification, family), own)
+
+
+OLD_BUFFERS = re.compile(r"(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")
+"""Masks and the like that old files hold and models now make themselves, unless a tensor of theirs has the name."""
+BUILD_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def load_weights(cls: Any, config: Any, weights: WeightFiles) -> Any:
+    """The model that config describes with the weights in it, by transformers' own conversion of names and layouts."""
+    where = str(weights.folder / "config.json")
+    layers = config.get_text_config().num_hidden_layers
+    if layers > len(weights):
+        what = f"num_hidden_layers = {layers!r:.40} cannot be: there are {len(weights)} tensors"
+        raise ModelError(what=what, where=where, fix="Take the config that belongs to the weights")
+    tied = dict(meta_model(cls, config, where).all_tied_weights_keys)
+    _check_dtypes(weights)
+    with quiet():
+        try:
+            model, info = cls.from_pretrained(
+                None,
+                config=config,
+                state_dict={name: weights.later(name) for name in weights},
+                dtype=torch.float32,
+                attn_implementation="eager",
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                local_files_only=True,
+                trust_remote_code=False,
+            )
+        except (*BUILD_ERRORS, OSError, SafetensorError) as error:
+            what = f"the weights do not fit {cls.__name__} ({' '.join(str(error).split())[:300]})"
+            fix = "Take the weights that belong to the config"
+            raise ModelError(what=what, where=str(weights.folder), fix=fix) from error
+    _check_fit(info, weights.folder)
+    _refuse([f"{name} is not finite" for name in not_finite(model)], weights.folder)
+    untied = sorted(set(tied) - set(model.all_tied_weights_keys))
+    if untied:
+        what = f"the config ties {', '.join(untied)} to other weights, and the files give them values of their own"
+        raise ModelError(what=what, where=where, fix="Set tie_word_embeddings: false in it")
+    with quiet():
+        verify_forward(prepared(model), str(weights.folder))
+    return model
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence transformers, whose loader here reads one tensor at a time: our errors report what is wrong."""
+    from transformers.utils import logging
+
+    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # threads would read ahead and hold a second copy of the weights
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(CRITICAL)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _check_dtypes(weights: WeightFiles) -> None:
+    """Every tensor is floating point, but for old masks."""
+    faults = [
+        f"{name} is {kind(weights.tensor(name).dtype)}, expected floating point of 16 bits or more"
+        for name in weights
+        if weights.later(name).get_dtype() not in FLOATS and not OLD_BUFFERS.search(name)
+    ]
+    _refuse(faults, weights.folder)
+
+
+def _check_fit(info: dict[str, Any], folder: Path) -> None:
+    """Refuse weights with missing, unexpected or misshapen tensors."""
+    faults = [f"missing {name}" for name in sorted(info["missing_keys"])]
+    faults += [f"unexpected {name}" for name in sorted(info["unexpected_keys"]) if not OLD_BUFFERS.search(name)]
+    faults += [
+        f"{name} has shape {list(theirs)}, expected {list(mine)}"
+        for name, theirs, mine in sorted(info["mismatched_keys"])
+    ]
+    _refuse(faults, folder)
+
+
+def _refuse(faults: list[str], folder: Path) -> None:
+    if faults:
+        shown = "; ".join(faults[:8]) + (f" and {len(faults) - 8} more" if len(faults) > 8 else "")
+        raise ModelError(what=shown, where=str(folder / WEIGHTS), fix="Save the model again with its own config")
+
+
+def not_finite(model: Any) -> list[str]:
+    """The weights that are not all numbers."""
+    return [name for name, part in unshared(model).items() if not torch.isfinite(part).all()]
+
+
+def meta_model(cls: Any, config: Any, where: str) -> Any:
+    """The model without memory for its tensors; refused where config makes no model or one that does not fit."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    try:
+        with torch.device("meta"):
+            model = cls(config)
+    except (*BUILD_ERRORS, StrictDataclassError) as error:
+        fix = "Take the config.json that belongs to the weights"
+        raise ModelError(what=f"the config makes no model ({error!r:.200})", where=where, fix=fix) from error
+    size, free = sum(part.numel() for part in model.parameters()) * 4.0, free_bytes(torch.device("cpu"))
+    if size > free:
+        what = f"its weights take {size / 1e9:.3g} GB in float32, and {free / 1e9:.3g} GB of memory are free"
+        raise ModelError(what=what, where=where, fix="Use a smaller model or a larger machine")
+    return model
+
+
+def prepared(model: Any) -> Any:
+    """The model with our attention and norms, for use."""
+    from posttrain.models.forward.forward import register
+
+    model.set_attn_implementation(register())
+    fuse_norms(model)
+    return model.eval()

@@ -1,0 +1,136 @@
+"""The dtype and layout of a saved model, and a warning where rounding undoes the training."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from posttrain.models.adapters import adapter_of
+from posttrain.models.files.adapter_files import whole_model
+from posttrain.models.files.weights import WeightFiles, has_weights, kind, open_weights
+from posttrain.models.masters import keeps_float32, master_of, round_masters
+from posttrain.models.sharding import is_sharded
+
+MAX_UNDONE = 0.1
+"""Fraction of the trained weights that rounding may undo without a warning."""
+
+PIECE = 2**20
+"""Numbers that are compared at a time."""
+
+SaveDtype = Literal["float32", "bfloat16", "float16"]
+
+
+@torch.no_grad()
+def round_weights(model: Any, source: str | Path, save_dtype: SaveDtype | None = None) -> torch.dtype:
+    """Round the model in memory to the dtype that it is saved in, and warn where that undoes the training."""
+    if adapter_of(model) is not None:
+        dtype: torch.dtype = torch.float32 if save_dtype is None else getattr(torch, save_dtype)
+        for part in model.parameters():
+            if part.requires_grad:
+                master_of(part).copy_(master_of(part).to(dtype))
+        round_masters(model.parameters())
+        return dtype
+    folder = whole_model(Path(source))
+    with open_weights(folder) if has_weights(folder) else contextlib.nullcontext() as weights:
+        if save_dtype is not None:
+            dtype = getattr(torch, save_dtype)
+        else:
+            dtype = weights.dtype() if weights is not None else torch.float32
+        if dtype != torch.float32 and weights is not None:
+            _warn_of_lost_training(model, weights, dtype)
+    for name, part in unshared(model).items():
+        part.copy_(part.to(_dtype_of(model, name, dtype)))
+    round_masters(model.parameters())
+    return dtype
+
+
+def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -> None:
+    """Warn if rounding gives many of the trained weights the value that they started from."""
+    changed = undone = 0
+    for name, part in _hub_layout(model, unshared(model)):
+        if name not in start or list(start.later(name).get_shape()) != list(part.shape):
+            continue
+        pieces = (torch.split(flat.flatten(), PIECE) for flat in (part.detach().cpu(), start.tensor(name)))
+        for mine, before in zip(*pieces, strict=True):
+            moved = mine != before.float()
+            changed += int(moved.sum())
+            undone += int((moved & (mine.to(dtype) == before.to(dtype))).sum())
+    if undone > MAX_UNDONE * changed:
+        print(
+            f"{start.folder}: saving in {kind(dtype)} rounds {undone / changed:.0%} of the weights that training "
+            "changed back to where they started. Set save_dtype: float32, or raise the learning rate",
+            file=sys.stderr,
+        )
+
+
+def _dtype_of(model: Any, name: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype that a tensor is saved in: some families keep a few in float32, whatever the others have."""
+    return torch.float32 if keeps_float32(model, name, dtype) else dtype
+
+
+def saved_layout(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Every tensor that `saved_tensors` gives, without memory for its values."""
+    return dict(
+        _hub_layout(model, unshared(model), lambda name, part: part.detach().to("meta", _dtype_of(model, name, dtype)))
+    )
+
+
+def saved_tensors(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor under the name and in the dtype that it has on disk, in host memory."""
+    copy = is_sharded(model)  # FSDP frees what it has gathered, which it cannot once numpy has seen it
+    return _hub_layout(
+        model, unshared(model), lambda name, part: part.detach().to("cpu", _dtype_of(model, name, dtype), copy=copy)
+    )
+
+
+LAYER = re.compile(r".*?\.\d+\.")
+"""The part of a name that all tensors of a layer share."""
+
+
+def _hub_layout(
+    model: Any, tensors: Mapping[str, Tensor], change: Callable[[str, Tensor], Tensor] = lambda _, part: part
+) -> Iterator[tuple[str, Tensor]]:
+    """The changed tensors as the Hub's files have them: transformers joins experts and renames parts when it loads.
+
+    It copies what it converts, so it gets one layer at a time.
+    """
+    from transformers.core_model_loading import revert_weight_conversion
+
+    model._weight_conversions = None  # the family's layout, whichever one the files had that were loaded
+    for _, names in groupby(tensors, key=_layer):
+        yield from revert_weight_conversion(model, {name: change(name, tensors[name]) for name in names}).items()
+
+
+def _layer(name: str) -> str:
+    """What the names of a layer's tensors begin with; nothing for those of no layer."""
+    found = LAYER.match(name)
+    return found.group() if found else ""
+
+
+def unshared(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters, or their masters, and saved buffers, each tied tensor once."""
+    seen: dict[int, str] = {}
+    tensors: dict[str, Tensor] = {}
+    for name, part in _named_tensors(model).items():
+        if id(part) not in seen:
+            seen[id(part)] = name
+            tensors[name] = master_of(part)
+    return tensors
+
+
+def _named_tensors(model: nn.Module) -> Mapping[str, Tensor]:
+    """The model's state_dict; of a model that is gathered whole without FSDP's hook, which would divide it again."""
+    if not is_sharded(model):
+        return model.state_dict(keep_vars=True)
+    tensors: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        module._save_to_state_dict(tensors, f"{name}." if name else "", keep_vars=True)
+    return tensors

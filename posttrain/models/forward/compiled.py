@@ -1,0 +1,110 @@
+"""Decoder layers that torch compiles for training; attention stays out of the compiled code, and so does sampling.
+
+What the compiler makes may depend on the number of tokens that it sees first. So it runs once, before the first step,
+on a batch that is always the same; later nothing is compiled, and a pass that does not fit runs uncompiled. Then a
+run's bytes depend neither on what was cached nor on where the run was cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from posttrain.errors import ModelError
+from posttrain.measure.phases import phase
+from posttrain.models.forward.activations import checkpointed_layers
+from posttrain.models.forward.forward import attention_uncompiled, packed_states, runs_in_rows
+from posttrain.models.forward.routers import find_routers
+from posttrain.rollout import TokenRow
+from posttrain.text.packing import pack
+
+FIRST_BATCH = [TokenRow([0], [0] * 15)] * 63 + [TokenRow([0, 0], [0] * 29)]
+"""What the compiler sees: 977 tokens (the prompt [0] once). A model's width, if it were equal, would fix the number."""
+OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {"deterministic": True, "fallback_random": True}
+"""Of torch's compiler: it chooses nothing by timing, and dropout draws what it draws without it."""
+
+
+@contextlib.contextmanager
+def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
+    """Run the models' layers compiled within the context, where a gradient is wanted; `on` false: change nothing."""
+    if not on:
+        yield
+        return
+    models = list(models)
+    torch.compiler.reset()  # what an earlier run of this process compiled
+    layers = [layer for model in models for layer in compiled_layers(model)]
+    bodies: dict[type, Callable[..., Any]] = {}
+    with attention_uncompiled(), torch.compiler.set_stance("default"):
+        try:
+            for layer in layers:
+                plain = type(layer).forward.__wrapped__  # without transformers' code for `activations`
+                if type(layer) not in bodies:
+                    bodies[type(layer)] = torch.compile(plain, dynamic=True, options=OPTIONS)
+                layer.forward = partial(_forward, layer, plain, bodies[type(layer)])
+            print("the layers are compiled first", flush=True)
+            with phase("load"):
+                for model in models:
+                    _compile(model)
+            with torch.compiler.set_stance("eager_on_recompile"):
+                yield
+        finally:
+            for layer in layers:
+                vars(layer).pop("forward", None)
+
+
+def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+    """What a layer does instead of its own forward."""
+    run = partial(body if torch.is_grad_enabled() else plain, layer, **named)
+    if layer.gradient_checkpointing and layer.training:
+        return layer._gradient_checkpointing_func(run, *inputs)
+    return run(*inputs)
+
+
+def compiled_layers(model: Any) -> list[Any]:
+    """The layers to compile; refuses a model that has none."""
+    layers = checkpointed_layers(model)
+    reasons = {
+        "it runs its own code over padded rows": runs_in_rows(model),
+        "the routers of a mixture are recorded between its parts": bool(find_routers(model)),
+        "transformers has no layers of it that can be compiled one by one": not layers,
+    }
+    if found := [reason for reason, holds in reasons.items() if holds]:
+        what = f"compile = true, and {type(model).__name__} cannot be compiled: {found[0]}"
+        raise ModelError(what=what, where="params.yaml", fix="Remove it, or set compile: false")
+    return layers
+
+
+def _compile(model: Any) -> None:
+    """Run the first batch forward and backward; leaves gradients, random numbers and the mode as they were."""
+    trained = [part for part in model.parameters() if part.requires_grad]
+    device, mode = trained[0].device, model.training
+    devices = [] if device.type == "cpu" else [device]
+    try:
+        _check_compiler(device)
+        with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"), torch.enable_grad():
+            states = packed_states(model.train(), pack(FIRST_BATCH).to(device))
+            torch.autograd.grad(states.float().sum(), trained, allow_unused=True)
+    except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InvalidCxxCompiler) as error:
+        what = f"compile = true, and torch cannot compile {type(model).__name__} ({_first_line(error)})"
+        fix = "Install a C++ compiler (Debian, Ubuntu: apt-get install g++), or set compile: false"
+        if " " in torch.__file__:
+            fix = f"torch's compiler fails where its own path has a space ({torch.__file__}): {fix}"
+        raise ModelError(what=what, where="params.yaml", fix=fix) from error
+    finally:
+        model.train(mode)
+
+
+def _check_compiler(device: torch.device) -> None:
+    """Raise where the device's kernels need a C++ compiler that is not there, also if all of them are cached."""
+    if device.type == "cpu":
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        get_cpp_compiler()
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:200]

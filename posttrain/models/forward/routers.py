@@ -1,0 +1,112 @@
+"""The routers of a mixture of experts: what they decide in a forward pass, and the loss that balances it.
+
+    L = mean over layers of E sum_e f_e P_e       f_e: tokens that chose expert e / tokens, P_e: its mean probability
+
+This is the loss of Switch Transformers (Fedus 2021) for each layer; its least value is the number of experts per token.
+transformers sums f and P over layers first, which hides a layer whose imbalance another layer makes up for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posttrain.models.forward.forward import runs_in_rows
+from posttrain.processes import world
+from posttrain.text.packing import PackedRows, sent
+
+
+def find_routers(model: nn.Module) -> tuple[nn.Module, ...]:
+    """The modules whose outputs transformers calls router logits, in the order of the layers; none of a dense model."""
+    kinds: set[Any] = set()
+    for part in model.modules():
+        recorded = (getattr(part, "_can_record_outputs", None) or {}).get("router_logits", [])
+        every = recorded if isinstance(recorded, list) else [recorded]
+        kinds |= {getattr(one, "target_class", one) for one in every}
+    return tuple(part for part in model.modules() if type(part) in kinds)
+
+
+@dataclass(frozen=True)
+class RoutingSums:
+    """Sums over tokens, which add up over micro-batches; a token counts once for each row that it belongs to."""
+
+    chosen_LE: Tensor
+    """Tokens that chose each expert."""
+    probability_LE: Tensor
+    """Softmax of the router's logits, with gradient."""
+    entropy_L: Tensor
+    """Entropy of that distribution."""
+
+    def __add__(self, other: RoutingSums) -> RoutingSums:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return RoutingSums(*(mine + theirs for mine, theirs in pairs))
+
+    def detach(self) -> RoutingSums:
+        """The same without gradient."""
+        return RoutingSums(*(part.detach() for part in vars(self).values()))
+
+    def times(self, factor: float) -> RoutingSums:
+        """The same, multiplied."""
+        return RoutingSums(*(part * factor for part in vars(self).values()))
+
+    def of_all(self) -> RoutingSums:
+        """The sums over all processes."""
+        return RoutingSums(*(world.added(part) for part in vars(self).values()))
+
+
+class Recording:
+    """The outputs of the routers in the forward passes within this context.
+
+    A second pass over the same tokens (an exact KL, a teacher) is not recorded again.
+    """
+
+    def __init__(self, model: Any, routers: tuple[nn.Module, ...], packed: PackedRows) -> None:
+        self._routers = routers
+        self._outputs: list[list[tuple[Tensor, Tensor]]] = [[] for _ in routers]
+        self._weights: list[Tensor] = []
+        if routers:
+            counts = packed.row_masks() if runs_in_rows(model) else [packed.rows_per_token()]
+            self._weights = [sent(part.flatten(), packed.ids_N.device) for part in counts]
+
+    def __enter__(self) -> Recording:
+        hooks = zip(self._routers, self._outputs, strict=True)
+        self._hooks = [router.register_forward_hook(self._hook(outputs)) for router, outputs in hooks]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def sums(self) -> RoutingSums:
+        """The sums over the recorded tokens."""
+        layers = [_layer_sums(outputs, self._weights) for outputs in self._outputs]
+        return RoutingSums(*(torch.stack(parts) for parts in zip(*layers, strict=True)))
+
+    def _hook(self, outputs: list[tuple[Tensor, Tensor]]) -> Any:
+        def record(router: Any, _: object, output: tuple[Tensor, ...]) -> None:
+            if len(outputs) == len(self._weights):
+                return
+            if len(output) == 3:  # logits, weights, experts
+                outputs.append((output[0], output[2]))
+            else:  # Llama 4: weights, logits
+                outputs.append((output[1], output[1].topk(router.top_k).indices))
+
+        return record
+
+
+def _layer_sums(outputs: list[tuple[Tensor, Tensor]], weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer's chosen experts [E], probabilities [E] and entropy, summed over the tokens of all passes."""
+    logits_NE, experts_NK = (torch.cat(parts) for parts in zip(*outputs, strict=True))
+    logp_NE = logits_NE.log_softmax(-1, dtype=torch.promote_types(logits_NE.dtype, torch.float32))
+    p_NE, weight_N = logp_NE.exp(), torch.cat(weights).to(logp_NE.dtype)
+    chosen_E = torch.zeros_like(p_NE[0])
+    chosen_E.index_add_(0, experts_NK.flatten(), weight_N.repeat_interleave(experts_NK.shape[1]))
+    return chosen_E, weight_N @ p_NE, weight_N @ -(p_NE * logp_NE).detach().sum(-1)
+
+
+def balance_loss(load_LE: Tensor, probability_LE: Tensor) -> Tensor:
+    """The load-balancing loss of each expert's share of the tokens and its mean probability."""
+    return load_LE.shape[1] * (load_LE * probability_LE).sum(1).mean()

@@ -1,0 +1,155 @@
+"""Settings that choose one entry of a table, with the options of that entry: `NAME` or `{type: NAME, key: value}`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError, ValidationInfo
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+
+from posttrain.errors import ParamsError
+from posttrain.params.params import SHORT, Params, did_you_mean, merge
+from posttrain.params.user_code import is_import_path, load_object
+
+
+class Options(Params):
+    """The options of one entry; `type` names the entry."""
+
+    type: str
+
+
+class Entry(Protocol):
+    """A row of a table: the options that it reads, and its formula in a line."""
+
+    @property
+    def options(self) -> type[Options]: ...
+
+    @property
+    def formula(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Option:
+    """An entry that consists of its options only."""
+
+    options: type[Options]
+    formula: str
+
+
+E = TypeVar("E", bound=Entry)
+
+
+@dataclass(frozen=True)
+class OneOf(Generic[E]):
+    """Marks a field as a choice out of a table; `own` are the classes that an import path may name, if any."""
+
+    table: Mapping[str, E]
+    default: str
+    own: tuple[type, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Earlier names, of entries and of options."""
+
+    @property
+    def chosen(self) -> Any:
+        """The default, as a field of options takes it."""
+        return self.default
+
+    def entry(self, name: str) -> E:
+        """The entry of that name, of the table or of the user's own."""
+        if name in self.table:
+            return self.table[name]
+        found: E = load_object(name, "type")
+        return found
+
+    def plain(self, value: Any, default: str) -> Any:
+        """The long form of what a file says; what is neither form is left for validation to refuse."""
+        if isinstance(value, str):
+            return {"type": value}
+        return {"type": default, **value} if isinstance(value, Mapping) else value
+
+    def merged(self, base: Any, over: Any) -> Any:
+        """`over` on `base`: another type starts from its own defaults, the same type keeps what is not replaced."""
+        base = self.plain(self.default if base is None else base, self.default)
+        over = self.plain(over, base["type"])
+        same = isinstance(over, Mapping) and over["type"] == base["type"]
+        return {**base, **over} if same else over
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        serialize = core_schema.plain_serializer_function_ser_schema(
+            lambda options, info: options.model_dump(mode=info.mode), info_arg=True
+        )
+        return core_schema.with_info_before_validator_function(self._read, handler(source), serialization=serialize)
+
+    def _read(self, value: Any, info: ValidationInfo) -> Any:
+        """The typed options of what a file says."""
+        if isinstance(value, Options):
+            return value
+        data = self.plain(value, self.default)
+        if not isinstance(data, Mapping):  # a ValueError, as pydantic reports no others
+            raise ValueError(f"expected one of {', '.join(self.table)}, or {{type: NAME}}")  # noqa: TRY004
+        options = self._named(data["type"], str(info.field_name)).options
+        fields = options.model_fields
+        wrong = {str(key): self._why_unknown(str(key), data, options, info) for key in data if key not in fields}
+        for name, one in fields.items():
+            if one.is_required() and name not in data:
+                wrong[name] = f"missing. Write {one.description or 'a value'}"
+        if wrong:
+            raise _wrong(wrong)
+        return options.model_validate(data)
+
+    def _named(self, name: Any, setting: str) -> Entry:
+        if name in list(self.table):
+            return self.table[name]
+        if name in list(self.renamed):
+            raise ValueError(f"'{name}' was renamed to '{self.renamed[name]}'")
+        if not self.own or not is_import_path(name):
+            own = ", or MODULE:NAME for one of your own" if self.own else ""
+            raise ValueError(f"unknown type {name!r:.80}. {did_you_mean(str(name), list(self.table))}{own}")
+        try:
+            found = load_object(name, setting)
+        except ParamsError as error:
+            raise ValueError(f"'{name}': {error.what}. {error.fix}") from error
+        if not isinstance(found, self.own):
+            wanted = " or ".join(kind.__name__ for kind in self.own)
+            what = f"'{name}' is a {type(found).__name__}. It has to be a {wanted} (docs/own-code.md)"
+            raise ValueError(what)  # noqa: TRY004
+        return cast("Entry", found)
+
+    def _why_unknown(self, key: str, data: Mapping[Any, Any], options: type[Options], info: ValidationInfo) -> str:
+        name = data["type"]
+        if key in self.renamed:
+            return f"renamed to {self.renamed[key]}"
+        others = [one for one, entry in self.table.items() if key in entry.options.model_fields]
+        if others:
+            line = f"{info.field_name}: {{type: {others[0]}, {key}: {SHORT.repr(data[key])}}}"
+            return f"not an option of type {name}. It belongs to type {', '.join(others)}. Write {line}"
+        known = [one for one in options.model_fields if one != "type"]
+        return f"unknown key. {did_you_mean(key, known) or f'Type {name} has no options'}"
+
+
+def choices_of(model: type[BaseModel]) -> Iterator[tuple[str, OneOf[Any]]]:
+    """The fields of a model that choose out of a table."""
+    for name, info in model.model_fields.items():
+        for mark in info.metadata:
+            if isinstance(mark, OneOf):
+                yield name, mark
+
+
+def merge_settings(model: type[BaseModel], base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings laid on those of a row, mapping by mapping, choices by their type."""
+    merged = merge(base, over)
+    for name, choice in choices_of(model):
+        if name in over:
+            merged[name] = choice.merged(base.get(name), over[name])
+    return merged
+
+
+def _wrong(reasons: Mapping[str, str]) -> ValidationError:
+    """An error at each of these keys."""
+    errors = [
+        InitErrorDetails(type=PydanticCustomError("option", "{why}", {"why": why}), loc=(key,), input=None)
+        for key, why in reasons.items()
+    ]
+    return ValidationError.from_exception_data("options", errors)

@@ -1,0 +1,313 @@
+"""Reads params.yaml into the typed parameters that each module owns; every mistake is reported at once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
+
+from posttrain.errors import ParamsError
+from posttrain.params.formats import PARAMS, UPGRADE, check_format, read_yaml
+from posttrain.params.other_names import OURS
+from posttrain.params.renames import SECTIONS
+from posttrain.params.seeds import SEED, with_seed
+from posttrain.workspace import PARAMS_FILE as PARAMS_FILE  # noqa: PLC0414  had without pydantic there
+
+EXPLAINED = "`python -m posttrain params` explains every key"
+FORMAT = "format"
+"""The key of the file's format version; without it the file has the present one."""
+LARGEST = 1e12
+"""Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""
+GROUPS = {
+    "data": ("tasks", "files", "hub", "samples", "filters"),
+    "base": ("scratch", "folders", "hub", "packaged"),
+    "sft": ("runs",),
+    "reward": ("runs",),
+    "preference": ("runs",),
+    "online": ("runs",),
+    "distill": ("runs",),
+    "offline": ("runs",),
+    "evaluate": ("settings", "policies"),
+}
+"""The sections of params.yaml and the groups of each; a group maps the names of runs to their settings."""
+ONE, SEVERAL = "form-one", "form-several"
+"""Tags of a key that takes one or a list; they are no part of a key's name."""
+SCIENTIFIC = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
+HALF = re.compile("[\ud800-\udfff]")
+KEY = re.compile(r"(\w+)[\w.]*(?= = |: )")
+"""A key at the beginning of a message."""
+SHORT = reprlib.Repr()
+SHORT.maxlevel, SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 3, 80, 80, 80
+"""Shows values that a few anchors may have made larger than the memory."""
+
+
+class Params(BaseModel):
+    """Base of every parameter model: frozen, strictly typed, unknown keys refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_default=True,
+        use_attribute_docstrings=True,
+    )
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Keys of earlier versions, and what takes their place."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Read `1e-5` as a number: YAML 1.1, which other tools write, has it as a text."""
+        if not isinstance(value, str) or not SCIENTIFIC.fullmatch(value):
+            return value
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        return float(value) if float in (annotation, *get_args(annotation)) else value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _meant(cls, value: Any) -> Any:
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if any(isinstance(part, int | float) and abs(part) > LARGEST for part in parts):
+            raise ValueError(f"{_shown(value)} is larger than anything that could be meant (the end is {LARGEST:.0e})")
+        if any(isinstance(part, str) and HALF.search(part) for part in parts):
+            raise ValueError(f"{_shown(value)} holds a half of a character (a surrogate), which no text can")
+        return value
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
+    """The sections of params.yaml as plain data, all of them known; its `seed` is in the runs that take it."""
+    data = read_yaml(path)
+    found = data.pop(FORMAT, PARAMS)
+    check_format(found, PARAMS, str(path), ParamsError)
+    if found < PARAMS:
+        raise ParamsError(what=f"{FORMAT} = {found}, of an earlier version", where=str(path), fix=UPGRADE)
+    _check_sections({name: section for name, section in data.items() if name != SEED}, str(path))
+    return with_seed(data, str(path))
+
+
+def _check_sections(data: Mapping[Any, Any], file: str) -> None:
+    """Refuse sections and groups that nothing reads, and empty ones that DVC cannot read."""
+    for name, section in data.items():
+        if name in SECTIONS:
+            fix = f"{SECTIONS[name]}. {UPGRADE}"
+            raise ParamsError(what=f"section '{name}' was removed", where=file, fix=fix)
+        if name not in GROUPS:
+            fix = did_you_mean(str(name), list(GROUPS))
+            raise ParamsError(what=f"unknown section {_shown(name)}", where=file, fix=fix)
+        if not isinstance(section, Mapping):
+            fix = f"Remove it, or write {name}: {{}}"
+            raise ParamsError(what=f"section '{name}' is {_kind(section)}", where=file, fix=fix)
+        _check_groups(name, section, file)
+
+
+def _check_groups(name: str, section: Mapping[Any, Any], file: str) -> None:
+    groups = GROUPS[name]
+    for group, runs in section.items():
+        if group not in groups:
+            hint = did_you_mean(str(group), groups)
+            fix = hint if hint.startswith("Did you mean") else _place(name, _key(group))
+            raise ParamsError(what=f"{name}.{_key(group)}: unknown key", where=file, fix=fix)
+        if not isinstance(runs, Mapping):
+            fix = f"Remove it, or write {group}: {{}}"
+            raise ParamsError(what=f"{name}.{group} is {_kind(runs)}", where=file, fix=fix)
+
+
+def _place(section: str, key: str) -> str:
+    """Where a key belongs that stands directly under a section."""
+    groups = GROUPS[section]
+    if groups == ("runs",):
+        return f"Settings belong to a run: {section}.runs.NAME.{key}"
+    if "settings" in groups:
+        return f"It belongs to {section}.settings, or to {section}.policies"
+    return f"A run is {section}.GROUP.NAME; groups are {', '.join(groups)}"
+
+
+def _kind(value: object) -> str:
+    """What stands where a mapping has to be."""
+    return "empty" if value is None else f"{_shown(value)}, not a mapping of names to settings"
+
+
+def _key(name: object) -> str:
+    return name if isinstance(name, str) else _shown(name)
+
+
+def at(data: Mapping[str, Any], section: str, file: str = PARAMS_FILE) -> Any:
+    """The value under a dotted path, e.g. `online.runs.grpo`."""
+    value: Any = data
+    walked: list[str] = []
+    for key in section.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            known = [str(k) for k in value] if isinstance(value, Mapping) else []
+            where = ".".join(walked) or "the top level"
+            raise ParamsError(
+                what=f"{where} has no section '{key}'", where=file, fix=did_you_mean(key, known) or "Add the section"
+            )
+        value, walked = value[key], [*walked, key]
+    return value
+
+
+def load(model: type[M], section: str, *, path: str | os.PathLike[str] = PARAMS_FILE) -> M:
+    """The section of params.yaml as a typed model."""
+    value = at(read(path), section, str(path))
+    return check(model, {} if value is None else value, where=section, file=str(path))
+
+
+def check(model: type[M], value: Any, *, where: str, file: str = PARAMS_FILE) -> M:
+    """Plain data as a typed model, or one error that lists every failure with its fix."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        lines = [_line(model, failure, where) for failure in error.errors(include_url=False)]
+        raise ParamsError(what="; ".join(lines), where=file, fix=EXPLAINED) from error
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, mapping by mapping; everything that is no mapping is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+PLAIN: Final = {
+    "dict_type": "give NAME: VALUE pairs, e.g. {correct: 1.0}",
+    "list_type": "give a list, e.g. [one, two]",
+    "tuple_type": "give a list, e.g. [one, two]",
+}
+"""pydantic's kinds of failures -> messages in the words of YAML."""
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """A suggestion, or the list of what there is, or nothing."""
+    swapped = [name for name in known if len(word) > 1 and sorted(name) == sorted(word)]
+    near = swapped or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if near:
+        return f"Did you mean '{near[0]}'?"
+    return f"Known here: {', '.join(sorted(known))[:1000]}" if known else ""
+
+
+def _line(model: type[BaseModel], failure: Any, where: str) -> str:
+    path = [part for part in failure["loc"] if not str(part).startswith(("function-", ONE, SEVERAL))]
+    dotted = ".".join([where, *(str(part) for part in path)])
+    if failure["type"] == "extra_forbidden":
+        owners = _models_at(model, [str(part) for part in path[:-1]])
+        renamed = [one.renamed[path[-1]] for one in owners if issubclass(one, Params) and path[-1] in one.renamed]
+        if renamed:
+            return f"{dotted}: renamed to {renamed[0]}"
+        if ours := _ours(model, owners, str(path[-1])):
+            return f"{dotted}: unknown key. It is {' or '.join(map(repr, ours))} here"
+        if deeper := sorted({place for owner in owners for place in _deeper(owner, str(path[-1]))}):
+            return f"{dotted}: unknown key. Did you mean {' or '.join(map(repr, deeper))}?"
+        known = _fields_at(model, [str(part) for part in path[:-1]])
+        return f"{dotted}: unknown key. {did_you_mean(str(path[-1]), known)}".rstrip()
+    message = str(failure["msg"]).removeprefix("Value error, ")
+    message = PLAIN.get(failure["type"], message)
+    message = message[0].lower() + message[1:] if message[:2] != message[:2].upper() else message
+    if failure["type"] == "string_pattern_mismatch" or (failure["type"] == "string_type" and _is_slot(model, path)):
+        message = f"{_wrong_kind(model, path, failure['input'])}expected {_description(model, path)}"
+    if failure["type"] == "missing" and (wanted := _description(model, path)):
+        return f"{dotted} is missing. Write {wanted}"
+    if failure["type"] in ("missing", "value_error", "option"):
+        key = KEY.match(message)  # a rule between keys names the one to change
+        inside = key is not None and key[1] in _fields_at(model, [str(part) for part in path])
+        return f"{dotted}.{message}" if inside else f"{dotted}: {message}"
+    return f"{dotted} = {_shown(failure['input'])}: {message}"
+
+
+def _ours(model: type[BaseModel], owners: Sequence[type[BaseModel]], theirs: str) -> list[str]:
+    """Our settings in place of another library's: those next to the key, else their paths in the whole run."""
+    places = OURS.get(theirs, ())
+    near = [leaf for place in places if _has_one(owners, leaf := place.rpartition(".")[2])]
+    return near or [place for place in places if _has(model, place)]
+
+
+def _has_one(owners: Sequence[type[BaseModel]], name: str) -> bool:
+    return any(name in owner.model_fields for owner in owners)
+
+
+def _has(model: type[BaseModel], path: str) -> bool:
+    """Whether a setting of a model has this dotted path, the options of its choices among them."""
+    head, _, rest = path.partition(".")
+    if head not in model.model_fields or not rest:
+        return head in model.model_fields
+    field = model.model_fields[head]
+    tables = [mark.table for mark in field.metadata if hasattr(mark, "table")]
+    options = [entry.options for table in tables for entry in table.values()]
+    return any(_has(inner, rest) for inner in [*_models_in(field.annotation), *options])
+
+
+def _deeper(model: type[BaseModel], key: str, levels: int = 3) -> Iterator[str]:
+    """The paths of a key inside the settings of a model's fields."""
+    for name, field in model.model_fields.items() if levels else ():
+        for inner in () if get_origin(field.annotation) is dict else _models_in(field.annotation):
+            if key in inner.model_fields:
+                yield f"{name}.{key}"
+            yield from (f"{name}.{path}" for path in _deeper(inner, key, levels - 1))
+
+
+def _shown(value: Any) -> str:
+    text = SHORT.repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """The field names of the model that lies at `path`."""
+    return sorted({name for owner in _models_at(model, path) for name in owner.model_fields})
+
+
+def _description(model: type[BaseModel], path: Sequence[object]) -> str:
+    """What the field at `path` is for."""
+    return next((field.description or "" for field in _fields(model, path)), "")
+
+
+def _is_slot(model: type[BaseModel], path: Sequence[object]) -> bool:
+    """Whether the field at `path` names an input of the run."""
+    extra = next((field.json_schema_extra for field in _fields(model, path)), None)
+    return isinstance(extra, dict) and "slot" in extra
+
+
+def _wrong_kind(model: type[BaseModel], path: Sequence[object], value: object) -> str:
+    """That a slot names a table of a kind that does not fit, where it does."""
+    extra = next((field.json_schema_extra for field in _fields(model, path)), None)
+    kinds: Any = extra.get("kinds", ()) if isinstance(extra, dict) else ()
+    named = re.fullmatch(r"[\w-]+/(\w+)", str(value))
+    misspelt = named is not None and difflib.get_close_matches(named[1], kinds)
+    return f"{named[1]} is the wrong kind of table; " if kinds and named and not misspelt else ""
+
+
+def _fields(model: type[BaseModel], path: Sequence[object]) -> list[FieldInfo]:
+    """The fields that may lie at `path`."""
+    *above, name = map(str, path)
+    return [owner.model_fields[name] for owner in _models_at(model, above) if name in owner.model_fields]
+
+
+def _models_at(model: type[BaseModel], path: Sequence[str]) -> list[type[BaseModel]]:
+    """The models that may lie at `path`, through optional and mapping types."""
+    found: list[type[BaseModel]] = [model]
+    for part in path:
+        inner: list[type[BaseModel]] = []
+        for owner in found:
+            if part in owner.model_fields:
+                inner += _models_in(owner.model_fields[part].annotation)
+            elif part == owner.__name__:
+                inner.append(owner)
+        found = inner or found
+    return found
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]

@@ -1,0 +1,135 @@
+"""A user's own ideas by import path, e.g. `my_losses:soft`: the name `soft` of custom/my_losses.py."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import ParamsError
+from posttrain.params.params import did_you_mean
+from posttrain.workspace import CUSTOM
+
+PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_LOADED: set[str] = set()
+_UNFINISHED: dict[str, str] = {}
+"""Files whose import did not end, and why: it is not tried again."""
+IMPORT_SECONDS = 60.0
+"""How long the import of a module may take, with those that it imports."""
+
+
+def is_import_path(name: object) -> bool:
+    """Whether it is written `module:name`."""
+    return isinstance(name, str) and PATH.fullmatch(name) is not None
+
+
+def load_object(path: str, where: str) -> Any:
+    """What `module:name` names; `where` is the parameter that asks for it."""
+    module_name, _, name = path.partition(":")
+    where = f"{where} = '{path}' (params.yaml)"
+    if not is_import_path(path):
+        fix = f"Write MODULE:NAME for the name NAME in {CUSTOM}/MODULE.py"
+        raise ParamsError(what="this is not an import path", where=where, fix=fix)
+    file = _found(module_name, where)
+    module = _imported(module_name, file, where)
+    if not hasattr(module, name):
+        own = [one for one in vars(module) if not one.startswith("_")]
+        raise ParamsError(what=f"{file} has no '{name}'", where=where, fix=did_you_mean(name, own))
+    _LOADED.add(module_name)
+    return getattr(module, name)
+
+
+def load_module(name: str, where: str) -> Any:
+    """A module of the user's; `where` is what asks for it."""
+    if not is_import_path(f"{name}:x"):
+        raise ParamsError(what=f"'{name}' is not a module", where=where, fix=f"Name a MODULE for {CUSTOM}/MODULE.py")
+    module = _imported(name, _found(name, where), where)
+    _LOADED.add(name)
+    return module
+
+
+def own_file(module: str) -> Path:
+    """The file of a module of the user's."""
+    return CUSTOM.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def _found(module: str, where: str) -> Path:
+    file = own_file(module)
+    if not file.is_file():
+        found = file.relative_to(CUSTOM)
+        fix = f"Move {found} to {CUSTOM}/" if found.is_file() else f"Write MODULE:NAME for NAME in {CUSTOM}/MODULE.py"
+        raise ParamsError(what=f"{file} not found", where=where, fix=fix)
+    return file
+
+
+class _Unfinished(BaseException):
+    """An import that does not end, or that would end the process."""
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """An import neither hangs nor ends this process: a time limit, and an error in place of `os._exit`."""
+
+    def leave(status: int = 0) -> None:
+        raise _Unfinished(f"it calls os._exit({status}) at import")
+
+    def late(*_: object) -> None:
+        raise _Unfinished(f"its import takes longer than {IMPORT_SECONDS:g} s")
+
+    exits, os._exit = os._exit, leave  # type: ignore[assignment]
+    in_main = threading.current_thread() is threading.main_thread()  # no other thread can have a time limit
+    before = signal.signal(signal.SIGALRM, late) if in_main else None
+    if in_main:
+        signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS, 1.0)
+    try:
+        yield
+    finally:
+        os._exit = exits
+        if in_main:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def _imported(name: str, file: Path, where: str) -> Any:
+    folder = str(CUSTOM.absolute())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    fix = "Guard what only a script does by `if __name__ == '__main__':`"
+    own = str(file.absolute())
+    if own in _UNFINISHED:
+        raise ParamsError(what=f"{file}: {_UNFINISHED[own]}", where=where, fix=fix)
+    try:
+        with _ending():
+            module = importlib.import_module(name)
+    except (_Unfinished, SystemExit) as error:
+        what = str(error) if isinstance(error, _Unfinished) else f"it calls sys.exit({error}) at import"
+        _UNFINISHED[own] = what
+        raise ParamsError(what=f"{file}: {what}", where=where, fix=fix) from error
+    except SyntaxError as error:  # str(error) would add a file without its folder, and the line again
+        place = Path(error.filename or file)
+        shown = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
+        what = f"{shown} line {error.lineno}: this is not valid Python ({error.msg})"
+        raise ParamsError(what=what, where=where, fix="Fix the file") from error
+    except Exception as error:  # whatever the user's file raises
+        what = f"{file} cannot be imported ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
+        raise ParamsError(what=what, where=where, fix="Fix the file; POSTTRAIN_TRACEBACK=1 shows where") from error
+    if Path(str(module.__file__)).resolve() != file.resolve():
+        what = f"the name {name} belongs to {module.__file__}, not to your file"
+        raise ParamsError(what=what, where=where, fix="Rename your file")
+    return module
+
+
+def place_in_workspace(error: BaseException) -> str:
+    """Where in the user's own files an error was raised, for the end of a message; empty where it was elsewhere."""
+    own = {own_file(name).resolve() for name in _LOADED}
+    frames = traceback.extract_tb(error.__traceback__)
+    found = next((one for one in reversed(frames) if Path(one.filename).resolve() in own), None)
+    return f" ({Path(found.filename).name} line {found.lineno})" if found else ""

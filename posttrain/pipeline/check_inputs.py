@@ -1,0 +1,101 @@
+"""Checks that runs of params.yaml make the inputs that runs name: DVC alone would use the outputs of removed runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.errors import ParamsError
+from posttrain.params.formats import read_yaml
+from posttrain.params.stage_table import STAGES, Settings, group_of
+from posttrain.workspace import PARAMS_FILE, is_outside
+
+GRAPH: Final = Path("dvc.yaml")
+GROUP: Final = re.compile(r"\$\{([\w.]+)\}")
+SLOT: Final = re.compile(r"(models|data|rollouts)/\$\{([\w.]+)\}(\.parquet)?")
+"""A dependency of a stage in dvc.yaml that a run names."""
+UNUSED: Final = "none"
+REMOVE: Final = "Remove it from the folder"
+TYPES: Final = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+"""What is no file: to read it may never end."""
+
+
+def check_input_names(stage: str | None = None) -> None:
+    """Raise if a run, or this one alone, names an input that no run of params.yaml makes, or that is no plain file."""
+    settings = read_yaml(PARAMS_FILE)
+    for where, path, outside in _folders(settings, stage):
+        for what in unreadable(Path(path), outside_workspace=outside):
+            raise ParamsError(what=f"{where}.path = '{path}': {what}", where=PARAMS_FILE, fix=REMOVE)
+    made = {
+        folder: [one.output(name) for one in STAGES if one.makes == makes for name in group_of(settings, one.group)]
+        for folder, makes in (("models", "model"), ("data", "tables"), ("rollouts", "model"))
+    }
+    for folder, where, named in _named(settings, stage):
+        name, kind = named.rsplit("/", 1) if folder == "data" and "/" in named else (named, "")
+        if named != UNUSED and name not in made[folder]:
+            from posttrain.params.params import did_you_mean  # pydantic is slow to import
+
+            removed = Path(folder, name).exists()
+            reason = "the run that made it was removed or renamed" if removed else f"no run makes it ({folder}/)"
+            fix = (
+                did_you_mean(named, [f"{one}/{kind}".rstrip("/") for one in made[folder]]) or "Add a run that makes it"
+            )
+            raise ParamsError(what=f"{where} = '{named}': {reason}", where=PARAMS_FILE, fix=fix)
+
+
+def _folders(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, bool]]:
+    """The parameter and the path of each folder of the user's own, and whether it may lead out of the workspace."""
+    for kind, group in (("data_files", "data.files"), ("base_folders", "base.folders")):
+        for name, run in group_of(settings, group).items():
+            if stage in (None, f"{kind}@{name}") and isinstance(run, Mapping) and isinstance(run.get("path"), str):
+                yield f"{group}.{name}", run["path"], run.get("outside_workspace") is True
+
+
+def unreadable(folder: Path, *, outside_workspace: bool) -> Iterator[str]:
+    """What of a folder cannot be an input: pipes and devices, which never end, and links out of the workspace."""
+    watch_links = not outside_workspace and not is_outside(folder)
+    for here, folders, files in os.walk(folder):
+        for place in (Path(here, name) for name in sorted(folders + files)):
+            if watch_links and place.is_symlink() and is_outside(place):
+                yield f"{place} is a link to {place.resolve()}, which is outside the workspace"
+                continue
+            with contextlib.suppress(OSError):  # a broken link, or one in a circle
+                mode = place.stat().st_mode
+                yield from (f"{place} is {name}, not a file" for is_type, name in TYPES if is_type(mode))
+
+
+def _named(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, str]]:
+    """Folder, parameter and name of each model and table that a run names, by the dependencies in dvc.yaml."""
+    from ruamel.yaml import YAML
+
+    stanzas = YAML(typ="safe").load(GRAPH.read_text(encoding="utf-8"))["stages"] if GRAPH.is_file() else {}
+    for kind, stanza in stanzas.items():
+        if (found := GROUP.fullmatch(str(stanza.get("foreach")))) is None:
+            continue
+        group = found[1]
+        for name, run in group_of(settings, group).items():
+            if stage not in (None, f"{kind}@{name}"):
+                continue
+            for slot in filter(None, (SLOT.fullmatch(str(dep)) for dep in stanza["do"]["deps"])):
+                first, _, rest = slot[2].partition(".")
+                where = ".".join([f"{group}.{name}", *([rest] if rest else [])]) if first == "item" else slot[2]
+                value = _at(run, rest) if first == "item" else _at(settings, slot[2])
+                if isinstance(value, str):
+                    yield slot[1], where, value
+
+
+def _at(settings: Any, key: str) -> Any:
+    """The value under a dotted key; the settings themselves under none."""
+    for part in filter(None, key.split(".")):
+        settings = settings.get(part) if isinstance(settings, Mapping) else None
+    return settings

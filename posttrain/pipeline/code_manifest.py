@@ -1,0 +1,336 @@
+"""The code that a run can load: a digest of each file and the versions of packages, in code/STAGE/RUN.json.
+
+The stage `code` writes these files and the other stages depend on them, so that a stage is stale when code changes that
+can run in it, and not by a comment, by a row that it does not use, or by code that only measures.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.errors import PipelineError
+from posttrain.measure.record import PYTHON
+from posttrain.params.formats import read_yaml
+from posttrain.params.seeds import SEED, shared_seed
+from posttrain.params.stage_table import STAGES, group_of
+from posttrain.pipeline.code_digest import Outline, Outlines, import_line
+from posttrain.pipeline.package_pin import check_installed
+from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE, is_outside, write_json
+
+CODE: Final = "code"
+"""The stage that writes code/."""
+FOLDER: Final = Path("code")
+UNCOUNTED: Final = (
+    "posttrain.arguments",
+    "posttrain.pipeline.package_pin",
+    "posttrain.launch",
+    "posttrain.measure",
+    "posttrain.measure.progress",
+    "posttrain.train.hint",
+)
+"""Modules that no result depends on: they measure, show progress, start processes, declare commands, or word a final
+error."""
+PACKAGES: Final = {
+    "datasets": ("datasets", "pyarrow"),
+    "jinja2": ("jinja2",),
+    "jsonschema": ("jsonschema", "referencing"),
+    "numpy": ("numpy",),
+    "pandera": ("pandera", "polars"),
+    "peft": ("peft",),
+    "polars": ("polars",),
+    "pyarrow": ("pyarrow",),
+    "regex": ("regex",),
+    "safetensors": ("safetensors",),
+    "tokenizers": ("tokenizers",),
+    "torch": ("torch", "numpy"),
+    "transformers": ("transformers", "tokenizers", "safetensors", "torch", "numpy"),
+}
+"""Import -> the packages that decide what it computes."""
+
+PRELOADED: Final[set[str]] = set()
+"""Modules that a process has imported before it became a stage, as those of the tests that fork do."""
+Code = dict[str, dict[str, str]]
+"""`files`: path -> digest; `packages`: name -> version; `settings`: the seed, if the run takes that of all runs."""
+
+
+def code_path(stage: str) -> Path:
+    """Where the code of a run is written down: `online@grpo` -> code/online/grpo.json."""
+    return FOLDER / f"{stage.replace('@', '/')}.json"
+
+
+class Library:
+    """The modules of the library and of the user, and which of them each run can load."""
+
+    def __init__(self, outlines: Outlines | None = None) -> None:
+        self.modules = {
+            **_modules(CUSTOM, CUSTOM),
+            **_modules(LIBRARY / "posttrain", LIBRARY),
+            **_modules(LIBRARY / "stages", LIBRARY),
+        }
+        self.outlines = outlines or Outlines()
+        self._like: dict[str, list[tuple[set[str], set[str], Code]]] = {}
+
+    def code(self, stage: str, settings: Mapping[str, Any]) -> Code:
+        """The files that one run can load and the packages behind them."""
+        names, kind = set(_names(stage, settings)), stage.partition("@")[0]
+        own = {*self._own(names), *_own_files(names)}
+        known = self._like.setdefault(kind, [])
+        like = (code for rows, used, code in known if names & rows | own == used)
+        if (code := next(like, None)) is None:
+            rows, code = self._found(kind, names)
+            known.append((rows, names & rows | own, code))
+        seed = _shared_seed(stage, settings)
+        return code if seed is None else {**code, "settings": {SEED: str(seed)}}
+
+    def _found(self, kind: str, given_names: Collection[str]) -> tuple[set[str], Code]:
+        """The code of a kind of run that uses these names, and the rows among which it has looked for them."""
+        names, found = set(given_names), dict[str, Outline]()
+        given = {file: self.outlines.of(file, "").digest(()) for file in _own_files(names)}
+        while True:  # a row that is used may name others
+            found = self._closure([f"stages.{kind}", *self._own(names)], names)
+            parts = [part for outline in found.values() for part in outline.parts(names)]
+            more = {name for part in parts for name in part.names}
+            if more <= names:
+                break
+            names |= more
+        files = given | {_shown(self.modules[module]): outline.digest(names) for module, outline in found.items()}
+        imported = {name.partition(".")[0] for part in parts for name in part.imports}
+        rows = {name for outline in found.values() for name in outline.rows}
+        return rows, {"files": dict(sorted(files.items())), "packages": _versions(imported)}
+
+    def closure(self, module: str) -> dict[str, str]:
+        """Path -> digest of a module of the library and of all that it imports."""
+        found = self._closure([module], ())
+        return {_shown(self.modules[name]): outline.digest(()) for name, outline in sorted(found.items())}
+
+    def check_own(self, stage: str, settings: Mapping[str, Any]) -> None:
+        """Refuse imports by the user's modules that a run names, and by what they import, that `code` cannot give."""
+        names = set(_names(stage, settings))
+        self._closure(self._own(names), names)
+
+    def _own(self, names: Collection[str]) -> list[str]:
+        """The user's modules that are named."""
+        own = [name.partition(":")[0] for name in names if ":" in name]
+        return [one for one in own if _is_custom(self.modules.get(one))]
+
+    def _closure(self, queue: list[str], names: Collection[str]) -> dict[str, Outline]:
+        """These modules and all that are imported from them, each with its outline."""
+        found: dict[str, Outline] = {}
+        while queue:
+            module = queue.pop()
+            if module in found or module not in self.modules or _uncounted(module):
+                continue
+            file = self.modules[module]
+            package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+            found[module] = self.outlines.of(str(file), package)
+            for part in found[module].parts(names):
+                for name in part.imports:
+                    queue += _prefixes(name)
+                    if _is_custom(file):
+                        self._refuse_outside(name, file, package)
+            queue += _prefixes(module)
+        return found
+
+    def _refuse_outside(self, name: str, file: Path, package: str) -> None:
+        """Raise if an import of the user's module leads to a file of the workspace outside `custom`."""
+        for module in _prefixes(name):
+            outside = next((one for one in (_file(module), _file(f"{module}.__init__")) if one.is_file()), None)
+            if outside and module not in self.modules:
+                where = f"{file} line {import_line(file, package, name)}"
+                what = f"it imports {outside}, which is outside {CUSTOM}/, so no change of it would be noticed"
+                raise PipelineError(what=what, where=where, fix=f"Move {outside} to {CUSTOM}/")
+
+
+def _shared_seed(stage: str, settings: Mapping[str, Any]) -> int | None:
+    """The top-level seed of params.yaml, if the run takes it."""
+    kind, _, name = stage.partition("@")
+    group = next((one.group for one in STAGES if one.name == kind), "")
+    return shared_seed(settings, group, name)
+
+
+def write_code() -> list[Path]:
+    """Write the code of every run of params.yaml and remove that of runs that are gone; the files that changed."""
+    check_installed()
+    library, settings = Library(), read_yaml(PARAMS_FILE)
+    found = {code_path(stage): library.code(stage, settings) for stage in run_names(settings)}
+    library.outlines.keep()
+    changed = []
+    for path, code in found.items():
+        if read_code(path) != code:
+            write_json(path, code)
+            changed.append(path)
+    for path in set(FOLDER.rglob("*.json")) - found.keys():
+        path.unlink()
+        changed.append(path)
+    return changed
+
+
+def is_current() -> bool:
+    """Whether code/ holds the code and the packages as they are."""
+    check_installed()
+    library, settings = Library(), read_yaml(PARAMS_FILE)
+    stages = list(run_names(settings))
+    wanted = {code_path(stage) for stage in stages}
+    current = set(FOLDER.rglob("*.json")) == wanted and all(
+        read_code(code_path(stage)) == library.code(stage, settings) for stage in stages
+    )
+    library.outlines.keep()
+    return current
+
+
+def run_names(settings: Mapping[str, Any]) -> Iterator[str]:
+    """DVC's name of every run of params.yaml, and of the report."""
+    yield from (f"{stage.name}@{run}" for stage in STAGES for run in group_of(settings, stage.group))
+    yield "report"
+
+
+def read_code(path: Path) -> Code | None:
+    """What the stage `code` has written there; None where it is missing or damaged."""
+    try:
+        found: Code = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def differences(old: Code, new: Code) -> list[str]:
+    """What differs between two codes of a run, in words."""
+    words = []
+    for file in sorted(old["files"].keys() | new["files"].keys()):
+        was, is_now = old["files"].get(file), new["files"].get(file)
+        if was != is_now:
+            words.append(
+                f"{file} {'changed' if was and is_now else 'is used now' if is_now else 'is not used any more'}"
+            )
+    for kind in ("packages", "settings"):
+        before, after = old.get(kind, {}), new.get(kind, {})
+        for name in sorted(before.keys() | after.keys()):
+            was, is_now = before.get(name, "not used"), after.get(name, "not used")
+            if was != is_now:
+                words.append(f"{name} {was} -> {is_now}")
+    return words
+
+
+def check_loaded(listed: Collection[str]) -> None:
+    """Raise if this process has loaded a file of the library or the user that is not listed."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or name in PRELOADED or _uncounted(name):
+            continue
+        place = Path(file).resolve()
+        own = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
+        if place.is_relative_to(LIBRARY / "posttrain") or place.is_relative_to(LIBRARY / "stages"):
+            shown = _shown(place)
+        elif own in (CUSTOM / _file(name), CUSTOM / _file(f"{name}.__init__")):
+            shown = own.as_posix()
+        elif own == _file(name):
+            fix = f"Move it to {CUSTOM}/, so that a change of it is noticed"
+            raise PipelineError(what="a run has imported this file", where=str(own), fix=fix)
+        else:
+            continue
+        if shown not in listed:
+            what = "it was imported while the run was going, and no import statement or setting names it"
+            raise PipelineError(
+                what=what, where=shown, fix="Import it by an import statement, or name it in params.yaml"
+            )
+
+
+def _modules(folder: Path, root: Path) -> dict[str, Path]:
+    """Dotted name -> file, of each Python file in a folder."""
+    found = {}
+    for file in folder.rglob("*.py"):
+        parts = file.relative_to(root).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Every text in a run's settings, and the tasks of the prompts that it reads."""
+    kind, _, run = stage.partition("@")
+    tasks = {name: list(_tasks(one)) for name, one in group_of(settings, "data.tasks").items()}
+    if kind == "report":
+        own: Any = list(tasks.values())
+    elif kind == "evaluate":
+        own = group_of(settings, "evaluate.settings")
+    else:
+        group = next((one.group for one in STAGES if one.name == kind), None)  # None: a stage of another pipeline
+        own = group_of(settings, group).get(run) if group else None
+    texts = list(_texts(own))
+    yield from texts
+    yield from _texts([tasks.get(text.removesuffix("/prompts")) for text in texts if text.endswith("/prompts")])
+
+
+def named_files(settings: Any) -> list[str]:
+    """The files in `custom` that settings name, also by their folder."""
+    return _own_files(set(_texts(settings)))
+
+
+def _own_files(names: Collection[str]) -> list[str]:
+    """The files in `custom` that a run's settings name, such as a chat template."""
+    paths = [Path(one) for one in names if one.startswith(f"{CUSTOM}/")]
+    files = {file for path in paths for file in ([path, *path.rglob("*")] if path.is_dir() else [path])}
+    return [
+        str(one) for one in files if one.suffix not in (".py", ".pyc") and one.is_file() and not is_outside(one, CUSTOM)
+    ]
+
+
+def _tasks(run: Any) -> Iterator[str]:
+    """The tasks that a run of `data.tasks` names, those that it mixes among them."""
+    if isinstance(run, Mapping):
+        if isinstance(run.get("task"), str):
+            yield run["task"]
+        for inner in run.values():
+            yield from _tasks(inner)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for pair in value.items() for one in pair for text in _texts(one))
+    elif isinstance(value, Sequence):
+        yield from (text for one in value for text in _texts(one))
+
+
+def _prefixes(name: str) -> list[str]:
+    """A dotted name and those of all that it lies in."""
+    parts = name.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _uncounted(module: str) -> bool:
+    return module.startswith(UNCOUNTED)
+
+
+def _is_custom(file: Path | None) -> bool:
+    return file is not None and not file.is_absolute()
+
+
+def _file(module: str) -> Path:
+    return Path(*module.split(".")).with_suffix(".py")
+
+
+def _shown(file: Path) -> str:
+    """A path as code/ has it: relative to the folder of the library, or of the user's own."""
+    return (file.relative_to(LIBRARY) if file.is_absolute() else file).as_posix()
+
+
+def _versions(imported: Collection[str]) -> dict[str, str]:
+    """Python's version and those of the packages that these imports use."""
+    names = {name for one in imported for name in PACKAGES.get(one, ())}
+    return {"python": PYTHON, **{name: _version(name) for name in sorted(names)}}
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError as error:
+        fix = f"Install it: python -m pip install -c constraints.txt {package} (README names the extras)"
+        raise PipelineError(what=f"a run needs the package {package}", where=PARAMS_FILE, fix=fix) from error

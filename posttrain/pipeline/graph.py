@@ -1,0 +1,183 @@
+"""The stages of dvc.yaml with the values of params.yaml put in, read without DVC and its locks."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from posttrain.errors import PipelineError
+from posttrain.params.formats import read_yaml
+from posttrain.workspace import PARAMS_FILE
+
+DVC_YAML: Final = "dvc.yaml"
+_VALUE: Final = re.compile(r"\$\{([^}]+)\}")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A stage of dvc.yaml, one for each item of a `foreach`."""
+
+    name: str
+    cmd: str
+    params: Mapping[str, tuple[str, ...]]
+    """File -> dotted keys."""
+    deps: tuple[str, ...]
+    outs: tuple[str, ...]
+    frozen: bool = False
+    always: bool = False
+    unknown: tuple[str, ...] = field(default=())
+    """The values that dvc.yaml names and params.yaml lacks."""
+
+
+class Pipeline:
+    """The stages and what each needs."""
+
+    def __init__(self, root: Path = Path()) -> None:
+        text = read_yaml(root / DVC_YAML)
+        values: dict[str, Any] = {}
+        for one in text.get("vars") or ():
+            values = _merged(values, one if isinstance(one, Mapping) else read_yaml(root / str(one)))
+        if (root / PARAMS_FILE).is_file():
+            values = _merged(values, read_yaml(root / PARAMS_FILE))
+        found = (stage for name, spec in (text.get("stages") or {}).items() for stage in _stages(name, spec, values))
+        self.stages = {stage.name: stage for stage in found}
+
+    @cached_property
+    def makers(self) -> dict[str, str]:
+        """Output -> the stage that makes it."""
+        return {out: stage.name for stage in self.stages.values() for out in stage.outs}
+
+    @cached_property
+    def _held(self) -> dict[str, set[str]]:
+        """Output, or a folder that holds outputs -> the stages that make them."""
+        found: dict[str, set[str]] = {}
+        for out, name in self.makers.items():
+            for folder in (out, *_parents(out)):
+                found.setdefault(folder, set()).add(name)
+        return found
+
+    @cached_property
+    def upstream(self) -> dict[str, tuple[str, ...]]:
+        """Stage -> the stages whose outputs it depends on."""
+        found = {}
+        for stage in self.stages.values():
+            names = set() if stage.frozen else {name for dep in stage.deps for name in self.behind(dep)}
+            found[stage.name] = tuple(sorted(names - {stage.name}))
+        return found
+
+    def behind(self, dep: str) -> Iterator[str]:
+        """The stages of which a dependency is an output, a part of an output, or a folder that holds outputs."""
+        yield from self._held.get(dep, ())
+        yield from (self.makers[folder] for folder in _parents(dep) if folder in self.makers)
+
+    def above(self, name: str) -> list[str]:
+        """The stages that a stage needs, upstream first, and the stage itself last."""
+        seen: dict[str, None] = {}
+
+        def walk(one: str) -> None:
+            if one not in seen:
+                for upstream in self.upstream.get(one, ()):
+                    walk(upstream)
+                seen[one] = None
+
+        walk(name)
+        return list(seen)
+
+    def order(self) -> list[str]:
+        """Every stage after those that it needs, by name among those that are ready."""
+        waiting = {name: len(above) for name, above in self.upstream.items()}
+        below: dict[str, list[str]] = {}
+        for name, above in self.upstream.items():
+            for one in above:
+                below.setdefault(one, []).append(name)
+        ready, order = [name for name, count in waiting.items() if not count], []
+        heapq.heapify(ready)
+        while ready:
+            order.append(name := heapq.heappop(ready))
+            for one in below.get(name, ()):
+                waiting[one] -= 1
+                if not waiting[one]:
+                    heapq.heappush(ready, one)
+        return order
+
+
+def value_at(settings: Any, key: str) -> Any:
+    """The value of a dotted key; None where there is none."""
+    for part in key.split("."):
+        settings = settings.get(part) if isinstance(settings, Mapping) else None
+    return settings
+
+
+def _parents(path: str) -> list[str]:
+    return [str(parent) for parent in PurePosixPath(path).parents][:-1]
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings with those of another file over them."""
+    both = {key: _merged(old[key], new[key]) for key in new if _are_mappings(old.get(key), new[key])}
+    return {**old, **new, **both}
+
+
+def _are_mappings(*values: Any) -> bool:
+    return all(isinstance(value, Mapping) for value in values)
+
+
+def _stages(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[Declared]:
+    """The stage, or one for each item of its `foreach`."""
+    if "foreach" not in spec:
+        if "matrix" in spec:
+            fix = "Write it as a `foreach`, or ask `dvc status`"
+            raise PipelineError(what="a `matrix` is not read here", where=f"{DVC_YAML}, stage '{name}'", fix=fix)
+        yield _stage(name, spec, values)
+        return
+    items = _filled(spec["foreach"], values, [])
+    pairs = items.items() if isinstance(items, Mapping) else ((one, one) for one in items or ())
+    for key, item in pairs:
+        yield _stage(f"{name}@{key}", spec["do"], {**values, "key": key, "item": item})
+
+
+def _stage(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Declared:
+    unknown: list[str] = []
+    outs = [path for kind in ("outs", "metrics", "plots") for path in _paths(spec.get(kind), values, unknown)]
+    params: dict[str, tuple[str, ...]] = {}
+    for one in spec.get("params") or ():
+        for file, keys in one.items() if isinstance(one, Mapping) else [(PARAMS_FILE, [one])]:
+            known = params.get(file, ())
+            params[file] = (*known, *(str(_filled(key, values, unknown)) for key in keys or ()))
+    return Declared(
+        name=name,
+        cmd=str(_filled(spec["cmd"], values, unknown)),
+        params=params,
+        deps=tuple(dict.fromkeys(_paths(spec.get("deps"), values, unknown))),
+        outs=tuple(outs),
+        frozen=bool(spec.get("frozen")),
+        always=bool(spec.get("always_changed")),
+        unknown=tuple(unknown),
+    )
+
+
+def _paths(entries: Sequence[Any] | None, values: Mapping[str, Any], unknown: list[str]) -> Iterator[str]:
+    """The paths of a list of dvc.yaml, where each stands alone or with its options."""
+    for one in entries or ():
+        text = str(_filled(next(iter(one)) if isinstance(one, Mapping) else one, values, unknown))
+        yield str(PurePosixPath(text))
+
+
+def _filled(text: Any, values: Mapping[str, Any], unknown: list[str]) -> Any:
+    """A text of dvc.yaml with its `${...}` replaced; one that is nothing else stands for the value itself."""
+    if not isinstance(text, str):
+        return text
+
+    def value(name: str) -> Any:
+        if (found := value_at(values, name.strip())) is None:
+            unknown.append(name)
+        return found
+
+    if whole := _VALUE.fullmatch(text):
+        return value(whole[1])
+    return _VALUE.sub(lambda found: str(value(found[1])), text)

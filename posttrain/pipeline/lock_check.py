@@ -1,0 +1,117 @@
+"""Compares the inputs that DVC recorded for a run with those that the run has used.
+
+An input can be edited after a stage has ended and before DVC reads its digest. So a run leaves a note; a later stage, a
+flow, `posttrain sync` or `repair` then compares, and writes DVC's cache to the disk (fsync).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.errors import PipelineError
+from posttrain.pipeline.digests import LOCK, Digests, dvc_lock, file_digest, read_lock, recorded
+from posttrain.pipeline.fsync import cache_folder, object_path, sync_cache
+from posttrain.workspace import write_json, write_text
+
+NOTES: Final = Path(".dvc/tmp/ended")
+
+
+def note_finished(record: Path) -> None:
+    """Leave a note that DVC is about to record the run that wrote this record."""
+    stage = os.environ.get("DVC_STAGE")
+    if stage and NOTES.parent.is_dir():
+        note = {"stage": stage, "path": record.as_posix(), "record": file_digest(record)}
+        write_json(NOTES / f"{stage.replace('/', '@')}.json", note)
+
+
+def check_and_sync(root: Path, stage: str = "") -> None:
+    """Write DVC's cache to the disk; raise if dvc.lock names inputs that the stage (or any stage) has not used."""
+    if lines := forget_mismatched(root, stage):
+        raise PipelineError(what="\n".join(lines), where="dvc.lock", fix="Run it again")
+    sync_cache(root)
+
+
+def forget_mismatched(root: Path, stage: str = "") -> list[str]:
+    """Remove the results of runs for which DVC recorded inputs that the run has not used; a line for each."""
+    lines, digests, cache = [], Digests(root), cache_folder(root)
+    notes = sorted((root / NOTES).glob("*.json"))
+    for file in notes:
+        note = read_record(file)
+        entry = recorded(root).get(note.get("stage", ""), {})
+        names = {"path": note.get("path"), "md5": note.get("record")}
+        if stage not in ("", note.get("stage")) or not any(
+            names.items() <= out.items() for out in entry.get("outs", [])
+        ):
+            continue  # another stage, or not recorded
+        here, kept = root / note["path"], object_path(cache, note["record"])
+        whole = here.is_file() and file_digest(here) == note["record"]
+        if wrong := unused_inputs(entry, read_record(here if whole else kept)):
+            # Without its record DVC uses neither the entry of dvc.lock nor that of the run cache.
+            kept.unlink(missing_ok=True)
+            if whole:
+                here.unlink(missing_ok=True)
+            lines.append(f"{note['stage']} has not used {', '.join(wrong)} as DVC recorded it: it has to run again")
+        else:
+            _adopt(root, entry, digests)
+        file.unlink(missing_ok=True)
+    if notes:
+        digests.keep()
+    return lines
+
+
+def _adopt(root: Path, entry: Mapping[str, Any], digests: Digests) -> None:
+    """Remember the digests of a run's outputs as DVC has just computed them, so that nobody reads gigabytes again."""
+    until = (root / LOCK).stat().st_mtime_ns
+    for out in entry.get("outs", []):
+        if digest := out.get("md5"):
+            digests.adopt(out["path"], digest, object_path(cache_folder(root), digest), until)
+
+
+def undo_interrupted_accept(root: Path) -> list[str]:
+    """Restore the records that a killed `accept` changed before DVC recorded them; a line for each."""
+    lines, cache, digests = [], cache_folder(root), Digests(root)
+    with dvc_lock(root):  # an `accept` that is at work holds it
+        for stage, out in ((name, out) for name, entry in read_lock(root).items() for out in entry.get("outs", [])):
+            here, kept = root / out["path"], object_path(cache, out.get("md5") or "none")
+            if not out["path"].startswith("records/") or digests.of(out["path"]) in (None, out.get("md5")):
+                continue
+            if kept.is_file() and _before_accept(read_record(here)) == _before_accept(read_record(kept)):
+                write_text(here, kept.read_text(encoding="utf-8"))
+                lines.append(f"`accept` of {stage} was interrupted: undone, run it again")
+    digests.keep()
+    return lines
+
+
+def _before_accept(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without what `accept` changes: its list, and the digest of the code."""
+    inputs = {path: digest for path, digest in record.get("inputs", {}).items() if not path.startswith("code/")}
+    return {**{key: value for key, value in record.items() if key != "accepted"}, "inputs": inputs}
+
+
+def unused_inputs(entry: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
+    """The inputs that dvc.lock names for a stage and that its record of used inputs does not have."""
+    if "inputs" not in record:
+        return []
+    pairs = [(dep["path"], record["inputs"].get(dep["path"]), dep.get("md5")) for dep in entry.get("deps", [])]
+    for file, values in entry.get("params", {}).items():
+        taken = record["params"].get(file, {})
+        pairs += [(f"{file}: {key}", taken.get(key), value) for key, value in values.items()]
+    return [name for name, taken, named in pairs if _plain(taken) != _plain(named)]
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """A stage's record or note; an empty one where it is missing or damaged, which other checks report."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    return json.loads(json.dumps(value, default=str))

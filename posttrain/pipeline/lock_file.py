@@ -1,0 +1,77 @@
+"""The entries of dvc.lock, one per stage: reads and writes them, and settles a merge conflict between two branches."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import PipelineError
+from posttrain.pipeline.digests import dvc_lock
+from posttrain.pipeline.repair_dvc import CONFLICT, LOCK, is_valid_lock
+from posttrain.workspace import write_text
+
+Entries = dict[str, dict[str, Any]]
+
+
+def read_entries() -> Entries:
+    """The entries of dvc.lock, empty if the file is missing."""
+    if not LOCK.is_file():
+        return {}
+    text = LOCK.read_bytes()
+    if in_conflict():
+        raise PipelineError(what="git left a merge conflict", where=str(LOCK), fix="Run `python -m posttrain merge`")
+    if not is_valid_lock(text):
+        raise PipelineError(what="the file is damaged", where=str(LOCK), fix="Run `python -m posttrain repair`")
+    return _parsed(text)
+
+
+def in_conflict() -> bool:
+    """Whether git left a merge conflict in dvc.lock."""
+    return LOCK.is_file() and CONFLICT in b"\n" + LOCK.read_bytes()
+
+
+def write_entries(entries: Mapping[str, Any]) -> None:
+    """Put the entries into dvc.lock, as DVC writes it."""
+    from dvc.utils.serialize import dumps_yaml
+
+    with dvc_lock(Path()):
+        write_text(LOCK, dumps_yaml({"schema": "2.0", "stages": dict(entries)}))
+
+
+def merge_entries() -> str:
+    """Settle a merge conflict in dvc.lock, stage by stage: each entry is that of the branch that changed it."""
+    if not in_conflict():
+        return f"{LOCK} has no merge conflict"
+    before, ours, theirs = (_side(number) for number in (1, 2, 3))
+    if ours is None or theirs is None:
+        fix = "Take one of them, `git checkout --ours dvc.lock`, and run `dvc repro`"
+        raise PipelineError(what="git has not kept the versions of both branches", where=str(LOCK), fix=fix)
+    before = before or {}
+    merged, both = {}, []
+    for name in ours | theirs:
+        old, mine, other = before.get(name), ours.get(name), theirs.get(name)
+        if (entry := other if mine == old else mine) is not None:
+            merged[name] = entry
+        if old != mine != other != old:
+            both.append(name)
+    write_entries(merged)
+    again = f" Both branches changed {', '.join(both)}: `dvc repro` runs it again if needed." if both else ""
+    return (
+        f"{LOCK}: {len(merged)} entries of both branches.{again}\n"
+        "Next: python -m posttrain check; dvc repro; git add params.yaml dvc.lock code report; git commit"
+    )
+
+
+def _side(number: int) -> Entries | None:
+    """The entries of git's index: 1 for the common ancestor, 2 for this branch, 3 for the other one."""
+    done = subprocess.run(["git", "show", f":{number}:./{LOCK}"], capture_output=True, check=False)
+    return _parsed(done.stdout) if done.returncode == 0 and is_valid_lock(done.stdout) else None
+
+
+def _parsed(text: bytes) -> Entries:
+    from dvc.utils.serialize import parse_yaml
+
+    entries: Entries = parse_yaml(text.decode(), str(LOCK)).get("stages") or {}
+    return entries

@@ -1,0 +1,172 @@
+"""Why a stage has to run, by dvc.lock, params.yaml and the files, read without DVC and without waiting for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.measure.record import record_path
+from posttrain.params.formats import flattened, read_yaml
+from posttrain.pipeline.code_manifest import CODE, Code, Library, code_path, differences, read_code
+from posttrain.pipeline.digests import Digests, read_settled
+from posttrain.pipeline.graph import Pipeline, value_at
+from posttrain.pipeline.lock_check import read_record
+from posttrain.workspace import PARAMS_FILE
+
+NEVER_RAN: Final = "never ran"
+MISSING: Final = "its output {} is missing"
+ALTERED: Final = "its output {} is not what it wrote: run `python -m posttrain verify`"
+MOST: Final = 6
+"""As many changes of one kind as a line names."""
+
+
+class Reasons:
+    """What is out of date in a workspace, as `dvc status` would say it once the stage `code` has run."""
+
+    def __init__(self, root: Path = Path()) -> None:
+        self.pipeline = Pipeline(root)
+        self.lock = read_settled(root)
+        self._root = root
+        self._settings = read_yaml(root / PARAMS_FILE)
+        self._digests = Digests(root)
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    @cached_property
+    def _library(self) -> Library:
+        return Library()
+
+    def keep(self) -> None:
+        """Remember what was read of the code, for the next process."""
+        self._library.outlines.keep()
+
+    def of(self, name: str) -> tuple[str, ...]:
+        """Why one stage has to run by itself, not because of the stages above it; empty if it need not."""
+        if name == CODE:  # compared by its files, which say more: those of the stages that a change cannot reach stay
+            return ()
+        if name not in self._known:
+            self._known[name] = tuple(dict.fromkeys(self._of(name)))
+        return self._known[name]
+
+    def changes(self, name: str) -> bool:
+        """Whether a stage has to run for a reason of its own; where it only lacks outputs, DVC restores them."""
+        return any(not reason.startswith("its output ") for reason in self.of(name))
+
+    def below(self, name: str) -> list[str]:
+        """The stages without reasons of their own that have to run because this one does."""
+        found = {name}
+        for one in self.pipeline.order() if self.changes(name) else ():
+            if found.intersection(self.pipeline.upstream[one]):
+                found.add(one)
+        return sorted(one for one in found if not self.of(one))
+
+    def _of(self, name: str) -> Iterator[str]:
+        stage, entry = self.pipeline.stages[name], self.lock.get(name)
+        if stage.unknown:
+            yield f"dvc.yaml names {', '.join(stage.unknown)}, which params.yaml lacks"
+            return
+        if entry is None:
+            yield NEVER_RAN
+            return
+        if not stage.frozen:
+            if stage.always:
+                yield "it always runs"
+            if entry.get("cmd") != stage.cmd:
+                yield "its command changed"
+            for file, keys in stage.params.items():
+                if words := self._params(file, keys, entry):
+                    yield _listed(words)
+            yield from self._deps(name, entry)
+        yield from self._outs(name, entry)
+
+    def _deps(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        known = {one["path"]: one.get("md5") for one in entry.get("deps", ())}
+        deps = self.pipeline.stages[name].deps
+        for path in deps:
+            if path == code_path(name).as_posix():
+                if path not in known or self._code_digest(name) != known[path]:
+                    yield _listed(self._code_changes(name))
+            elif path not in known:
+                yield f"{path} new"
+            elif (recorded := self._recorded(path)) is not None:
+                if recorded != known[path]:
+                    yield f"{path} modified"
+            elif any(self.of(one) for one in self.pipeline.behind(path)):
+                continue  # what is there now will be replaced
+            elif (found := self._digests.of(path)) != known[path]:
+                yield f"{path} {'deleted' if found is None else 'modified'}"
+
+    def _recorded(self, path: str) -> str | None:
+        """The digest that dvc.lock has of a dependency that is a stage's whole output; else its file is read."""
+        maker = self.pipeline.makers.get(path)
+        outs = self.lock.get(maker, {}).get("outs", ()) if maker else ()
+        return next((out.get("md5") for out in outs if out["path"] == path), None)
+
+    def _outs(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        known = {one["path"]: one.get("md5") for one in entry.get("outs", ())}
+        for path in self.pipeline.stages[name].outs:
+            if path not in known:
+                yield f"{path} is a new output"
+            elif (found := self._digests.of(path)) is None:
+                yield MISSING.format(path)
+            elif known[path] is not None and found != known[path]:
+                yield ALTERED.format(path)
+
+    def _code_digest(self, name: str) -> str | None:
+        """The digest that the file of a stage's code has, or will have once the stage `code` has written it."""
+        path = code_path(name)
+        code = self._library.code(name, self._settings)
+        if read_code(path) == code:
+            return self._digests.of(path.as_posix())
+        text = json.dumps(code, indent=2) + "\n"
+        return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+    def _code_changes(self, name: str) -> list[str]:
+        return code_changes(name, self._library.code(name, self._settings))
+
+    def _params(self, file: str, keys: tuple[str, ...], entry: Mapping[str, Any]) -> list[str]:
+        """The parameters that changed, with their old and new values."""
+        settings = self._settings if file == PARAMS_FILE else read_yaml(self._root / file)
+        known = entry.get("params", {}).get(file, {})
+        words = []
+        for key in keys:
+            old, new = known.get(key), value_at(settings, key)
+            if old == new and key in known:
+                continue
+            before, after = flattened(old, key), flattened(new, key)
+            words += [
+                f"params {one} {before.get(one, 'not set')} -> {after.get(one, 'not set')}"
+                for one in [*before, *(one for one in after if one not in before)]
+                if before.get(one) != after.get(one)
+            ] or [f"params {key} changed"]
+        return words
+
+
+def accepted_code(record: Mapping[str, Any]) -> Code | None:
+    """The code of a run's result: the code that it used with the changes accepted since; None if not recorded."""
+    used = record.get("code")
+    if not isinstance(used, Mapping):
+        return None
+    found: Code = {kind: dict(used[kind]) for kind in used}
+    for one in record.get("accepted", ()):
+        for kind, changes in one["changed"].items():
+            for name, (_, new) in changes.items():
+                if new is None:
+                    found[kind].pop(name, None)
+                else:
+                    found[kind][name] = new
+    return found
+
+
+def code_changes(name: str, new: Code | None) -> list[str]:
+    """The changes of a stage's code since its result was made or accepted, as text."""
+    old = accepted_code(read_record(record_path(name)))
+    return (differences(old, new) if old and new else []) or ["its code changed"]
+
+
+def _listed(words: list[str]) -> str:
+    more = f" and {len(words) - MOST} more" if len(words) > MOST else ""
+    return ", ".join(words[:MOST]) + more

@@ -1,0 +1,51 @@
+"""What `check` says about the processes of runs: it may be meant so, for another host than this one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from posttrain.errors import PosttrainError
+from posttrain.params.stage_table import STAGES
+from posttrain.pipeline import inputs
+from posttrain.processes.hosts import on_each_host
+
+
+def process_notes(typed: Mapping[str, Any]) -> list[str]:
+    """What this host lacks for the processes of runs, each once with the runs; `typed`: the runs' settings."""
+    runs: dict[str, list[str]] = {}
+    for where, params in typed.items():
+        for line in _notes(where, params):
+            runs.setdefault(line, []).append(where)
+    return [f"note: {', '.join(where)}: {line}" for line, where in runs.items()]
+
+
+def _notes(where: str, params: Any) -> Iterator[str]:
+    processes = getattr(params, "processes", 1)
+    if processes == 1:
+        return
+    here = on_each_host(processes)
+    shown = f"processes = {processes}" + (f" ({here} on each host)" if here < processes else "")
+    gpus, cores = _gpus(params.device.device), os.cpu_count() or 1
+    if gpus is not None and here > gpus:
+        yield f"{shown}: this host has {gpus} GPUs, and each process needs one"
+    if gpus is None and here * params.device.threads > cores:
+        yield f"{shown}, each with device.threads = {params.device.threads}: this host has {cores} CPU cores"
+    group, _, run = where.rpartition(".")
+    stage = next(one.name for one in STAGES if one.group == group)
+    try:
+        declared = inputs.declared(f"{stage}@{run}")
+    except PosttrainError:  # the check itself reports it
+        return
+    reserved = declared.meta.get("gpus") if declared else None
+    if isinstance(reserved, int) and 0 < reserved < here:
+        yield f"{shown}: meta.gpus = {reserved} of the stage {stage} in dvc.yaml, so a flow shows it no more GPUs"
+
+
+def _gpus(device: str) -> int | None:
+    """The number of GPUs; None if the run does not use them."""
+    import torch
+
+    found = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    return torch.cuda.device_count() if found else None

@@ -1,0 +1,197 @@
+"""How a stage is run from the command line: `python -m stages.NAME [RUN]` or `python -m posttrain run NAME [RUN]`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from posttrain.errors import ParamsError, PosttrainError, from_system
+from posttrain.measure.masking import masked
+from posttrain.measure.phases import CLOCK
+from posttrain.measure.record import record_path, write_record
+from posttrain.measure.stage_log import start_log
+from posttrain.measure.timings import report_timings
+from posttrain.pipeline import inputs
+from posttrain.pipeline.check_inputs import check_input_names
+from posttrain.pipeline.lock_check import check_and_sync, note_finished
+from posttrain.pipeline.repair_dvc import follow_move
+from posttrain.processes.children import is_worker
+from posttrain.processes.launch import abandon, end, end_failed, explained_deaths, of_stage
+from posttrain.workspace import failure_path, lock_stage, remove_committed, write_text
+
+ORPHAN_CHECK_S = 0.5
+NO_MEMORY = re.compile("allocate memory|out of memory")
+SHELLS = ("sh", "dash", "bash", "zsh", "ksh", "fish")
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+def run_stage(work: Callable[[], None]) -> None:
+    """Run a stage that exists once."""
+    parser = _parser(work)
+    arguments, stage = parser.parse_args(), parser.prog.rpartition(" ")[2]
+    _guarded(stage, stage, lambda: _held(stage, work, arguments))
+
+
+def run_named_stage(work: Callable[[str], None]) -> None:
+    """Run a stage that exists once for each named run of params.yaml."""
+    parser = _parser(work)
+    parser.add_argument("run", help="the run's name in params.yaml")
+    arguments, stage = parser.parse_args(), parser.prog.rpartition(" ")[2]
+
+    def held() -> None:
+        name = "/".join(checked_name(part) for part in arguments.run.split("/"))
+        _held(f"{stage}@{name}", lambda: work(name), arguments)
+
+    _guarded(f"{stage} {arguments.run}", f"{stage}@{arguments.run}", held)
+
+
+def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -> None:
+    """Run the work; its outputs count only if its inputs are still the same at the end."""
+    if is_worker():  # the first process of the run does the rest
+        work()
+        return
+    check_input_names(stage)
+    follow_move(Path.cwd())
+    lock_stage(stage)
+    start_log(stage)
+    inputs.fix(stage)
+    with _watched(stage, arguments), explained_deaths():
+        work()
+    inputs.check_imports()
+    write_record(stage, inputs.used())
+    inputs.confirm()
+    inputs.sync_outputs()
+    note_finished(record_path(stage))
+    report_timings(stage)
+
+
+def checked_name(name: str) -> str:
+    """The run's name, if it can be the name of a folder."""
+    if not RUN_NAME.fullmatch(name):
+        fix = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
+        raise ParamsError(what=f"'{name[:100]}' cannot name a run", where="params.yaml", fix=fix)
+    return name
+
+
+def _parser(work: Callable[..., None]) -> argparse.ArgumentParser:
+    module = sys.modules[work.__module__]
+    name = module.__spec__.name if module.__spec__ else work.__module__
+    parser = argparse.ArgumentParser(
+        prog=f"python -m posttrain run {name.rpartition('.')[2]}",
+        description=module.__doc__,
+        epilog="Parameters come from params.yaml; set POSTTRAIN_TRACEBACK=1 to see where an error was raised.",
+    )
+    profile = "write a trace and a table of where the time goes into profiles/; POSTTRAIN_PROFILE=1 does the same"
+    parser.add_argument("--profile", action="store_true", help=f"{profile} under dvc repro. Results stay the same")
+    return parser
+
+
+def _watched(stage: str, arguments: argparse.Namespace) -> AbstractContextManager[None]:
+    """A profiler around the stage's work, if it is requested."""
+    if not arguments.profile and os.environ.get("POSTTRAIN_PROFILE", "0") in ("", "0"):
+        return contextlib.nullcontext()
+    from posttrain.measure.profile import profiled
+
+    return profiled(stage)
+
+
+def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
+    """Run the work and end."""
+    CLOCK.begin()
+    try:
+        _explained(name, stage, work)
+    except BaseException as error:
+        end_failed(error)
+        raise
+    end()
+    # Everything is written. A normal exit with torch loaded takes one to two seconds of CPU time more.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _explained(name: str, stage: str, work: Callable[[], None]) -> None:
+    """Run the work; an error that a person can fix is one clear line and exit code 1, without a traceback."""
+    try:
+        if not is_worker():
+            _prepare(stage)
+        work()
+    except PosttrainError as error:
+        _fail(stage, str(error), 1)
+    except OSError as error:
+        if error.errno is None:  # raised by a library, not by the system: a defect of the code
+            _save_failure(stage, traceback.format_exc(limit=-1))
+            raise
+        _fail(stage, str(from_system(error, f"the stage {name}")), 1)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
+            _save_failure(stage, traceback.format_exc(limit=-1))
+            raise
+        fix = "Lower micro_tokens, or sampling.rows or the number of samples where it samples, or use a smaller model"
+        _fail(stage, f"{name}: the memory ran out. {fix}", 1)
+    except KeyboardInterrupt:
+        _fail(stage, f"{name} was interrupted. The next run resumes from the last checkpoint, where there is one", 130)
+    except Exception:
+        _save_failure(stage, traceback.format_exc(limit=-1))
+        raise
+
+
+def _prepare(stage: str) -> None:
+    """What comes before each stage: watch DVC, and remove what earlier runs left."""
+    failure_path(stage).unlink(missing_ok=True)
+    of_stage(stage, partial(_save_failure, stage))
+    if "DVC_ROOT" in os.environ:
+        threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
+        check_and_sync(Path())  # before the checkpoints of recorded runs are removed
+    remove_committed()
+
+
+def _save_failure(stage: str, text: str) -> None:
+    """Save the error, which `python -m posttrain results` shows in place of the result."""
+    if is_worker():
+        return
+    with contextlib.suppress(OSError):  # a full disk must not hide the error itself
+        write_text(failure_path(stage), masked(text.strip()) + "\n")
+
+
+def _fail(stage: str, line: str, status: int) -> None:
+    """End with one line on stderr, after the traceback if POSTTRAIN_TRACEBACK is set."""
+    _save_failure(stage, line)
+    if os.environ.get("POSTTRAIN_TRACEBACK"):
+        traceback.print_exc()
+    print(f"error: {masked(line)}", file=sys.stderr)
+    raise SystemExit(status) from None
+
+
+def _dvc_process() -> psutil.Process | None:
+    """The DVC process that started this stage; None if it has ended.
+
+    DVC starts a shell; some shells stay between the two processes, and others are replaced by the stage. The ancestor
+    of an orphan is init or a session manager, which are not Python programs.
+    """
+    ancestor = next((above for above in psutil.Process().parents() if above.name() not in SHELLS), None)
+    return ancestor if ancestor and ancestor.name().casefold().startswith(("python", "dvc")) else None
+
+
+def _end_with(dvc: psutil.Process | None) -> None:
+    """End once DVC has ended: an orphan would continue to write into outputs that the next run writes too."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while dvc and dvc.is_running() and dvc.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(ORPHAN_CHECK_S)
+    print(
+        "error: the dvc process that started this stage has ended, so the stage ends too", file=sys.stderr, flush=True
+    )
+    abandon()
+    os._exit(1)

@@ -1,0 +1,331 @@
+"""Samples with a model of this process: each prompt is prefilled once, finished rows are replaced by waiting requests.
+
+A completion depends only on the model, its prompt, the seed and its name, not on other rows or on its slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from posttrain.formulas.ragged import row_keys, uniform
+from posttrain.measure.counts import count
+from posttrain.models.decoder.step import backend_of
+from posttrain.models.device import Runtime
+from posttrain.models.files.text import context_of
+from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams
+from posttrain.sampling.scheduler import Admission
+from posttrain.text.stops import Stops, StopStrings
+
+
+class LocalSampler:
+    """Samples from a model in memory; `sync` copies nothing, since the weights are shared."""
+
+    can: frozenset[Capability] = frozenset({"greedy", "mixture", "top_p", "top_k", "stop_strings"})
+
+    def __init__(
+        self, model: Any, stops: Stops, runtime: Runtime, version: str = "", section: str = "sampling"
+    ) -> None:
+        """`section`: where params.yaml has the settings of its samples, for errors."""
+        self._model, self._stops, self._runtime, self.version = model, stops, runtime, version
+        self._section = section
+
+    @property
+    def context(self) -> int | None:
+        """The model's context."""
+        return context_of(self._model.config)
+
+    @property
+    def model(self) -> Any:
+        """The model that it samples from."""
+        return self._model
+
+    @property
+    def computes_with(self) -> str:
+        """The device and the number format, for what is kept of samples."""
+        device = self._runtime.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        return f"{name}, {'bf16 weights' if self._runtime.bf16_for(self._model) else 'fp32'}"
+
+    def sync(self, model: Any, version: str) -> None:
+        """Sample from this model from now on."""
+        self._model, self.version = model, version
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        requests: Sequence[Request],
+        params: SamplingParams,
+        seed: int,
+        *,
+        greedy: bool = False,
+        mixture: Mixture | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> list[Completion]:
+        """A completion of each request; requests of the same tokens share their prefill."""
+        if not requests:
+            return []
+        keys = None if greedy else row_keys(seed, [one.name for one in requests])
+        was_training = self._model.training
+        self._model.eval()
+        decoder = Decoder(
+            self._model, requests, params, keys, self._stops, self._runtime,
+            mixture=mixture, advance=advance, section=self._section,
+        )  # fmt: skip
+        completions = decoder.run()
+        self._model.train(was_training)
+        count({"generate_tokens": sum(len(one.ids) for one in completions)})
+        return completions
+
+
+DROP_FRACTION = 0.2
+"""Finished rows are dropped once they are this fraction of all rows, since dropping copies the cache."""
+
+RANDOM_BLOCK = 32
+"""Random numbers computed at a time for each row."""
+
+
+BLOCK = 128
+"""Tokens that an accelerator sums at once."""
+BELOW_1 = 1 - 2**-30
+"""The largest share of a sum: it must not reach the end, where there may be tokens without probability."""
+
+
+def steps_between_checks(device: torch.device) -> int:
+    """How often to check which rows have ended: on an accelerator each check waits for the device."""
+    return 1 if device.type == "cpu" else 8
+
+
+class Decoder:
+    """The decoding loop over slots of rows; finished rows make room for waiting requests."""
+
+    def __init__(
+        self,
+        model: Any,
+        requests: Sequence[Request],
+        params: SamplingParams,
+        keys: Tensor | None,
+        stops: Stops,
+        runtime: Runtime,
+        *,
+        mixture: Mixture | None,
+        advance: Callable[[int], None] | None,
+        section: str,
+    ) -> None:
+        """`keys`: the random stream of each request; None: greedy decoding. `advance`: see `Sampler.generate`."""
+        unique: dict[int, tuple[int, ...]] = {}
+        self._prompts = [unique.setdefault(id(one.ids), tuple(one.ids)) for one in requests]
+        self._params, self._keys, self._advance = params, keys, advance
+        self._buffer = CompletionBuffer(len(requests), params.max_tokens, stops, params.stop)
+        self._stops, self._device = stops.tokens, runtime.device
+        longest = max((len(one.ids) for one in requests), default=0)
+        self._share = 0.0 if mixture is None else mixture.share
+        models = [model] if mixture is None else [model, mixture.other]
+        self._backends = [
+            backend_of(one, longest, params.max_tokens, cuda_graphs=runtime.cuda_graphs) for one in models
+        ]
+        self._check_every = steps_between_checks(self._device)
+        self._admission = Admission(self._prompts, params, self._device, self._backends, section)
+        self._slots: list[int] = []
+        """The number of the request in each slot."""
+        self._cached: dict[tuple[int, ...], int] = {}
+        """The index of each prompt in the cache."""
+        self._tokens: list[Tensor] = []
+        self._logps: list[Tensor] = []
+        self._keys_R: Tensor | None = None
+        self._done_R = torch.zeros(0, dtype=torch.bool)
+
+    def run(self) -> list[Completion]:
+        """Decode a completion of each request."""
+        self._admit()
+        while self._slots:
+            token_R, logp_R = sample_next(self._logits(), self._draw(), self._params.top_p, self._params.top_k)
+            self._tokens.append(token_R)
+            self._logps.append(logp_R)
+            self._steps += 1
+            if self._should_replace(token_R):
+                self._replace_finished(token_R)
+            else:
+                self._append(token_R, self._position_R)
+                self._position_R += 1
+        return self._buffer.completions()
+
+    def _logits(self) -> Tensor:
+        logits = [backend.next_logits() for backend in self._backends]
+        if self._params.temperature != 1:
+            logits = [one.div_(self._params.temperature) for one in logits]
+        return logits[0] if len(logits) == 1 else mixture_logits(logits[0], logits[1], self._share)
+
+    def _draw(self) -> Tensor | None:
+        """Each row's number for its next token."""
+        if self._keys_R is None:
+            return None
+        place = self._steps % RANDOM_BLOCK
+        if place == 0:
+            self._draws_RT = uniform(self._keys_R, RANDOM_BLOCK, self._generated_R + self._steps)
+        return self._draws_RT[:, place]
+
+    def _append(self, token_R: Tensor, position_R: Tensor) -> None:
+        for backend in self._backends:
+            backend.append_tokens(token_R, position_R)
+
+    def _should_replace(self, token_R: Tensor) -> bool:
+        """Whether enough rows have ended to drop them now."""
+        for token in self._stops:
+            self._done_R |= token_R == token
+        if self._steps == self._left:
+            return True
+        if self._steps % self._check_every:
+            return False
+        if self._params.stop:
+            self._flush()
+            finished = sum(self._buffer.ended[number] for number in self._slots)
+        else:
+            finished = int(self._done_R.sum())
+        return finished >= DROP_FRACTION * len(self._slots)
+
+    def _flush(self) -> None:
+        """Move the decoded tokens to the host."""
+        tokens_RT, logps_RT = (torch.stack(part, dim=1).tolist() for part in (self._tokens, self._logps))
+        for number, tokens, logps in zip(self._slots, tokens_RT, logps_RT, strict=True):
+            self._buffer.add(number, tokens, logps)
+        self._tokens, self._logps = [], []
+
+    def _replace_finished(self, token_R: Tensor) -> None:
+        """Drop rows that have ended, and admit waiting requests."""
+        if self._tokens:
+            self._flush()
+        kept = [slot for slot, number in enumerate(self._slots) if not self._buffer.ended[number]]
+        if self._advance:
+            self._advance(len(self._slots) - len(kept))
+        self._slots = [self._slots[slot] for slot in kept]
+        index_R = torch.tensor(kept, dtype=torch.long, device=self._device)
+        for backend in self._backends:
+            backend.keep_rows(index_R)
+        if kept:
+            self._append(token_R[index_R], self._position_R[index_R])
+        self._admit()
+
+    def _admit(self) -> None:
+        """Fill the free slots; prompts without rows leave the cache."""
+        joining = self._admission.take(self._slots)
+        if joining:
+            prompts = [self._prompts[number] for number in joining]
+            used = {*prompts, *(self._prompts[number] for number in self._slots)}
+            kept = [prompt for prompt in self._cached if prompt in used]
+            fresh = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._cached]
+            places = [self._cached[prompt] for prompt in kept]
+            self._cached = {prompt: place for place, prompt in enumerate([*kept, *fresh])}
+            for backend in self._backends:
+                backend.admit(places, fresh, [self._cached[prompt] for prompt in prompts])
+            self._slots += joining
+        self._reset_rows()
+
+    def _reset_rows(self) -> None:
+        """Set up the tensors of the rows for the steps until the next change."""
+        self._tokens, self._logps, self._steps = [], [], 0
+        generated = [len(self._buffer.ids[number]) for number in self._slots]
+        prompts = [len(self._prompts[number]) for number in self._slots]
+        self._left = self._params.max_tokens - max(generated, default=0)
+        self._generated_R = torch.tensor(generated, device=self._device)
+        self._position_R = self._generated_R + torch.tensor(prompts, device=self._device)
+        self._done_R = torch.zeros_like(self._generated_R, dtype=torch.bool)
+        self._keys_R = None if self._keys is None else self._keys[self._slots].to(self._device)
+
+
+class CompletionBuffer:
+    """The tokens and log-probs of each completion so far, and whether it has ended."""
+
+    def __init__(self, count: int, max_tokens: int, stops: Stops, strings: Sequence[str]) -> None:
+        self.ids: list[list[int]] = [[] for _ in range(count)]
+        self.logps: list[list[float]] = [[] for _ in range(count)]
+        self.ended, self.truncated = [False] * count, [False] * count
+        self._max_tokens, self._stop_tokens = max_tokens, frozenset(stops.tokens)
+        self._strings = StopStrings(strings, stops.decode)
+
+    def add(self, number: int, ids: Sequence[int], logps: Sequence[float]) -> None:
+        """Append to a completion; tokens after its end are ignored."""
+        if self.ended[number]:
+            return
+        mine = self.ids[number]
+        before = len(mine)
+        mine.extend(ids)
+        end = self._end(mine, before)
+        self.truncated[number] = end is None and len(mine) >= self._max_tokens
+        self.ended[number] = end is not None or self.truncated[number]
+        if end is not None:
+            del mine[end:]
+        self.logps[number].extend(logps[: len(mine) - before])
+
+    def completions(self) -> list[Completion]:
+        """The finished completions."""
+        rows = zip(self.ids, self.logps, self.truncated, strict=True)
+        return [Completion(ids, logps, "length" if truncated else "stop") for ids, logps, truncated in rows]
+
+    def _end(self, ids: list[int], before: int) -> int | None:
+        by_token = next((i + 1 for i in range(before, len(ids)) if ids[i] in self._stop_tokens), None)
+        by_string = self._strings.end(ids, len(ids) - before)
+        return min((end for end in (by_token, by_string) if end is not None), default=None)
+
+
+def sample_next(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int | None) -> tuple[Tensor, Tensor]:
+    """The next token of each row, and its log-prob under the full distribution also with top_p or top_k."""
+    p = logits.softmax(1)
+    if draw_R is None:
+        token_R = logits.argmax(1)
+    else:
+        unrestricted = top_p == 1 and top_k is None
+        token_R = _drawn(p if unrestricted else top_k_top_p_mask(p, top_p, top_k), draw_R)
+    if p.device.type != "cpu":  # spares the passes for the largest
+        return token_R, _of(p, token_R).log()
+    return token_R, _of(logits, token_R) - (logits.amax(1) - p.amax(1).log())
+
+
+def _of(values_RV: Tensor, token_R: Tensor) -> Tensor:
+    return values_RV.gather(1, token_R[:, None]).squeeze(1)
+
+
+def _drawn(p_RV: Tensor, draw_R: Tensor) -> Tensor:
+    """The token of each row at which the sum of the probabilities passes its number.
+
+    An accelerator sums blocks of tokens first, and in float64 only over the blocks and within one.
+    """
+    if p_RV.device.type == "cpu":
+        return _passed(p_RV, draw_R)[0].clamp(max=p_RV.shape[1] - 1)
+    missing = -p_RV.shape[1] % BLOCK
+    blocks_RBX = (pad(p_RV, (0, missing)) if missing else p_RV).view(len(p_RV), -1, BLOCK)
+    sums_RB = blocks_RBX.sum(2)
+    block_R, cdf_RB, point_R = _passed(sums_RB, draw_R.clamp(max=BELOW_1))
+    sum_R = _of(sums_RB, block_R)
+    rest_R = (point_R - (_of(cdf_RB, block_R) - sum_R)) / sum_R
+    inside_RX = blocks_RBX.gather(1, block_R[:, None, None].expand(-1, 1, BLOCK)).squeeze(1)
+    return block_R * BLOCK + _passed(inside_RX, rest_R.clamp(0, BELOW_1))[0]
+
+
+def _passed(p: Tensor, draw_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where the running sum passes each row's share of it, the running sum, and the share."""
+    cdf = p.cumsum(1, dtype=torch.float64)
+    point = draw_R[:, None] * cdf[:, -1:]
+    return torch.searchsorted(cdf, point, right=True).squeeze(1), cdf, point.squeeze(1)
+
+
+def top_k_top_p_mask(p: Tensor, top_p: float, top_k: int | None) -> Tensor:
+    """p with 0 for all but the likeliest tokens: the top_k, and of these the fewest with top_p of their mass.
+
+    Ties with the last kept token are kept too, so that the result does not depend on the order of the vocabulary.
+    """
+    best = p.topk(min(top_k or p.shape[1], p.shape[1]), dim=1).values.double()
+    before = best.cumsum(1) - best
+    beyond = before >= top_p * best.sum(1, keepdim=True)
+    beyond[:, 0] = False
+    least = best.masked_fill(beyond, torch.inf).amin(1, keepdim=True)
+    return p.masked_fill(p < least, 0)
+
+
+def mixture_logits(policy_RV: Tensor, other_RV: Tensor, share: float) -> Tensor:
+    """(1 - share) log pi + share log pi_other, the mixture that Nash-MD samples from (Munos 2023)."""
+    return (1 - share) * policy_RV.log_softmax(-1) + share * other_RV.log_softmax(-1)

@@ -1,0 +1,121 @@
+"""Samplers of a run that several processes share: each process gets all completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from posttrain.models.files.text import context_of
+from posttrain.models.sharding import whole
+from posttrain.processes import world
+from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.sampler import Capability, Completion, Finish, Mixture, Request, Sampler, SamplingParams
+
+FINISHES: tuple[Finish, ...] = ("stop", "length")
+
+
+class DealtSampler:
+    """Decodes with the policy of this process: the requests of each prompt go to one process, prompts in turn.
+
+    Models that are divided among processes are gathered whole while they decode.
+    """
+
+    def __init__(self, local: LocalSampler) -> None:
+        self._local, self.can, self.version = local, local.can, local.version
+
+    @property
+    def context(self) -> int | None:
+        """The model's context."""
+        return self._local.context
+
+    def sync(self, model: Any, version: str) -> None:
+        """Sample from this model from now on."""
+        self._local.sync(model, version)
+        self.version = version
+
+    def generate(
+        self,
+        requests: Sequence[Request],
+        params: SamplingParams,
+        seed: int,
+        *,
+        greedy: bool = False,
+        mixture: Mixture | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> list[Completion]:
+        """A completion of each request."""
+        if world.count() == 1:
+            return self._local.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
+        places = dealt_places(requests)
+        mine = [requests[place] for place in places[world.rank()]]
+        others = [] if mixture is None else [mixture.other]
+        with whole(self._local.model, *others):
+            done = self._local.generate(mine, params, seed, greedy=greedy, mixture=mixture, advance=advance)
+        completions: dict[int, Completion] = {}
+        for numbers, part in zip(places, _exchanged(done), strict=True):
+            completions |= zip(numbers, part, strict=True)
+        return [completions[place] for place in range(len(requests))]
+
+
+class FirstSampler:
+    """An external engine that the first process of a run asks; each process gets all completions."""
+
+    def __init__(self, policy: Any, engine: Sampler | None = None) -> None:
+        """`engine`: of the first process."""
+        self._policy, self._engine = policy, engine
+        self.can: frozenset[Capability] = frozenset({"stop_strings"})
+        self.version = ""
+
+    @property
+    def context(self) -> int | None:
+        """The model's context."""
+        return context_of(self._policy.config)
+
+    def sync(self, model: Any, version: str) -> None:
+        """Give the engine these weights, gathered."""
+        self.version = version
+        with whole(model):
+            if self._engine is not None:
+                self._engine.sync(model, version)
+            world.wait_for_all()
+
+    def generate(
+        self,
+        requests: Sequence[Request],
+        params: SamplingParams,
+        seed: int,
+        *,
+        greedy: bool = False,
+        mixture: Mixture | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> list[Completion]:
+        """A completion of each request."""
+        done: list[Completion] = []
+        if self._engine is not None:
+            done = self._engine.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
+        return _exchanged(done)[0]
+
+
+def dealt_places(requests: Sequence[Request]) -> list[list[int]]:
+    """The places of each process's requests: those of the same tokens, which share a prefill, stay together."""
+    prompts: dict[tuple[int, ...], int] = {}
+    numbers = [prompts.setdefault(tuple(one.ids), len(prompts)) for one in requests]
+    size = world.count()
+    return [[place for place, number in enumerate(numbers) if number % size == rank] for rank in range(size)]
+
+
+def _exchanged(done: Sequence[Completion]) -> list[list[Completion]]:
+    """The completions of every process."""
+    shape = torch.tensor([x for one in done for x in (len(one.ids), FINISHES.index(one.finish))], dtype=torch.long)
+    ids = torch.tensor([token for one in done for token in one.ids], dtype=torch.long)
+    logps = torch.tensor([logp for one in done for logp in one.logps], dtype=torch.float64)
+    every = zip(*(world.gathered_tensors(part) for part in (shape, ids, logps)), strict=True)
+    return [_completions(*parts) for parts in every]
+
+
+def _completions(shape: torch.Tensor, ids: torch.Tensor, logps: torch.Tensor) -> list[Completion]:
+    lengths, finishes = shape.view(-1, 2).T.tolist() if shape.numel() else ([], [])
+    rows = zip(torch.split(ids, lengths), torch.split(logps, lengths), finishes, strict=True) if lengths else ()
+    return [Completion(one.tolist(), logp.tolist(), FINISHES[finish]) for one, logp, finish in rows]

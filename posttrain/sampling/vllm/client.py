@@ -1,0 +1,296 @@
+"""Samples with an external engine: a server with vLLM's API for completions, in an environment and process of its own.
+
+Each completion is one request: token ids in, token ids and log-probs out, with a seed of its own. Requests and answers
+name the version of the weights. A server that died or hangs is started again with the present weights; what it had not
+answered is asked again, with the same seeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import torch
+
+from posttrain.errors import EngineError
+from posttrain.formulas.ragged import row_keys
+from posttrain.measure.counts import count
+from posttrain.measure.phases import phase
+from posttrain.measure.record import note
+from posttrain.models.device import Runtime
+from posttrain.models.files.text import context_of
+from posttrain.models.forward.forward import score_tokens
+from posttrain.models.sharding import is_whole
+from posttrain.rollout import TokenRow
+from posttrain.sampling.builtin import CompletionBuffer
+from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams
+from posttrain.sampling.vllm.process import EngineProcess
+from posttrain.sampling.vllm.server import ENGINE, HEADER
+from posttrain.sampling.vllm.weights import write_weights
+from posttrain.text.packing import pack
+from posttrain.text.stops import Stops
+
+TRIES: Final = 4
+"""How often a completion is asked for; between two tries the server is looked after."""
+SILENT_S: Final = 1800.0
+"""Seconds without any answer after which a server hangs."""
+HEALTH_S: Final = 30.0
+"""Seconds in which a server that did not answer well has to say which weights it holds."""
+PROBE: Final = SamplingParams(max_tokens=8)
+PROBE_GAP: Final = 0.5
+"""Largest mean difference of log-probs between server and trainer, in nats, of the first sample of a server."""
+_LOW_63: Final = 2**63 - 1
+
+
+class _LostError(Exception):
+    """A request got no answer that can be used, and may be asked again."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the server may be silent, and how often it is asked."""
+
+    silent_s: float = SILENT_S
+    health_s: float = HEALTH_S
+    tries: int = TRIES
+    pause_s: float = 0.5
+    """Seconds before the second try, doubled with each further one."""
+
+
+class EngineSampler:
+    """Samples with a server that is started with the first weights; `close` ends it."""
+
+    can: frozenset[Capability] = frozenset({"stop_strings", "background"})
+
+    def __init__(
+        self,
+        model: Any,
+        files: Path,
+        stops: Stops,
+        runtime: Runtime,
+        process: EngineProcess,
+        *,
+        patience: Patience = Patience(),
+    ) -> None:
+        """`files`: the folder with the tokenizer."""
+        self._model, self._files, self._stops, self._runtime = model, files, stops, runtime
+        self._process, self._patience = process, patience
+        self._weights: Path | None = None
+        self.version = ""
+
+    @property
+    def context(self) -> int | None:
+        """The model's context."""
+        return context_of(self._model.config)
+
+    @phase("load")
+    def sync(self, model: Any, version: str) -> None:
+        """Give the server these weights, and start it if it does not run."""
+        before, self._model = self._weights, model
+        self._weights = Path(tempfile.mkdtemp(prefix="weights-", dir=self._process.folder))
+        dtype = torch.bfloat16 if self._runtime.bf16 else torch.float32
+        write_weights(model, self._files, self._weights, version, dtype)
+        self.version = version
+        if not self._process.alive or not self._load():
+            self._start()
+            self._probe()
+        if before is not None:
+            shutil.rmtree(before, ignore_errors=True)
+
+    def generate(
+        self,
+        requests: Sequence[Request],
+        params: SamplingParams,
+        seed: int,
+        *,
+        greedy: bool = False,
+        mixture: Mixture | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> list[Completion]:
+        """A completion of each request."""
+        if greedy or mixture is not None or params.top_p < 1 or params.top_k is not None:
+            raise ValueError("an external engine samples from all tokens of one policy")
+        completions = self._all(requests, params, seed, advance)
+        count({"generate_tokens": sum(len(one.ids) for one in completions)})
+        return completions
+
+    def close(self) -> None:
+        """End the server; a request in progress fails."""
+        self._process.close()
+
+    def _all(
+        self, requests: Sequence[Request], params: SamplingParams, seed: int,
+        advance: Callable[[int], None] | None = None, *, restarts: bool = True,
+    ) -> list[Completion]:  # fmt: skip
+        """The completions, asked again where an answer was lost."""
+        keys = row_keys(seed, [one.name for one in requests]).tolist()
+        bodies = [
+            {
+                "model": "policy", "prompt": list(one.ids), "max_tokens": params.max_tokens, "n": 1,
+                "temperature": params.temperature, "top_p": 1.0, "top_k": 0, "seed": key & _LOW_63,
+                "logprobs": 0, "return_token_ids": True, "ignore_eos": True,
+                "stop_token_ids": list(self._stops.tokens), "stop": params.stop, "include_stop_str_in_output": True,
+                "user": f"{seed}:{one.name}",
+            }
+            for one, key in zip(requests, keys, strict=True)
+        ]  # fmt: skip
+        found: dict[int, Completion] = {}
+        lost = ""
+        for number in range(self._patience.tries):
+            left = [place for place in range(len(bodies)) if place not in found]
+            if not left:
+                break
+            if number:
+                self._look_after(number, lost, restarts=restarts)
+            lost = asyncio.run(self._round(bodies, left, params, found, advance)) or lost
+        if len(found) < len(bodies):
+            what = f"{len(bodies) - len(found)} of {len(bodies)} completions were not answered in "
+            raise self._process.failed(f"{what}{self._patience.tries} tries ({lost})")
+        return [found[place] for place in range(len(bodies))]
+
+    async def _round(
+        self, bodies: Sequence[Mapping[str, Any]], places: Sequence[int], params: SamplingParams,
+        found: dict[int, Completion], advance: Callable[[int], None] | None,
+    ) -> str:  # fmt: skip
+        """Ask for the completions at these places, put them into `found`; says why some are lost."""
+        slots, lost = asyncio.Semaphore(params.rows), ""
+        transport = httpx.AsyncHTTPTransport(
+            uds=str(self._process.socket), limits=httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        )
+        async with httpx.AsyncClient(transport=transport, timeout=None, headers={HEADER: self.version}) as client:
+
+            async def one(place: int) -> None:
+                async with slots:
+                    found[place] = await self._completion(client, bodies[place], params)
+                if advance:
+                    advance(1)
+
+            waiting = {asyncio.create_task(one(place)) for place in places}
+            try:
+                while waiting:
+                    done, waiting = await asyncio.wait(
+                        waiting, timeout=self._patience.silent_s, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if not done:
+                        return f"no answer for {self._patience.silent_s:g} s"
+                    for task in done:
+                        error = task.exception()
+                        if isinstance(error, _LostError):
+                            lost = str(error)
+                        elif error is not None:
+                            raise error
+            finally:
+                for task in waiting:
+                    task.cancel()
+                await asyncio.gather(*waiting, return_exceptions=True)
+        return lost
+
+    async def _completion(
+        self, client: httpx.AsyncClient, body: Mapping[str, Any], params: SamplingParams
+    ) -> Completion:
+        try:
+            answer = await client.post("http://engine/v1/completions", json=body)
+        except httpx.TransportError as error:
+            raise _LostError(f"the connection failed: {type(error).__name__}") from error
+        if answer.status_code >= 500 or answer.status_code in (408, 409, 429):
+            raise _LostError(f"HTTP {answer.status_code}: {answer.text:.200}")
+        if answer.status_code != 200:
+            raise self._process.failed(f"the server refuses a request: HTTP {answer.status_code}: {answer.text:.300}")
+        if (held := answer.headers.get(HEADER)) != self.version:
+            raise _LostError(f"an answer is of the weights {held!r}, not {self.version!r}")
+        return self._read(answer, body, params)
+
+    def _read(self, answer: httpx.Response, body: Mapping[str, Any], params: SamplingParams) -> Completion:
+        """The completion of an answer; refuses one that cannot be a sample of this request."""
+        vocabulary = self._model.config.get_text_config().vocab_size
+        try:
+            [choice] = answer.json()["choices"]
+            ids, logps = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+            sane = (
+                choice["prompt_token_ids"] == body["prompt"]
+                and 0 < len(ids) == len(logps) <= params.max_tokens
+                and all(type(one) is int and 0 <= one < vocabulary for one in ids)
+                and all(isinstance(one, float | int) and math.isfinite(one) and one < 1e-3 for one in logps)
+            )
+            buffer = CompletionBuffer(1, params.max_tokens, self._stops, params.stop)
+            if sane:
+                buffer.add(0, ids, logps)
+                sane = buffer.ended[0]
+        except (ValueError, LookupError, TypeError) as error:
+            raise self._nonsense(answer, repr(error)) from error
+        if not sane:
+            raise self._nonsense(answer, "its token ids and log-probs are not those of a whole completion")
+        return buffer.completions()[0]
+
+    def _nonsense(self, answer: httpx.Response, why: str) -> EngineError:
+        return self._process.failed(f"the server gives an answer that cannot be used ({why:.200}): {answer.text:.300}")
+
+    def _look_after(self, number: int, lost: str, *, restarts: bool) -> None:
+        """Before another try: start a dead or silent server again, load the weights again where it has others."""
+        print(f"engine: {lost}; try {number + 1} of {self._patience.tries}", flush=True)
+        pause = self._patience.pause_s * 2 ** (number - 1)
+        time.sleep(pause)
+        if not restarts:
+            return
+        silent = lost.startswith("no answer")
+        try:
+            held = None if silent or not self._process.alive else self._held()
+        except (httpx.TransportError, EngineError):
+            held = None
+        if held is None or (held != self.version and not self._load()):
+            self._start()
+
+    def _held(self) -> str | None:
+        state = self._process.ask("GET", seconds=self._patience.health_s)
+        return state.get("weights")
+
+    def _start(self) -> None:
+        """Start the server with the present weights."""
+        assert self._weights is not None
+        state = self._process.start(self._weights)
+        if state.get("engine") != ENGINE:
+            raise self._process.failed(f"the server is {state.get('engine')!r:.60}, and this speaks with {ENGINE}")
+        note(engine=str(state.get("engine")), engine_starts=self._process.starts)
+        self._check(state)
+
+    def _load(self) -> bool:
+        """Let the server load the present weights; whether it has answered."""
+        try:
+            self._check(self._process.ask("POST", {"folder": str(self._weights)}))
+        except httpx.TransportError:
+            return False
+        return True
+
+    def _check(self, state: Mapping[str, Any]) -> None:
+        if state.get("weights") != self.version:
+            what = f"the server holds the weights {state.get('weights')!r} after it was given {self.version!r}"
+            raise self._process.failed(what)
+
+    @torch.no_grad()
+    def _probe(self) -> None:
+        """A first sample: its log-probs are those that the trainer computes for the same tokens."""
+        if not is_whole(self._model):  # a restart while the weights are divided among processes
+            return
+        known = min(4, self._model.config.get_text_config().vocab_size)
+        stops, self._stops = self._stops, Stops((), self._stops.decode)
+        try:
+            [sample] = self._all([Request(list(range(known)), "probe")], PROBE, 0, restarts=False)
+        finally:
+            self._stops = stops
+        training = self._model.training
+        self._model.eval()
+        packed = pack([TokenRow(list(range(known)), sample.ids)]).to(self._runtime.device)
+        logps = score_tokens(self._model, packed)[0].float().cpu()
+        self._model.train(training)
+        gap = float((logps - torch.tensor(sample.logps)).abs().mean())
+        if not gap < PROBE_GAP:
+            what = f"the log-probs of the server's first sample differ by {gap:.3g} nats from those of the trainer"
+            raise self._process.failed(what)

