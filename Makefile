@@ -51,14 +51,14 @@ run: env ## run the whole pipeline and print its results; one failed run does no
 	@$(BIN)/python -m posttrain check
 	@$(BIN)/python -m posttrain repair
 	@$(BIN)/dvc repro --quiet --single-item --force code
-	$(BIN)/dvc repro --keep-going; status=$$?; $(BIN)/python -m posttrain sync && \
-	  $(BIN)/python -m posttrain results || exit 1; \
-	  test $$status = 0 || $(BIN)/python -m posttrain report; exit $$status
+	$(BIN)/dvc repro --keep-going; status=$$?; $(BIN)/python -m posttrain repair sync && \
+	  $(BIN)/python -m posttrain show results || exit 1; \
+	  test $$status = 0 || $(BIN)/python -m posttrain show report; exit $$status
 
 smoke: env ## run recipes/smoke.yaml in a scratch copy under .smoke/
 	rm -rf .smoke
 	$(BIN)/python -m tests.workspace .smoke recipes/smoke.yaml
-	cd .smoke && $(BIN)/dvc repro && $(BIN)/python -m posttrain results
+	cd .smoke && $(BIN)/dvc repro && $(BIN)/python -m posttrain show results
 
 flow: env ## run the pipeline as Prefect tasks
 	$(BIN)/python -m flows.pipeline

@@ -30,12 +30,12 @@ from tests.workspace import environment
 
 PAGE: Final = ROOT / "docs" / "growth.md"
 COMMANDS: Final = {
-    "`python -m posttrain check`": ["-m", "posttrain", "check"],
+    "`posttrain check`": ["-m", "posttrain", "check"],
     "`dvc status`": ["-m", "dvc", "status"],
-    "`python -m posttrain status`": ["-m", "posttrain", "status"],
+    "`posttrain status`": ["-m", "posttrain", "status"],
     "the graph of a flow": ["-m", "flows.graph"],
-    "`python -m posttrain results`": ["-m", "posttrain", "results"],
-    "what each stage does before its work": ["-m", "posttrain", "sync"],
+    "`posttrain show results`": ["-m", "posttrain", "show", "results"],
+    "what each stage does before its work": ["-m", "posttrain", "repair", "sync"],
 }
 TABLES: Final = {"`data_files`": STEPS["tables"], "the first start of SFT: tokens": STEPS["tokens"]}
 COPIED: Final = ("models/sft/{}", "metrics/sft/{}.json", "plots/sft/{}.csv", "records/sft/{}.json", "code/sft/{}.json")
@@ -50,11 +50,11 @@ TAIL: Final = """
 ## What to do
 
 `dvc status`, `dvc repro` and `dvc commit` read params.yaml again for each stage that has parameters, which is
-quadratic in the runs. `python -m posttrain status`, `results` and flows have DVC read it once. So:
+quadratic in the runs. `posttrain status`, `results` and flows have DVC read it once. So:
 
 - One project a study. A model or a table of another project is an input like any other: `base.folders`, `data.files`.
-- Ask `python -m posttrain status`, and name targets: `dvc repro sft@main`, `dvc status sft@main`.
-- Remove runs that nobody needs any more from params.yaml; `python -m posttrain clean` removes what they left.
+- Ask `posttrain status`, and name targets: `dvc repro sft@main`, `dvc status sft@main`.
+- Remove runs that nobody needs any more from params.yaml; `posttrain clean` removes what they left.
 """
 Found = dict[str, dict[str, float]]
 """Side -> size -> CPU seconds."""

@@ -85,7 +85,7 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
 
 
 def results(root: Path) -> list[dict[str, Any]]:
-    """The rows of `python -m posttrain results`, one per policy; empty where nothing is evaluated."""
+    """The rows of `posttrain show results`, one per policy; empty where nothing is evaluated."""
     rows: list[dict[str, Any]] = json.loads(_posttrain(root, "results", "--json") or "[]")
     columns = ("policy", "score", "low", "high", "greedy", "kl", "error")
     return [

@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: python -m flows.sweep kl -S online.runs.grpo.kl.beta=0.02,0.5 --seeds 1,2,3\n\n"
-        "Afterwards `python -m posttrain compare NAME` says which setting is better. More in docs/compare.md.",
+        "Afterwards `posttrain compare NAME` says which setting is better. More in docs/compare.md.",
     )
     parser.add_argument("name", metavar="NAME", help="the sweep's name; without -S the file sweeps/NAME.yaml is read")
     parser.add_argument(
@@ -118,7 +118,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     code = _run_pending(root, name, sweep, pending, untracked, options.jobs)
     if code == 0:
-        print(f"All have run. Which is better: python -m posttrain compare {name}")
+        print(f"All have run. Which is better: posttrain compare {name}")
     return code
 
 

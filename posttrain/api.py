@@ -139,7 +139,7 @@ def train_model(
     `completion`, `label`. A turn is a string or a list of messages.
 
     reference: the frozen model that preference algorithms compare with; by default a copy of the model as it is.
-    optimizer: e.g. `{"lr": 1e-5}` (docs: `python -m posttrain params sft`). micro_tokens: most tokens in one forward
+    optimizer: e.g. `{"lr": 1e-5}` (docs: `posttrain params sft`). micro_tokens: most tokens in one forward
     pass. on_step: is called with the number of each step and its metrics. A stage of the pipeline also checkpoints.
     """
     model = _own(model)

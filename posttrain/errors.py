@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any, Final
 
-VERIFY: Final = "Run `python -m posttrain verify`, which finds and removes what is damaged, then `dvc repro`"
+VERIFY: Final = "Run `posttrain repair verify`, which finds and removes what is damaged, then `dvc repro`"
 """How to fix an output that is damaged: to delete it would not do, as DVC may take it from a damaged cache again."""
 
 

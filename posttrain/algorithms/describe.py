@@ -1,4 +1,4 @@
-"""The algorithm tables as text: for `python -m posttrain algorithms [NAME]`, and as docs/algorithms.md.
+"""The algorithm tables as text: for `posttrain params [NAME]`, and as docs/algorithms.md.
 
 `python -m posttrain.algorithms.describe` renews the page; what is written by hand outside the marks stays.
 """
@@ -187,7 +187,7 @@ def _markdown() -> Iterator[str]:
     yield "|---|---|---|"
     yield from (f"| `{name}` | `{formula}` | {paper} |" for name, paper, formula, _ in OTHERS)
     yield "\n## Types of settings\n"
-    yield "`python -m posttrain params` lists every setting, and the options of each type.\n"
+    yield "`posttrain params` lists every setting, and the options of each type.\n"
     yield "| setting | type | formula |"
     yield "|---|---|---|"
     yield from _types()

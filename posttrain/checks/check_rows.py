@@ -157,7 +157,7 @@ def _verdict(score: Score, where: str, rollout: Rollout, *, made_up: bool) -> tu
     said = f"{where}: called on {example} with the completion {rollout.text!r:.40}, {score.reason}"
     if made_up and score.reason.startswith("it raised"):
         return f"note: {said}. It may need what the prompts of the run have", False
-    return f"{said}. Fix it; `python -m posttrain reward test` shows more", True
+    return f"{said}. Fix it; `posttrain reward test` shows more", True
 
 
 def _wrong_signature(reward: Reward[Any], options: Params) -> str | None:

@@ -17,7 +17,7 @@ from posttrain.tables.sources import USER_KINDS
 from posttrain.tasks.task import load_task
 from posttrain.workspace import model_path, table_path
 
-CLEAN = "`python -m posttrain clean`"
+CLEAN = "`posttrain clean`"
 LISTED = 3
 
 

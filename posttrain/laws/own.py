@@ -1,4 +1,4 @@
-"""`python -m posttrain laws MODULE`: check the surrogates and losses of a user's module by the laws."""
+"""`posttrain laws MODULE`: check the surrogates and losses of a user's module by the laws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m posttrain why WHAT`: from a figure back to its sources, from a row both ways, from a source forwards."""
+"""`posttrain why WHAT`: from a figure back to its sources, from a row both ways, from a source forwards."""
 
 from __future__ import annotations
 

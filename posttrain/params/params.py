@@ -19,7 +19,7 @@ from posttrain.params.renames import SECTIONS
 from posttrain.params.seeds import SEED, with_seed
 from posttrain.workspace import PARAMS_FILE as PARAMS_FILE  # noqa: PLC0414  had without pydantic there
 
-EXPLAINED = "`python -m posttrain params` explains every key"
+EXPLAINED = "`posttrain params` explains every key"
 FORMAT = "format"
 """The key of the file's format version; without it the file has the present one."""
 LARGEST = 1e12

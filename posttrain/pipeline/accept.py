@@ -1,4 +1,4 @@
-"""`python -m posttrain accept STAGE --reason TEXT`: keep a result although the code changed, with the reason."""
+"""`posttrain accept STAGE --reason TEXT`: keep a result although the code changed, with the reason."""
 
 from __future__ import annotations
 

@@ -27,15 +27,17 @@ CODE: Final = "code"
 """The stage that writes code/."""
 FOLDER: Final = Path("code")
 UNCOUNTED: Final = (
-    "posttrain.arguments",
-    "posttrain.pipeline.package_pin",
-    "posttrain.launch",
     "posttrain.measure",
-    "posttrain.measure.progress",
+    "posttrain.pipeline.package_pin",
+    "posttrain.processes.children",
+    "posttrain.processes.hosts",
+    "posttrain.processes.join",
+    "posttrain.processes.launch",
+    "posttrain.processes.notes",
+    "posttrain.processes.others",
     "posttrain.train.hint",
 )
-"""Modules that no result depends on: they measure, show progress, start processes, declare commands, or word a final
-error."""
+"""Modules that no result depends on: they measure, show progress, start processes, or word a final error."""
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),

@@ -200,6 +200,6 @@ def _stages(file: Path, _: Mark) -> dict[str, dict[str, Any]]:
     try:
         stages: dict[str, dict[str, Any]] = (YAML(typ="safe").load(file.read_bytes()) or {}).get("stages") or {}
     except (YAMLError, UnicodeDecodeError) as error:
-        fix = "Run `python -m posttrain merge` after a merge conflict, else `python -m posttrain repair`"
+        fix = "Run `posttrain repair merge` after a merge conflict, else `posttrain repair`"
         raise PipelineError(what="it cannot be read", where=str(file), fix=fix) from error
     return stages

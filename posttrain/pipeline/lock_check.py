@@ -1,7 +1,7 @@
 """Compares the inputs that DVC recorded for a run with those that the run has used.
 
 An input can be edited after a stage has ended and before DVC reads its digest. So a run leaves a note; a later stage, a
-flow, `posttrain sync` or `repair` then compares, and writes DVC's cache to the disk (fsync).
+flow, `posttrain repair sync` or `repair` then compares, and writes DVC's cache to the disk (fsync).
 """
 
 from __future__ import annotations

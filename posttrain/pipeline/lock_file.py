@@ -21,9 +21,9 @@ def read_entries() -> Entries:
         return {}
     text = LOCK.read_bytes()
     if in_conflict():
-        raise PipelineError(what="git left a merge conflict", where=str(LOCK), fix="Run `python -m posttrain merge`")
+        raise PipelineError(what="git left a merge conflict", where=str(LOCK), fix="Run `posttrain repair merge`")
     if not is_valid_lock(text):
-        raise PipelineError(what="the file is damaged", where=str(LOCK), fix="Run `python -m posttrain repair`")
+        raise PipelineError(what="the file is damaged", where=str(LOCK), fix="Run `posttrain repair`")
     return _parsed(text)
 
 
@@ -60,7 +60,7 @@ def merge_entries() -> str:
     again = f" Both branches changed {', '.join(both)}: `dvc repro` runs it again if needed." if both else ""
     return (
         f"{LOCK}: {len(merged)} entries of both branches.{again}\n"
-        "Next: python -m posttrain check; dvc repro; git add params.yaml dvc.lock code report; git commit"
+        "Next: posttrain check; dvc repro; git add params.yaml dvc.lock code report; git commit"
     )
 
 

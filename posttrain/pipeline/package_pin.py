@@ -54,5 +54,5 @@ def check_installed() -> None:
     found = installed()
     if (wanted["version"], wanted["digest"]) != (found["version"], found["digest"]):
         what = f"the project uses {describe_package(wanted)}, but {describe_package(found)} is installed"
-        fix = f"Run `python -m posttrain upgrade`, or install {wanted['version']} again"
+        fix = f"Run `posttrain init --upgrade`, or install {wanted['version']} again"
         raise PipelineError(what=what, where=str(PINNED), fix=fix)

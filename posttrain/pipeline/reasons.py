@@ -19,7 +19,7 @@ from posttrain.workspace import PARAMS_FILE
 
 NEVER_RAN: Final = "never ran"
 MISSING: Final = "its output {} is missing"
-ALTERED: Final = "its output {} is not what it wrote: run `python -m posttrain verify`"
+ALTERED: Final = "its output {} is not what it wrote: run `posttrain repair verify`"
 MOST: Final = 6
 """As many changes of one kind as a line names."""
 

@@ -1,4 +1,4 @@
-"""`python -m posttrain status`: what runs, what is stale and why; and the view of DVC, for those who need it."""
+"""`posttrain status`: what runs, what is stale and why; and the view of DVC, for those who need it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def dvc_repo() -> Iterator[Any]:
             yield repo
     except LockError as error:  # DVC advises to remove its locks, which can do damage
         what = " ".join(str(error).split()).partition(" If there are")[0][:300]
-        fix = "Repeat it when that has ended; `python -m posttrain status` says what runs"
+        fix = "Repeat it when that has ended; `posttrain status` says what runs"
         raise PipelineError(what=what, where=".dvc/tmp", fix=fix) from error
     except DvcException as error:
-        what, fix = " ".join(str(error).split())[:300], "Fix it; `python -m posttrain check` may say more"
+        what, fix = " ".join(str(error).split())[:300], "Fix it; `posttrain check` may say more"
         raise PipelineError(what=what, where="dvc.yaml", fix=fix) from error
 
 

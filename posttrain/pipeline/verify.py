@@ -1,4 +1,4 @@
-"""Compares the disk with what DVC has recorded: `python -m posttrain verify`, and a quick part of it in `repair`.
+"""Compares the disk with what DVC has recorded: `posttrain repair verify`, and a quick part of it in `repair`.
 
 DVC trusts a read-only file in its cache and never reads it again, and does not fsync its files. So a flipped bit
 or a file cut off by a power failure would pass for the result of a stage.
@@ -90,7 +90,7 @@ def _recheck_cache(root: Path) -> list[str]:
     with _locked_repo(root) as repo:
         lines = _touch_changed(root, _outs(repo), Digests(root))
     if foreign:
-        lines.append(f"{foreign} objects in DVC's cache belong to others: `python -m posttrain verify` reads them")
+        lines.append(f"{foreign} objects in DVC's cache belong to others: `posttrain repair verify` reads them")
     return lines
 
 
@@ -110,7 +110,7 @@ def _locked_repo(root: Path) -> Iterator[Any]:
                 yield repo
         except DvcException as error:
             busy = isinstance(error, LockError)
-            fix = "Wait until DVC has ended, or end it" if busy else "Fix it; `python -m posttrain check` says more"
+            fix = "Wait until DVC has ended, or end it" if busy else "Fix it; `posttrain check` says more"
             raise PipelineError(what=" ".join(str(error).split())[:300], where=str(root), fix=fix) from error
 
 

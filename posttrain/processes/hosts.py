@@ -1,4 +1,4 @@
-"""A run on several hosts: the first one starts it as ever, each other one joins it by `python -m posttrain join`.
+"""A run on several hosts: the first one starts it as ever, each other one joins it by `posttrain join`.
 
 A joining host keeps one connection to the first process of the run: it says who it is and what code, settings and
 inputs it has, gets the size of the run, and from then on each side notices by it that the other has ended.

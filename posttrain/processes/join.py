@@ -1,4 +1,4 @@
-"""`python -m posttrain join STAGE/RUN`: this host's processes of a run that another host starts."""
+"""`posttrain join STAGE/RUN`: this host's processes of a run that another host starts."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Others:
         self._lines: dict[int, Line] = {}
         self._deaths: dict[int, list[Death]] = {}
         if at.host != 0:
-            fix = f"Run `python -m posttrain join {stage.replace('@', '/')}` here, and the stage on host 0"
+            fix = f"Run `posttrain join {stage.replace('@', '/')}` here, and the stage on host 0"
             raise PipelineError(what=f"this is host {at.host}, which joins a run", where=run, fix=fix)
         self._own = identity(stage)
         self._listener, bound = _listen(at)

@@ -89,7 +89,7 @@ def _parser(work: Callable[..., None]) -> argparse.ArgumentParser:
     module = sys.modules[work.__module__]
     name = module.__spec__.name if module.__spec__ else work.__module__
     parser = argparse.ArgumentParser(
-        prog=f"python -m posttrain run {name.rpartition('.')[2]}",
+        prog=f"posttrain run {name.rpartition('.')[2]}",
         description=module.__doc__,
         epilog="Parameters come from params.yaml; set POSTTRAIN_TRACEBACK=1 to see where an error was raised.",
     )
@@ -159,7 +159,7 @@ def _prepare(stage: str) -> None:
 
 
 def _save_failure(stage: str, text: str) -> None:
-    """Save the error, which `python -m posttrain results` shows in place of the result."""
+    """Save the error, which `posttrain show results` shows in place of the result."""
     if is_worker():
         return
     with contextlib.suppress(OSError):  # a full disk must not hide the error itself

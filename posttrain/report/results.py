@@ -34,7 +34,7 @@ from posttrain.workspace import write_text
 
 README, FIGURE = Path("README.md"), Path("docs/learning.svg")
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-WRITTEN_BY = "<!-- Written by `python -m posttrain readme` from report/summary.json; do not edit. -->"
+WRITTEN_BY = "<!-- Written by `posttrain show readme` from report/summary.json; do not edit. -->"
 WIDTH = 100
 
 
@@ -42,7 +42,7 @@ def results_table(not_current: Mapping[str, str]) -> str:
     """Every policy with its figures, or with the reason why there are none; the gains; what to look at next."""
     summary, tasks, errors = current_summary(not_current)
     if not summary and not errors:
-        return "params.yaml evaluates no policy. Add one: evaluate.policies (`python -m posttrain params evaluate`)"
+        return "params.yaml evaluates no policy. Add one: evaluate.policies (`posttrain params evaluate`)"
     rows = [_titles(summary), *_rows(summary)]
     names = [row[0] for row in rows] + list(errors)
     widths = [max(map(len, names)), *(max(len(row[nth]) for row in rows) for nth in range(1, len(rows[0])))]
@@ -166,7 +166,7 @@ def _next() -> str:
         (f"{tool} plots show", "the metrics of every step"),
         (f"{tool} exp run -S '{_example_setting(read())}'", "change a setting; only what depends on it runs again"),
         (f"{tool} exp show --only-changed", "the experiments side by side: what differs"),
-        ("python -m posttrain results --help", "the meaning of the figures"),
+        ("posttrain show results --help", "the meaning of the figures"),
     ]
     width = max(len(command) for command, _ in rows)
     return "\n".join(["Next", *(f"  {command.ljust(width)}  {about}" for command, about in rows)])

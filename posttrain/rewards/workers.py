@@ -60,7 +60,7 @@ class Process:
         except (DiedError, TooSlowError) as error:
             self.kill()
             what = f"its worker process did not start ({error})"
-            fix = "Read what it printed above; `python -m posttrain check` imports the same modules"
+            fix = "Read what it printed above; `posttrain check` imports the same modules"
             raise RewardError(what=what, where=str(setup["label"]), fix=fix) from error
         if "error" in answer:
             kind, what, where, fix = answer["error"]

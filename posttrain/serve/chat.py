@@ -1,4 +1,4 @@
-"""`python -m posttrain chat`: a conversation with a model in the terminal."""
+"""`posttrain chat`: a conversation with a model in the terminal."""
 
 from __future__ import annotations
 

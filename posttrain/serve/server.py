@@ -1,4 +1,4 @@
-"""`python -m posttrain serve`: an OpenAI-compatible endpoint on loopback, with a secret."""
+"""`posttrain serve`: an OpenAI-compatible endpoint on loopback, with a secret."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class Checkpoints:
         if others := self._other_unfinished_runs():
             size = format_size(sum(file.stat().st_size for one in others for file in one.rglob("*") if file.is_file()))
             what = f"{len(others)} unfinished runs with other parameters or inputs keep {size} of checkpoints"
-            print(f"{stage}: {what}; `python -m posttrain checkpoints` lists them")
+            print(f"{stage}: {what}; `posttrain checkpoints` lists them")
 
     @property
     def folder(self) -> Path:
@@ -302,7 +302,7 @@ class Checkpoints:
         if needed > free:
             amounts = f"{format_size(size)} each need {format_size(needed)}"
             what = f"checkpoints of {amounts} of disk, and {format_size(free)} are free"
-            fix = "Free some disk space (`python -m posttrain checkpoints` lists what lies there), or make "
+            fix = "Free some disk space (`posttrain checkpoints` lists what lies there), or make "
             fix += "checkpoints/ a link to a larger one"
             raise CheckpointError(what=what, where=str(self._stage), fix=fix)
 
@@ -343,7 +343,7 @@ class Checkpoints:
             age = format_age(time.time() - folder.stat().st_mtime)
             named = ", ".join([*changed[:10], *(["and more"] if len(changed) > 10 else [])])
             what = f"step {saved.step}, saved {age} ago, was made with other code or packages: {named}"
-            command = "python -m posttrain checkpoints"
+            command = "posttrain checkpoints"
             fix = f"Resume it anyway with `{command} resume {stage}`, or start from step 0 with `{command} restart"
             raise PipelineError(what=what, where=str(self._folder), fix=f"{fix} {stage}`")
         return [*edits, f"step {saved.step}: {', '.join(changed)}"]

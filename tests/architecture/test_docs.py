@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.arguments import parser
+from posttrain.commands.line import DOES
 from tests.architecture.sources import ROOT
 
 PAGES = [page for where in ("*.md", "docs/*.md", "custom/*.md", "posttrain/template/*.md") for page in ROOT.glob(where)]
@@ -63,9 +63,8 @@ def test_every_path_of_the_project_exists(page: Path) -> None:
 
 @each_page
 def test_every_command_exists(page: Path) -> None:
-    known = next(action.choices for action in parser()._actions if action.dest == "command")
-    named = set(re.findall(r"python -m posttrain ([a-z][\w-]*)", text(page)))
-    assert known is not None and named <= set(known)
+    named = set(re.findall(r"(?:`|^|\$ |-m |\()posttrain ([a-z][\w-]*)", text(page), re.MULTILINE))
+    assert named <= set(DOES)
 
 
 def test_the_contents_list_every_page() -> None:

@@ -28,7 +28,7 @@ EXT4_IOC_SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2
 SIZE = 192 * 1024 * 1024
 LATER_S = 12.0
 BEGIN = f'mount --bind "$1" {BOOT_ID} && shift && exec "$@"'
-DURING, AFTER, SYNCED = "during `dvc repro`", "after `dvc repro`", "after `posttrain sync`"
+DURING, AFTER, SYNCED = "during `dvc repro`", "after `dvc repro`", "after `posttrain repair sync`"
 FAULTS = (DURING, AFTER, SYNCED)
 
 
@@ -76,7 +76,7 @@ class Cuts:
             run = ended(process)
             assert run.status == 0, run.output
             if fault == SYNCED:
-                synced = machine.run("posttrain", "sync")
+                synced = machine.run("posttrain", "repair", "sync")
                 assert synced.status == 0, synced.output
             time.sleep(later_s * rng.random())
         _cut(machine.project)
@@ -95,7 +95,7 @@ class Cuts:
             return outcome, "SILENT: the outputs differ"
         if fault == SYNCED and stages:
             return outcome, f"what was synced is lost: {repaired.output}{again.output[-800:]}"
-        found = machine.run("posttrain", "verify")
+        found = machine.run("posttrain", "repair", "verify")
         return outcome, found.output if found.status else ""
 
 

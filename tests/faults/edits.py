@@ -160,13 +160,13 @@ class _Case:
 
     def accepted(self) -> tuple[str, str]:
         """The stage ended well: what dvc.lock names must have made the outputs, or `sync` must say that it has not."""
-        synced = command(self.folder, "posttrain", "sync")
+        synced = command(self.folder, "posttrain", "repair", "sync")
         if synced.status:
             again = self._again()
             back = self.fault == UNDONE or self.target == "a table"
             right = products(self.folder) == (self.edits.old if back else self.edits.new(self.target))
             return (
-                "found by `posttrain sync`",
+                "found by `posttrain repair sync`",
                 "" if right and not again.status else f"not healed: {again.output[-600:]}",
             )
         named = _named(self.folder)
@@ -183,7 +183,7 @@ class _Case:
         """Nothing may be damaged after all."""
         if self.target == "a table":
             return ""
-        found = command(self.folder, "posttrain", "verify")
+        found = command(self.folder, "posttrain", "repair", "verify")
         return found.output if found.status else ""
 
 

@@ -84,8 +84,10 @@ class Flips:
         return self._found(folder)
 
     def _found(self, folder: Path) -> tuple[str, str]:
-        found = command(folder, "posttrain", "verify")
-        outcome, wrong = self._healed(folder, "found by `posttrain verify`" if found.status else "DVC had healed it")
+        found = command(folder, "posttrain", "repair", "verify")
+        outcome, wrong = self._healed(
+            folder, "found by `posttrain repair verify`" if found.status else "DVC had healed it"
+        )
         if not found.status and not wrong:
             whole = products(folder) == self.whole
             return outcome, "" if whole else "SILENT: verify has not found it"
@@ -99,7 +101,7 @@ class Flips:
             return outcome, f"not healed: {repaired.output}{again.output[-600:]}"
         if products(folder) != self.whole:
             return outcome, "SILENT: the outputs differ after all"
-        left = command(folder, "posttrain", "verify")
+        left = command(folder, "posttrain", "repair", "verify")
         return outcome, left.output if left.status else ""
 
 

@@ -75,7 +75,7 @@ class Base:
         status = command(place, "dvc", "status", "--json").output.strip()
         if status != "{}":
             return f"SILENT: dvc status: {status[-600:]}"
-        found = command(place, "posttrain", "verify")
+        found = command(place, "posttrain", "repair", "verify")
         if found.status:
             return f"verify: {found.output[-600:]}"
         return f"left running: {left}" if (left := left_running(place)) else ""

@@ -58,7 +58,7 @@ class Tally:
     """Runs that ended and were compared with one that was not killed."""
     resumed: int = 0
     repaired: int = 0
-    """How often `python -m posttrain repair` had something to fix in DVC's own files."""
+    """How often `posttrain repair` had something to fix in DVC's own files."""
     faults: list[str] = field(default_factory=list)
 
     @property

@@ -35,7 +35,7 @@ Results = dict[str, dict[str, Any]]
 
 REPAIRED = (
     "`dvc.lock` or `.dvc/tmp/rwlock`, which it writes in place, or a temporary file next to an output. "
-    "`python -m posttrain repair` (which `make run` and every flow call first) fixed it."
+    "`posttrain repair` (which `make run` and every flow call first) fixed it."
 )
 HEAD = """# Faults
 
@@ -64,7 +64,7 @@ NOT_COVERED = """
   unwritten data.
 - No kill was tried on a GPU (checkpoints hold its random state).
 - Several hosts in one folder or DVC cache at a time. Workers share a DVC remote, here on one machine.
-- Two faults at once, and a fault during `posttrain repair` or `posttrain verify`.
+- Two faults at once, and a fault during `posttrain repair` or `posttrain repair verify`.
 - Flipped bits in memory, installed packages and git's objects.
 - A Prefect server of your own and its database.
 """

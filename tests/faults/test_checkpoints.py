@@ -18,7 +18,7 @@ from tests.faults.project import RUN, command, ended, errors, made, products, re
 EDIT = replaced("stages/fit.py", "SCALE * numbers", "2 * SCALE * numbers")
 COMMENT = replaced("stages/fit.py", "weight = saved", "# where it stopped\n    weight = saved")
 DOCSTRING = replaced("posttrain/workspace.py", '"""Write plain data', '"""Write any plain data')
-RESUME, RESTART = (f"python -m posttrain checkpoints {action} {RUN}" for action in ("resume", "restart"))
+RESUME, RESTART = (f"posttrain checkpoints {action} {RUN}" for action in ("resume", "restart"))
 
 
 def killed(folder: Path, *words: str) -> None:
@@ -94,7 +94,7 @@ def test_other_code_is_named_with_both_commands_and_resume_is_for_this_code_alon
     assert again.status == 0 and resumed(again.output), again.output
     record = json.loads((folder / "records/fit/a.json").read_text())
     assert record["resumed_after_edits"] == "step 5: stages/fit.py changed"
-    assert not command(folder, "posttrain", "verify").status
+    assert not command(folder, "posttrain", "repair", "verify").status
 
 
 @pytest.mark.slow
@@ -178,10 +178,10 @@ def test_the_list_says_what_lies_there_and_clean_leaves_a_living_process_alone(f
         a, b, total = command(folder, "posttrain", "checkpoints").output.splitlines()
         assert a.startswith("fit@a  step 5") and a.endswith("  running") and total.endswith(" in all")
         assert b.startswith("fit@b  step 5") and b.endswith("  no such run in params.yaml")
-        cleaned = command(folder, "posttrain", "checkpoints", "clean", "--all")
+        cleaned = command(folder, "posttrain", "clean", "checkpoints", "--all")
         assert "removed step 5 of fit@b" in cleaned.output and "fit@a" not in cleaned.output, cleaned.output
         process.kill()
-    assert "removed step 5 of fit@a" in command(folder, "posttrain", "checkpoints", "clean", "--all").output
+    assert "removed step 5 of fit@a" in command(folder, "posttrain", "clean", "checkpoints", "--all").output
     assert command(folder, "posttrain", "checkpoints").output == "no checkpoints\n"
 
 

@@ -71,22 +71,22 @@ def test_an_edit_between_the_end_of_a_run_and_its_record_is_found(finished: Path
     # As if DVC had looked at the inputs after this edit: it then records what it sees.
     replaced("posttrain/scale.py", "1.0", "3.0")(finished)
     assert command(finished, "dvc", "commit", "--force", "numbers").status == 0
-    synced = command(finished, "posttrain", "sync")
+    synced = command(finished, "posttrain", "repair", "sync")
     assert synced.status == 1
     assert "numbers has not used posttrain as DVC recorded it" in errors(synced.output)[0]
     again = repro(finished, "numbers")
     assert "Running stage 'numbers'" in again.output, again.output
-    assert command(finished, "posttrain", "sync").status == 0
+    assert command(finished, "posttrain", "repair", "sync").status == 0
 
 
 @pytest.mark.slow
 def test_what_is_accepted_later_by_dvc_commit_stays_accepted(finished: Path) -> None:
-    assert command(finished, "posttrain", "sync").status == 0
+    assert command(finished, "posttrain", "repair", "sync").status == 0
     replaced("posttrain/scale.py", "1.0", "1.00")(finished)
     assert command(finished, "dvc", "commit", "--force").status == 0
     assert command(finished, "posttrain", "repair").output.strip() == "nothing to repair"
     assert "Running stage" not in repro(finished).output
-    verified = command(finished, "posttrain", "verify")
+    verified = command(finished, "posttrain", "repair", "verify")
     assert verified.status == 0, verified.output
     assert "numbers has not used posttrain as dvc.lock has it; unless `dvc commit` accepted that" in verified.output
 
@@ -111,12 +111,12 @@ def test_verify_waits_for_nobody_and_changes_nothing_while_a_stage_runs(finished
     process = started(finished, "dvc", "repro", "--force", "--single-item", RUN)
     while not stage_runs(process):
         assert process.poll() is None
-    refused = command(finished, "posttrain", "verify")
+    refused = command(finished, "posttrain", "repair", "verify")
     assert refused.status == 1
     assert "busy" in refused.output and "Wait until DVC has ended" in refused.output
     done = ended(process)
     assert done.status == 0, done.output
-    assert command(finished, "posttrain", "verify").status == 0
+    assert command(finished, "posttrain", "repair", "verify").status == 0
 
 
 @pytest.mark.slow
@@ -137,14 +137,14 @@ def test_the_report_refuses_a_figure_with_a_flipped_digit(own_workspace: Path) -
     read = dvc(own_workspace, "repro", "--force", "--single-item", "report")
     assert read.returncode, read.stdout
     assert "posttrain verify" in errors(read.stdout)[0]
-    assert run(own_workspace, "python", "-m", "posttrain", "verify").returncode == 1
+    assert run(own_workspace, "python", "-m", "posttrain", "repair", "verify").returncode == 1
     healed = dvc(own_workspace, "repro")
     assert healed.returncode == 0, healed.stdout
     assert (own_workspace / "report/headline.json").read_bytes() == headline
 
 
 def test_a_project_without_a_run_has_nothing_to_verify(tmp_path: Path) -> None:
-    verified = command(made(tmp_path / "project"), "posttrain", "verify")
+    verified = command(made(tmp_path / "project"), "posttrain", "repair", "verify")
     assert (verified.status, verified.output) == (
         0,
         "0 objects in DVC's cache and 0 outputs of dvc.lock are as they were recorded\n",

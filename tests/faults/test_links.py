@@ -64,7 +64,9 @@ def test_an_edit_by_hand_is_refused_or_found(linked: Path) -> None:
     if os.geteuid():
         with pytest.raises(PermissionError):
             metrics.open("r+b")
-    assert run(linked, "python", "-m", "posttrain", "results").returncode == 0, "which reads every file once a boot"
+    assert run(linked, "python", "-m", "posttrain", "show", "results").returncode == 0, (
+        "which reads every file once a boot"
+    )
     times = (metrics.stat().st_atime_ns, metrics.stat().st_mtime_ns)
     metrics.chmod(0o644)  # by force, or as root
     text = metrics.read_text()
@@ -72,12 +74,12 @@ def test_an_edit_by_hand_is_refused_or_found(linked: Path) -> None:
         stream.write(text.replace("0.", "1.", 1))
     metrics.chmod(0o444)
     os.utime(metrics, ns=times)
-    shown = run(linked, "python", "-m", "posttrain", "results")
-    advice = "its output results/sft/metrics.json is not what it wrote: run `python -m posttrain verify`"
+    shown = run(linked, "python", "-m", "posttrain", "show", "results")
+    advice = "its output results/sft/metrics.json is not what it wrote: run `posttrain repair verify`"
     assert advice in shown.stdout, shown.stdout
     row = next(line for line in shown.stdout.splitlines() if line.startswith("sft "))
     assert row.endswith(f"evaluate@sft has to run again ({advice})"), "no figure is shown"
-    found = run(linked, "python", "-m", "posttrain", "verify")
+    found = run(linked, "python", "-m", "posttrain", "repair", "verify")
     assert (
         found.returncode == 1 and "results/sft/metrics.json of evaluate@sft): it was damaged, removed" in found.stdout
     )

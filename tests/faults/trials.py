@@ -37,11 +37,11 @@ ABOUT = {
 moment of `dvc repro`. Wrong: dvc.lock names other inputs than were used, a refusal does not name the input, or a
 restored input does not let the next run resume.""",
     "flips": """One bit is flipped, or one file emptied, in DVC's cache or in an output. A stage reads it, then
-`posttrain verify`, `repair` and `dvc repro` run. Wrong: the stage does not notice, `verify` does not find it, or bytes
-differ at the end.""",
+`posttrain repair verify`, `repair` and `dvc repro` run. Wrong: the stage does not notice, `verify` does not find it,
+or bytes differ at the end.""",
     "cuts": """An ext4 image is shut down (`EXT4_IOC_SHUTDOWN`, without flushing its log) during `dvc repro` or up
 to 12 s later, and mounted with a new boot id; then `posttrain repair` and `dvc repro` run. Wrong: bytes differ, or
-a stage runs again although `posttrain sync` had ended.""",
+a stage runs again although `posttrain repair sync` had ended.""",
     "flows": """`python -m flows.pipeline` on the short pipeline, with one stage stale, gets SIGKILL while that
 stage runs, or between its end and its record in dvc.lock; then the flow runs again. Wrong: success although the
 stage was killed, a second run that fails, outputs or dvc.lock that differ, anything that `dvc status` or `posttrain

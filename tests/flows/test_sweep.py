@@ -292,4 +292,4 @@ def test_help_and_nothing_to_do(
     assert "4 experiments, 0 done, 4 to run" in out
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert "python -m posttrain compare NAME" in capsys.readouterr().out
+    assert "posttrain compare NAME" in capsys.readouterr().out

@@ -61,7 +61,7 @@ def endpoint(_endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 class Served:
-    """`python -m posttrain serve` as a process."""
+    """`posttrain serve` as a process."""
 
     def __init__(self, model: Path, cache: Path, **variables: str) -> None:
         command = [sys.executable, "-m", "posttrain", "serve", str(model), "--port", "0"]

@@ -1,4 +1,4 @@
-"""`python -m posttrain serve`: what a client of OpenAI's API gets, who may ask, and how it ends."""
+"""`posttrain serve`: what a client of OpenAI's API gets, who may ask, and how it ends."""
 
 from __future__ import annotations
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -12,10 +16,18 @@ import flows.pipeline
 import flows.server
 import flows.sweep
 import flows.workers
-import posttrain.arguments
+from posttrain.commands.line import DOES, overview, parse
+from posttrain.commands.line import parser as posttrain_parser
+from posttrain.commands.table import RENAMED
+from posttrain.errors import ParamsError
+
+
+def every_command() -> argparse.ArgumentParser:
+    return posttrain_parser(*DOES)
+
 
 PARSERS = (
-    posttrain.arguments.parser,
+    every_command,
     flows.deploy.parser,
     flows.pipeline.parser,
     flows.server.parser,
@@ -34,11 +46,25 @@ def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
         yield parser
 
 
-def test_the_help_of_checkpoints_names_its_actions() -> None:
-    (group,) = [one for one in posttrain.arguments.parser()._actions if isinstance(one, argparse._SubParsersAction)]
-    (action,) = [one for one in group.choices["checkpoints"]._actions if isinstance(one, argparse._SubParsersAction)]
-    (shown,) = [one.help or "" for one in group._choices_actions if one.dest == "checkpoints"]
-    assert all(name in shown for name in action.choices) and "remove" not in shown
+def test_a_renamed_command_is_answered_with_its_new_name() -> None:
+    for old, new in RENAMED.items():
+        assert old not in DOES and new.split()[0] in DOES
+        with pytest.raises(ParamsError, match=re.escape(f"It is `posttrain {new}` now")):
+            parse([old, "--json"])
+
+
+def test_the_overview_lists_every_command_and_its_file_exists() -> None:
+    shown = overview()
+    assert all(f"\n  {name} " in shown for name in DOES)
+    assert all(find_spec(f"posttrain.commands.{name}") for name in DOES)
+
+
+def test_help_loads_no_library_behind_a_command() -> None:
+    for words in (["--help"], ["check", "--help"], ["replay", "--help"]):
+        code = f"import sys; sys.argv = ['posttrain', *{words}]\nfrom posttrain.__main__ import main\n"
+        code += "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        code += "sys.exit(bool({'torch', 'pydantic', 'polars', 'dvc'} & set(sys.modules)))"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0, words
 
 
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.__module__)
@@ -49,6 +75,7 @@ def test_every_command_has_an_example_and_every_argument_a_sentence(
     assert found
     for one in found:
         assert (one.epilog or "").startswith(f"example: {one.prog}"), one.prog
-        missing = [action.dest for action in one._actions if not action.help and action.dest != "action"]
+        choices = ("action", "command")
+        missing = [action.dest for action in one._actions if not action.help and action.dest not in choices]
         assert not missing, f"{one.prog}: {missing}"
         assert one.format_help()

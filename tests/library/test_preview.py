@@ -1,4 +1,4 @@
-"""`python -m posttrain preview`: what it shows is what training takes, before anything is trained."""
+"""`posttrain preview`: what it shows is what training takes, before anything is trained."""
 
 from __future__ import annotations
 

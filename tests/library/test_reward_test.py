@@ -1,4 +1,4 @@
-"""`python -m posttrain reward test`: scores, statuses and failures of the rows of a table."""
+"""`posttrain reward test`: scores, statuses and failures of the rows of a table."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_the_command_counts_every_row(workspace: Path) -> None:
     found = text.exchanges([(row["messages"][:1], row["messages"][1:]) for row in rows])
     short, long = len(found[0]), len(found[-1])
     assert long > 128 and short < 128
-    command = [sys.executable, "-m", "posttrain", "tokens", "mine/chat", "base/start", "--plot", "tokens.json"]
+    command = [sys.executable, "-m", "posttrain", "show", "tokens", "mine/chat", "base/start", "--plot", "tokens.json"]
     environment = {**os.environ, "PYTHONPATH": str(Path(posttrain.__file__).parents[1])}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

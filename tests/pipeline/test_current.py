@@ -82,7 +82,7 @@ def test_an_edit_makes_the_same_results_out_of_date_as_for_dvc(
     edit(own_workspace)
     monkeypatch.chdir(own_workspace)
     pipeline = Pipeline()
-    rows = json.loads(run(own_workspace, "python", "-m", "posttrain", "results", "--json").stdout)
+    rows = json.loads(run(own_workspace, "python", "-m", "posttrain", "show", "results", "--json").stdout)
     found = {row["policy"] for row in rows if "error" in row}
     told = run(own_workspace, "python", "-m", "posttrain", "status").stdout
     assert dvc(own_workspace, "repro", "--quiet", "--single-item", "code").returncode == 0
@@ -211,9 +211,9 @@ def training(workspace: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.slow
 def test_results_report_and_status_answer_while_a_stage_trains(own_workspace: Path) -> None:
     with training(own_workspace) as process:
-        table = run(own_workspace, "python", "-m", "posttrain", "results")
-        rows = run(own_workspace, "python", "-m", "posttrain", "results", "--json")
-        report = run(own_workspace, "python", "-m", "posttrain", "report")
+        table = run(own_workspace, "python", "-m", "posttrain", "show", "results")
+        rows = run(own_workspace, "python", "-m", "posttrain", "show", "results", "--json")
+        report = run(own_workspace, "python", "-m", "posttrain", "show", "report")
         status = run(own_workspace, "python", "-m", "posttrain", "status")
         assert process.poll() is None, "the stage ended too early for this test"
     assert table.stdout.startswith("online@grpo is running; of finished stages:\n\n"), table.stdout

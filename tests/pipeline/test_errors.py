@@ -20,7 +20,7 @@ STAGES = sorted(file.stem for file in (ROOT / "stages").glob("[a-z]*.py"))
 def test_every_stage_explains_itself(smoke_workspace: Path, stage: str) -> None:
     done = run_stage(smoke_workspace, stage, "--help")
     assert done.returncode == 0
-    assert f"python -m posttrain run {stage}" in done.stdout and "params.yaml" in done.stdout
+    assert f"posttrain run {stage}" in done.stdout and "params.yaml" in done.stdout
 
 
 @pytest.fixture(scope="module")

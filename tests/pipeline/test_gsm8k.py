@@ -32,7 +32,7 @@ def test_the_page_ends_with_results_on_the_test_split(tmp_path: Path, smoke_work
     for command in COMMANDS.strip().splitlines():
         done = run(workspace, "bash", "-c", command)
         assert done.returncode == 0, f"{command}\n{done.stdout}"
-    rows = json.loads(run(workspace, "python", "-m", "posttrain", "results", "--json").stdout)
+    rows = json.loads(run(workspace, "python", "-m", "posttrain", "show", "results", "--json").stdout)
     assert [row["policy"] for row in rows] == ["start", "sft", "grpo"]
     prompts = read_table(workspace / "data/gsm8k/prompts.parquet", "prompts").filter(split="test")
     rollouts = read_table(workspace / "results/grpo/rollouts.parquet", "rollouts")

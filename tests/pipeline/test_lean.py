@@ -71,7 +71,7 @@ def test_a_profile_changes_no_byte(own_workspace: Path) -> None:
     timings = json.loads((own_workspace / "timings/online/grpo.json").read_text(encoding="utf-8"))
     assert all(seconds > 0 for seconds in timings["seconds"].values())
     assert timings["total"] == pytest.approx(sum(timings["seconds"].values()), abs=0.01)
-    assert "online@grpo" in run(own_workspace, sys.executable, "-m", "posttrain", "timings").stdout
+    assert "online@grpo" in run(own_workspace, sys.executable, "-m", "posttrain", "show", "timings").stdout
 
 
 def test_a_stage_without_torch_is_profiled_by_an_environment_variable(

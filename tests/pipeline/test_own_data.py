@@ -65,7 +65,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_readme_walk_ends_with_results_of_every_policy(walked: Path) -> None:
-    done = run(walked, "python", "-m", "posttrain", "results", "--json")
+    done = run(walked, "python", "-m", "posttrain", "show", "results", "--json")
     rows = json.loads(done.stdout)
     assert [row["policy"] for row in rows] == ["start", "sft", "dpo"], done.stdout
     assert all("error" not in row for row in rows), done.stdout
@@ -134,7 +134,7 @@ def test_a_refused_row_names_the_users_file_and_line_and_blocks_only_what_needs_
         done = dvc(walked, "repro", "--keep-going")
         assert done.returncode != 0
         assert "my/data/pairs.jsonl line 6" in done.stdout, done.stdout
-        shown = run(walked, "python", "-m", "posttrain", "results").stdout
+        shown = run(walked, "python", "-m", "posttrain", "show", "results").stdout
         assert "my/data/pairs.jsonl" in shown or "data.files.mine.pairs" in shown, shown
     assert dvc(walked, "repro").returncode == 0
 

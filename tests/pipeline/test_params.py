@@ -370,9 +370,7 @@ def test_a_mistake_is_one_line_with_one_fix() -> None:
     said = "dpo learns from a table of pairs. Name one, e.g. compared/pairs. Nothing was run or removed"
     change(feedback)
     assert mistakes() == f"params.yaml: preference.runs.dpo.data = 'compared/feedback': {said}"
-    said = (
-        "unknown key. Did you mean 'after'? `python -m posttrain params` explains every key. Nothing was run or removed"
-    )
+    said = "unknown key. Did you mean 'after'? `posttrain params` explains every key. Nothing was run or removed"
     change("online: {runs: {a: {reward: {correct: {weight: 1.0, aftr: x}}}}}")
     assert mistakes() == f"params.yaml: online.runs.a.reward: correct.aftr: {said}"
 

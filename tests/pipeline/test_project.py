@@ -1,4 +1,4 @@
-"""`python -m posttrain init`: a project that uses the installed package, what it refuses, and how it is upgraded."""
+"""`posttrain init`: a project that uses the installed package, what it refuses, and how it is upgraded."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_dvc_reads_the_graph_of_the_checkout_with_other_commands(project: Path) 
     assert ours.keys() == theirs.keys()
     for name, stage in ours.items():
         mine = stage.get("do", stage)
-        mine["cmd"] = mine["cmd"].replace("python -m stages.", "python -m posttrain run ")
+        mine["cmd"] = mine["cmd"].replace("python -m stages.", "posttrain run ")
         if name == "code":
             mine["deps"] = ["params.yaml", "posttrain.lock", "custom"]
         assert stage == theirs[name]
@@ -107,7 +107,7 @@ def test_another_package_stops_a_stage_until_it_is_taken_over(project: Path) -> 
         assert done.returncode == 1
         assert re.fullmatch(
             r"error: posttrain\.lock: the project uses posttrain 0\.0\.9 \(0{12}\), but posttrain .* is installed\. "
-            r"Run `python -m posttrain upgrade`, or install 0\.0\.9 again\n",
+            r"Run `posttrain init --upgrade`, or install 0\.0\.9 again\n",
             done.stdout,
         ), done.stdout
     shown = posttrain(project, "upgrade")

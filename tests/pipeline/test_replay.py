@@ -1,4 +1,4 @@
-"""`python -m posttrain replay`: the steps of a run can be had again from its rollouts, and a difference is named."""
+"""`posttrain replay`: the steps of a run can be had again from its rollouts, and a difference is named."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def test_outputs_of_a_removed_run_are_listed_and_removed(own_workspace: Path) ->
     never_finished = own_workspace / "checkpoints/online/tried/abc"
     never_finished.mkdir(parents=True)
     note = "note: 3 removed runs left outputs or entries in dvc.lock (online@grpo, evaluate@grpo, online@tried). "
-    assert check(own_workspace)[1] == note + "`python -m posttrain clean` removes them"
+    assert check(own_workspace)[1] == note + "`posttrain clean` removes them"
     listed = posttrain(own_workspace, "clean", "--list").stdout
     assert "left of online@grpo: " in listed and (own_workspace / "models/online/grpo").is_dir()
     removed = posttrain(own_workspace, "clean").stdout
@@ -286,8 +286,7 @@ def test_two_branches_that_each_add_a_run_are_merged(own_workspace: Path) -> Non
     conflicts = git(own_workspace, "diff", "--name-only", "--diff-filter=U").split()
     assert set(conflicts) <= {"dvc.lock", "report/headline.json", "report/summary.json"}, merge.stdout
     assert (
-        "dvc.lock: git left a merge conflict. Run `python -m posttrain merge`"
-        in posttrain(own_workspace, "check").stdout
+        "dvc.lock: git left a merge conflict. Run `posttrain repair merge`" in posttrain(own_workspace, "check").stdout
     )
     done = posttrain(own_workspace, "merge")
     assert done.returncode == 0 and "Both branches changed code, report" in done.stdout, done.stdout

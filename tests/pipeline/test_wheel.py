@@ -58,7 +58,7 @@ def test_a_project_of_the_wheel_runs_to_its_results(recipe: str, python: Path, t
     for words in (("posttrain", "check"), ("dvc", "repro")):
         done = inside(python, project, *words)
         assert done.returncode == 0, done.stdout
-    done = inside(python, project, "posttrain", "results", "--json")
+    done = inside(python, project, "posttrain", "show", "results", "--json")
     rows = json.loads(done.stdout)
     assert len(rows) == 2 and all(0 <= row["score"] <= 1 for row in rows), rows
     assert (project / "report/report.html").stat().st_size > 50_000

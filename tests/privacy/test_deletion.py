@@ -1,4 +1,4 @@
-"""`python -m posttrain where`, the notes before a push, and docs/deletion.md word for word."""
+"""`posttrain where`, the notes before a push, and docs/deletion.md word for word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m posttrain why`: every figure of a report is traced to its sources, and a source row to its figures."""
+"""`posttrain why`: every figure of a report is traced to its sources, and a source row to its figures."""
 
 from __future__ import annotations
 

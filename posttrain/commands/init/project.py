@@ -22,9 +22,9 @@ from posttrain.pipeline.code_manifest import FOLDER, Library, code_path, differe
 from posttrain.pipeline.package_pin import PINNED, describe_package, installed, pinned
 from posttrain.pipeline.repair_dvc import repair_lock
 from posttrain.report import plots_page
-from posttrain.workspace import PARAMS_FILE, write_json, write_text
+from posttrain.workspace import LIBRARY, PARAMS_FILE, write_json, write_text
 
-TEMPLATE: Final = Path(__file__).parent / "template"
+TEMPLATE: Final = LIBRARY / "posttrain" / "template"
 RECIPES: Final = ("sft-dpo", "rlvr", "eval-only")
 OURS: Final = {"defaults.yaml": "defaults.yaml", ".dvc/plots/curves.json": "curves.json"}
 """Files that `upgrade` keeps current in addition to dvc.yaml, and where the package has them."""

@@ -1,0 +1,23 @@
+"""`posttrain check`: check params.yaml as a whole, the first rows of its files, and its models."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+EXAMPLE = ""
+
+
+def add_arguments(_: ArgumentParser) -> None:
+    """Take no arguments."""
+
+
+def run(_: Namespace) -> str:
+    """Check the packages first, then everything that a run would meet."""
+    from posttrain.pipeline.package_pin import check_installed
+
+    check_installed()
+    from posttrain.checks.check_models import check_models
+    from posttrain.checks.check_rows import check_rows
+    from posttrain.checks.params_schema import check_params
+
+    return "\n".join(filter(None, [check_params(), check_rows(), check_models()]))

@@ -1,0 +1,35 @@
+"""`posttrain compare`: which setting is better on the same held-out prompts."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from posttrain.commands.line import add_json
+
+EXAMPLE = "dpo grpo"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take names, and how to compare them."""
+    names = "a policy, an experiment, a sweep (all its experiments), a commit or 'workspace'; default: all policies"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=names)
+    policy = "the policy of each experiment, e.g. grpo or online/grpo; default: of those that differ the last one"
+    parser.add_argument("--policy", metavar="NAME", help=policy)
+    parser.add_argument("--against", metavar="NAME", help="compare each with this one only; default: all pairs")
+    parser.add_argument("--task", action="append", default=[], metavar="NAME", help="use only prompts of this task")
+    parser.add_argument("--greedy", action="store_true", help="compare the greedy completions, not the sampled ones")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> str:
+    """Compare the settings."""
+    import json
+
+    from posttrain.compare.comparison import compare
+    from posttrain.compare.paired import Score
+    from posttrain.compare.selection import select
+    from posttrain.compare.text import as_data, as_text
+
+    score: Score = "greedy" if arguments.greedy else "sampled"
+    found = compare(select(arguments.names, arguments.policy, score, arguments.task), arguments.against)
+    return json.dumps(as_data(found), indent=2) if arguments.json else as_text(found, score)

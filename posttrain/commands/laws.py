@@ -1,0 +1,19 @@
+"""`posttrain laws`: the mathematical laws, on the surrogates and losses of a user's module."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+EXAMPLE = "my_losses"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take a module."""
+    parser.add_argument("module", metavar="MODULE", help="e.g. my_losses for custom/my_losses.py")
+
+
+def run(arguments: Namespace) -> str:
+    """Check the module."""
+    from posttrain.laws.own import check_module
+
+    return check_module(arguments.module)

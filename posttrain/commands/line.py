@@ -1,0 +1,88 @@
+"""The command line: the overview of all commands, and the arguments of the one that is asked for."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from posttrain.commands.table import COMMANDS, RENAMED
+from posttrain.errors import ParamsError
+
+DOES = {name: does for group in COMMANDS.values() for name, does in group.items()}
+
+
+def parse(words: Sequence[str]) -> Namespace:
+    """Read a command line; only the module of its command is imported."""
+    if words and words[0] in RENAMED:
+        fix = f"It is `posttrain {RENAMED[words[0]]}` now"
+        raise ParamsError(what=f"'{words[0]}' was renamed", where="posttrain", fix=fix)
+    named = words[0] if words and words[0] in DOES else None
+    arguments = parser(named).parse_args(words)
+    if arguments.command is None:
+        print(overview())
+        raise SystemExit(0)
+    return arguments
+
+
+def run(arguments: Namespace) -> str:
+    """Run the command and return what it prints."""
+    return str(_module(arguments.command).run(arguments))
+
+
+def parser(*names: str | None) -> ArgumentParser:
+    """Make the parser with the arguments of these commands; the others have their line alone."""
+    from posttrain import __version__
+
+    top = ArgumentParser(
+        prog="posttrain", add_help=False, usage="posttrain COMMAND ...", epilog="example: posttrain check"
+    )
+    top.add_argument("-h", "--help", action="store_const", const=None, dest="command", help="show all commands")
+    top.add_argument("--version", action="version", version=f"posttrain {__version__}", help="show the version")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="posttrain")
+    for name, does in DOES.items():
+        shown = does[0].upper() + does[1:]
+        one = commands.add_parser(name, description=f"{shown}.", formatter_class=RawDescriptionHelpFormatter)
+        if name in names:
+            module = _module(name)
+            one.epilog = f"example: posttrain {f'{name} {module.EXAMPLE}'.strip()}"
+            module.add_arguments(one)
+    return top
+
+
+def overview() -> str:
+    """List all commands by when they are used."""
+    width = max(map(len, DOES))
+    lines = ["usage: posttrain COMMAND ...      `posttrain COMMAND --help` shows its arguments and an example"]
+    for when, commands in COMMANDS.items():
+        lines += ["", f"{when}:", *(f"  {name.ljust(width)}  {does}" for name, does in commands.items())]
+    return "\n".join(lines)
+
+
+def add_actions(parser: ArgumentParser, default: str | None = None) -> Any:
+    """Add the actions of a command; `default`: the one that is meant if none is given."""
+    parser.set_defaults(action=default)
+    return parser.add_subparsers(dest="action", required=default is None, metavar="ACTION")
+
+
+def add_action(actions: Any, command: str, name: str, does: str, example: str = "") -> ArgumentParser:
+    """Add an action with its help and an example."""
+    shown, line = does[0].upper() + does[1:], f"posttrain {command} {name} {example}".strip()
+    action: ArgumentParser = actions.add_parser(
+        name,
+        help=does,
+        description=f"{shown}.",
+        epilog=f"example: {line}",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    return action
+
+
+def add_json(parser: ArgumentParser) -> None:
+    """Add the choice between text and JSON."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def _module(name: str) -> Any:
+    return import_module(f"posttrain.commands.{name}")

@@ -1,0 +1,26 @@
+"""`posttrain params`: every parameter of a section, or an algorithm with its formula and settings."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+EXAMPLE = "online"
+ALGORITHMS = "algorithms"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take one name."""
+    about = f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; or `{ALGORITHMS}` for all of them"
+    parser.add_argument("name", nargs="?", metavar="NAME", help=f"{about}; default: all sections")
+
+
+def run(arguments: Namespace) -> str:
+    """Describe a section, or else an algorithm."""
+    from posttrain.algorithms.describe import describe
+    from posttrain.checks.params_schema import describe_params
+    from posttrain.params.params import GROUPS
+
+    name: str | None = arguments.name
+    if name is None or name.partition(".")[0] in GROUPS:
+        return describe_params(name)
+    return describe(None if name == ALGORITHMS else name)

@@ -1,0 +1,74 @@
+"""`posttrain show`: figures of the last runs, on the terminal or as a page."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+
+from posttrain.commands.line import add_action, add_actions, add_json
+
+EXAMPLE = "results --json"
+FIGURES = """
+the figures, all measured on prompts that nothing was trained on:
+  score                 mean reward of the sampled completions [95 % interval over prompts]
+  pass@1                the score, where every completion is right or wrong
+  greedy                the same of the likeliest completion of each prompt
+  truncated             share of completions that were cut at the longest length
+  length                mean number of tokens of a completion
+  KL to NAME            how far the policy is from that one, in nats per completion (k1)
+  other columns         the mean of a reward, or a figure of the task"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take what to show; by default the results."""
+    actions = add_actions(parser, "results")
+    parser.set_defaults(json=False)
+    does = "show every policy with its figures, or why it has none"
+    results = add_action(actions, "show", "results", does, "--json")
+    results.epilog = f"{results.epilog}\n{FIGURES}"
+    add_json(results)
+    does = "write report/report.html from the current results, also when a run has failed"
+    add_action(actions, "show", "report", does)
+    add_action(actions, "show", "readme", "write the last run's results into README.md and draw its plot")
+    add_action(actions, "show", "timings", "show what each stage spent its time on in its last run")
+    does = "show the lengths of a table's rows in a model's tokens"
+    tokens = add_action(actions, "show", "tokens", does, "mine/chat base/start")
+    tokens.add_argument("table", metavar="TABLE", help="e.g. mine/chat for data/mine/chat.parquet")
+    model = "a folder under models/, e.g. base/start, or any folder with a tokenizer"
+    tokens.add_argument("model", metavar="MODEL", help=model)
+    tokens.add_argument("--plot", metavar="FILE.json", help="write the histogram for `dvc plots show`")
+
+
+def run(arguments: Namespace) -> str:
+    """Show what is asked for."""
+    match arguments.action:
+        case "timings":
+            from posttrain.measure.timings import timings_table
+
+            return timings_table()
+        case "tokens":
+            from posttrain.train.token_counts import token_counts
+
+            return token_counts(arguments.table, arguments.model, arguments.plot)
+        case action:
+            return _results(action, json=arguments.json)
+
+
+def _results(action: str, *, json: bool) -> str:
+    not_current = _not_current(say_running=action != "readme" and not json)
+    from posttrain.report import results
+
+    if action == "results":
+        return (results.results_json if json else results.results_table)(not_current)
+    return (results.write_report if action == "report" else results.write_readme)(not_current)
+
+
+def _not_current(*, say_running: bool) -> Mapping[str, str]:
+    """Return the labels whose results are not current, with the reason."""
+    from posttrain.params.params import read
+    from posttrain.params.stage_table import policies
+    from posttrain.report.stale_results import staleness
+
+    found = staleness(policies(read()))
+    if say_running and found.running:
+        are = "is" if len(found.running) == 1 else "are"
+        print(f"{', '.join(found.running)} {are} running; of finished stages:\n", flush=True)
+    return found.reasons

