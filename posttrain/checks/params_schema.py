@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -18,8 +19,8 @@ from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.lineage.user_text import push_notes
 from posttrain.models.files.adapter_files import is_adapter
 from posttrain.models.files.tokenizer import TemplateParams, template_fault
-from posttrain.online.offline import OFFLINE, OfflineRun, need_full
-from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
+from posttrain.online.offline import OfflineRun, need_full
+from posttrain.online.runs import OnlineParams
 from posttrain.params.choices import OneOf, choices_of
 from posttrain.params.params import EXPLAINED, GROUPS, PARAMS_FILE, at, check, did_you_mean, load, read
 from posttrain.params.seeds import SEED, SEED_MEANING
@@ -33,41 +34,26 @@ from posttrain.pipeline.orphaned_outputs import Leftovers, leftovers
 from posttrain.processes.notes import process_notes
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Term
-from posttrain.sampling.sample_preferences import SamplesRun
-from posttrain.tables.filters import FilterRun
 from posttrain.tables.find_files import matches
 from posttrain.tables.options import FileTable
 from posttrain.tables.sources import FilesRun, sources_by_key
-from posttrain.tables.sources import HubRun as HubTables
 from posttrain.tasks.task import TASKS, load_task, task_run
 from posttrain.train.run_config import Algorithm, typed_run
 from posttrain.workspace import CUSTOM, is_outside
 from stages.base_folders import FolderRun
 from stages.base_hub import HubRun as HubModel
-from stages.base_packaged import PackagedRun
-from stages.base_scratch import ScratchRun
-from stages.preference import PREFERENCE, PreferenceRun, needed_kind
-from stages.reward import RewardRun
-from stages.sft import SftRun
+from stages.preference import PreferenceRun, needed_kind
 
-MODELS: Mapping[str, type[BaseModel]] = {
-    "data.files": FilesRun,
-    "data.hub": HubTables,
-    "data.samples": SamplesRun,
-    "data.filters": FilterRun,
-    "base.scratch": ScratchRun,
-    "base.folders": FolderRun,
-    "base.hub": HubModel,
-    "base.packaged": PackagedRun,
-    "sft.runs": SftRun,
-    "reward.runs": RewardRun,
+_TYPES = {
+    stage.group: getattr(import_module(module), name)
+    for stage in STAGES
+    if stage.runs
+    for module, _, name in [stage.runs.partition(":")]
 }
+MODELS: Mapping[str, type[BaseModel]] = {group: model for group, model in _TYPES.items() if isinstance(model, type)}
 """Groups whose runs have one type."""
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
-    "preference.runs": PREFERENCE,
-    "online.runs": ONLINE,
-    "distill.runs": DISTILL,
-    "offline.runs": OFFLINE,
+    group: table for group, table in _TYPES.items() if group not in MODELS
 }
 """Groups whose runs name an algorithm, which decides their type."""
 REWARD_OPTIONS = "options of the reward"

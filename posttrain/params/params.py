@@ -17,6 +17,7 @@ from posttrain.params.formats import PARAMS, UPGRADE, check_format, read_yaml
 from posttrain.params.other_names import OURS
 from posttrain.params.renames import SECTIONS
 from posttrain.params.seeds import SEED, with_seed
+from posttrain.params.stage_table import groups
 from posttrain.workspace import PARAMS_FILE as PARAMS_FILE  # noqa: PLC0414  had without pydantic there
 
 EXPLAINED = "`posttrain params` explains every key"
@@ -24,18 +25,7 @@ FORMAT = "format"
 """The key of the file's format version; without it the file has the present one."""
 LARGEST = 1e12
 """Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""
-GROUPS = {
-    "data": ("tasks", "files", "hub", "samples", "filters"),
-    "base": ("scratch", "folders", "hub", "packaged"),
-    "sft": ("runs",),
-    "reward": ("runs",),
-    "preference": ("runs",),
-    "online": ("runs",),
-    "distill": ("runs",),
-    "offline": ("runs",),
-    "evaluate": ("settings", "policies"),
-}
-"""The sections of params.yaml and the groups of each; a group maps the names of runs to their settings."""
+GROUPS: Final = groups()
 ONE, SEVERAL = "form-one", "form-several"
 """Tags of a key that takes one or a list; they are no part of a key's name."""
 SCIENTIFIC = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")

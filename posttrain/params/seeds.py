@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from posttrain.errors import ParamsError
+from posttrain.params.stage_table import STAGES
 from posttrain.workspace import PARAMS_FILE
 
 SEED: Final = "seed"
 SEED_MEANING: Final = "the seed of every run that trains or samples and has none of its own"
 LARGEST: Final = 2**32 - 1
-SEEDED: Final = (
-    *("base.scratch", "data.samples", "sft.runs", "reward.runs", "preference.runs", "online.runs", "distill.runs"),
-    "offline.runs",
-)
-"""Groups whose runs take it. Tasks, filters and evaluation do not: scores of other seeds are on the same prompts."""
+SEEDED: Final = tuple(stage.group for stage in STAGES if stage.seeded)
 
 
 def shared_seed(settings: Mapping[str, Any], group: str, name: str) -> int | None:

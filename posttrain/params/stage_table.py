@@ -1,4 +1,7 @@
-"""The table of stages: which group of params.yaml holds the runs of each, and what a run makes."""
+"""The one list of stages: which group of params.yaml holds the runs of each, what types them, and what a run makes.
+
+A new stage is its file, its stanza in dvc.yaml, and its line here.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,10 @@ class Stage:
     name: str
     group: str
     makes: Literal["tables", "model", "results"]
+    runs: str = ""
+    """MODULE:NAME of what types its runs: one model, or a table of algorithms; empty where the run's name decides."""
+    seeded: bool = False
+    """Whether its runs take the `seed` of all. Tasks, filters and evaluation do not: other seeds, the same prompts."""
 
     def output(self, run: str) -> str:
         """What a run is called by those that use it: a folder under data/, models/ or results/."""
@@ -27,22 +34,31 @@ class Stage:
 
 STAGES: Final = (
     Stage("data_tasks", "data.tasks", "tables"),
-    Stage("data_files", "data.files", "tables"),
-    Stage("data_hub", "data.hub", "tables"),
-    Stage("base_scratch", "base.scratch", "model"),
-    Stage("base_folders", "base.folders", "model"),
-    Stage("base_hub", "base.hub", "model"),
-    Stage("base_packaged", "base.packaged", "model"),
-    Stage("sft", "sft.runs", "model"),
-    Stage("data_samples", "data.samples", "tables"),
-    Stage("data_filters", "data.filters", "tables"),
-    Stage("reward", "reward.runs", "model"),
-    Stage("preference", "preference.runs", "model"),
-    Stage("online", "online.runs", "model"),
-    Stage("distill", "distill.runs", "model"),
-    Stage("offline", "offline.runs", "model"),
+    Stage("data_files", "data.files", "tables", "posttrain.tables.sources:FilesRun"),
+    Stage("data_hub", "data.hub", "tables", "posttrain.tables.sources:HubRun"),
+    Stage("base_scratch", "base.scratch", "model", "stages.base_scratch:ScratchRun", seeded=True),
+    Stage("base_folders", "base.folders", "model", "stages.base_folders:FolderRun"),
+    Stage("base_hub", "base.hub", "model", "stages.base_hub:HubRun"),
+    Stage("base_packaged", "base.packaged", "model", "stages.base_packaged:PackagedRun"),
+    Stage("sft", "sft.runs", "model", "stages.sft:SftRun", seeded=True),
+    Stage("data_samples", "data.samples", "tables", "posttrain.sampling.sample_preferences:SamplesRun", seeded=True),
+    Stage("data_filters", "data.filters", "tables", "posttrain.tables.filters:FilterRun"),
+    Stage("reward", "reward.runs", "model", "stages.reward:RewardRun", seeded=True),
+    Stage("preference", "preference.runs", "model", "stages.preference:PREFERENCE", seeded=True),
+    Stage("online", "online.runs", "model", "posttrain.online.runs:ONLINE", seeded=True),
+    Stage("distill", "distill.runs", "model", "posttrain.online.runs:DISTILL", seeded=True),
+    Stage("offline", "offline.runs", "model", "posttrain.online.offline:OFFLINE", seeded=True),
     Stage("evaluate", "evaluate.policies", "results"),
 )
+
+
+def groups() -> dict[str, tuple[str, ...]]:
+    """Return the sections of params.yaml and the groups of each; a group maps the names of runs to their settings."""
+    found: dict[str, tuple[str, ...]] = {}
+    for stage in STAGES:
+        section, _, group = stage.group.partition(".")
+        found[section] = (*found.get(section, ()), *(("settings",) if stage.makes == "results" else ()), group)
+    return found
 
 
 def group_of(settings: Settings, group: str) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def test_a_folder_of_dvc_that_cannot_be_written_is_one_line(tmp_path: Path, comm
     (tmp_path / ".dvc").mkdir()
     (tmp_path / ".dvc/config").write_bytes((ROOT / ".dvc/config").read_bytes())
     (tmp_path / ".dvc/tmp").write_text("")
-    for name in ("dvc.yaml", "defaults.yaml", "params.yaml", "constraints.txt"):
+    for name in ("dvc.yaml", "params.yaml", "constraints.txt"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     known = {**environment(), "PYTHONPATH": str(ROOT)}

@@ -77,7 +77,7 @@ def test_an_alias_in_itself_and_merged_keys_that_swell_are_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("command", ["check", "status", "results", "clean", "repair", "verify"])
 def test_every_command_ends_on_an_alias_bomb(tmp_path: Path, command: str) -> None:
-    for name in ("dvc.yaml", "defaults.yaml", "constraints.txt", ".dvc/config"):
+    for name in ("dvc.yaml", "constraints.txt", ".dvc/config"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)

@@ -26,7 +26,7 @@ from posttrain.workspace import LIBRARY, PARAMS_FILE, write_json, write_text
 
 TEMPLATE: Final = LIBRARY / "posttrain" / "template"
 RECIPES: Final = ("sft-dpo", "rlvr", "eval-only")
-OURS: Final = {"defaults.yaml": "defaults.yaml", ".dvc/plots/curves.json": "curves.json"}
+OURS: Final = {".dvc/plots/curves.json": "curves.json"}
 """Files that `upgrade` keeps current in addition to dvc.yaml, and where the package has them."""
 FILES: Final = {
     ".gitignore": "gitignore",
