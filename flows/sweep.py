@@ -29,9 +29,10 @@ from flows.sweep_config import (
     trials,
 )
 from flows.untracked import untracked_inputs
-from posttrain.compare.experiments import experiments, git
+from posttrain.compare.experiments import experiments
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.params.params import check
+from posttrain.pipeline.git import git
 
 FOLDER = Path("sweeps")
 MAX_JOBS = 4

@@ -20,12 +20,12 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from flows.graph import is_posttrain_pipeline
-from posttrain.compare.experiments import git
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.params.formats import read_yaml
 from posttrain.params.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read
 from posttrain.params.seeds import SEED
 from posttrain.params.stage_table import group_of
+from posttrain.pipeline.git import git
 from posttrain.workspace import CUSTOM, library_command, library_environment
 
 Overrides = Mapping[str, Any]

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from posttrain.compare.experiments import git
 from posttrain.params.formats import read_yaml
 from posttrain.params.params import PARAMS_FILE
 from posttrain.params.user_code import is_import_path, own_file
+from posttrain.pipeline.git import git
 
 
 def untracked_inputs(overrides: Iterable[Mapping[str, Any]] = ()) -> list[str]:

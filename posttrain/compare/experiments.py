@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.errors import DataError, PipelineError
+from posttrain.errors import DataError
 from posttrain.params.formats import flattened
 from posttrain.params.params import PARAMS_FILE
 from posttrain.params.stage_table import policies
+from posttrain.pipeline.git import git, git_or_none
 from posttrain.workspace import plot_path
 
 TIMES = Path(".sweeps")
@@ -37,16 +37,6 @@ class Experiment:
         if self.baseline == self.commit:
             return f"git checkout {self.name} && dvc checkout"
         return f"dvc exp apply {self.name}"
-
-
-def git(*words: str) -> str:
-    """The output of a git command; its failure is a PipelineError."""
-    done = subprocess.run(["git", *words], check=False, capture_output=True, text=True)
-    if done.returncode:
-        reason = " ".join(done.stderr.split())[:300]
-        fix = "Experiments need a git repository with a commit: git add --all && git commit"
-        raise PipelineError(what=f"git {words[0]} failed ({reason})", where=str(Path.cwd()), fix=fix)
-    return done.stdout
 
 
 def experiments() -> list[Experiment]:
@@ -79,11 +69,10 @@ def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
 
 def commit(name: str) -> list[Experiment]:
     """The commit that a branch, a tag or a digest names; none where git knows none."""
-    words = ["git", "log", "-1", "--format=%H %ct", "--end-of-options", name, "--"]
-    done = subprocess.run(words, check=False, capture_output=True, text=True)
-    if done.returncode or not done.stdout.strip():
+    found = (git_or_none("log", "-1", "--format=%H %ct", "--end-of-options", name, "--") or b"").decode().split()
+    if not found:
         return []
-    sha, date = done.stdout.split()
+    sha, date = found
     return [Experiment(name, sha, sha, int(date))]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from posttrain.lineage.query import Query
 from posttrain.lineage.search import in_bytes, in_file
 from posttrain.pipeline.digests import listed
+from posttrain.pipeline.git import git_or_none
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,5 @@ def _stored(query: Query) -> Iterator[tuple[str, str]]:
 
 
 def _git(*words: str) -> str:
-    """What git says; nothing where this is no repository of git."""
-    done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else ""
+    """Return what git says; nothing where this is no repository of git."""
+    return (git_or_none(*words) or b"").decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ from posttrain.lineage.tree import NOT_STORED, Node
 from posttrain.measure.record import record_path
 from posttrain.params.formats import read_yaml
 from posttrain.pipeline.digests import LOCK, Digests, recorded
+from posttrain.pipeline.git import git_or_none
 
 ROLLOUTS: Final = Path("rollouts")
 PARTS: Final = "part-?????.parquet"
@@ -141,14 +141,11 @@ class Lineage:
 
     @cached_property
     def commit(self) -> str:
-        """The commit whose dvc.lock is the workspace's, or that there is none."""
-        done = subprocess.run(
-            ["git", "log", "-1", "--format=%h %s", "--", LOCK], capture_output=True, text=True, check=False
-        )
-        edited = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", LOCK], capture_output=True, check=False)
-        if done.returncode or not done.stdout.strip():
+        """The commit with the same dvc.lock, or a note that there is none."""
+        last = (git_or_none("log", "-1", "--format=%h %s", "--", LOCK) or b"").decode().strip()
+        if not last:
             return "dvc.lock is not committed"
-        return f"{'after ' if edited.returncode else ''}{done.stdout.strip()}"
+        return f"{'after ' if git_or_none('diff', '--quiet', 'HEAD', '--', LOCK) is None else ''}{last}"
 
 
 def training_rollouts(folder: Path) -> dict[str, Any]:

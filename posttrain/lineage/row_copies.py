@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from posttrain.lineage.search import in_file, table_rows, workspace_files
 from posttrain.lineage.user_text import cache_folder, remotes
 from posttrain.params.stage_table import STAGES
 from posttrain.pipeline.digests import file_digest, recorded
+from posttrain.pipeline.git import git_or_none
 from posttrain.workspace import checkpoint_path, model_path
 
 LISTED = 5
@@ -116,8 +116,7 @@ def _model(stage: str) -> str | None:
 
 
 def _tracked(files: Mapping[str, Any]) -> list[str]:
-    done = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, check=False)
-    known = set(done.stdout.split("\0")) if done.returncode == 0 else set()
+    known = set((git_or_none("ls-files", "-z") or b"").decode().split("\0"))
     return [one for one in files if one in known]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from posttrain.errors import PipelineError
 from posttrain.pipeline.digests import dvc_lock
+from posttrain.pipeline.git import git_or_none
 from posttrain.pipeline.repair_dvc import CONFLICT, LOCK, is_valid_lock
 from posttrain.workspace import write_text
 
@@ -66,8 +66,8 @@ def merge_entries() -> str:
 
 def _side(number: int) -> Entries | None:
     """The entries of git's index: 1 for the common ancestor, 2 for this branch, 3 for the other one."""
-    done = subprocess.run(["git", "show", f":{number}:./{LOCK}"], capture_output=True, check=False)
-    return _parsed(done.stdout) if done.returncode == 0 and is_valid_lock(done.stdout) else None
+    text = git_or_none("show", f":{number}:./{LOCK}")
+    return _parsed(text) if text is not None and is_valid_lock(text) else None
 
 
 def _parsed(text: bytes) -> Entries:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from typing import Any
 import psutil
 
 from posttrain.errors import PipelineError
+from posttrain.pipeline.git import git_or_none
 from posttrain.pipeline.user_cache import cache_folder
 from posttrain.workspace import write_text
 
@@ -108,9 +108,9 @@ def _repair_lock_file(root: Path) -> str:
     if not lock.exists() or CONFLICT in (text := lock.read_bytes()) or is_valid_lock(text):
         return ""
     os.replace(lock, root / DAMAGED)
-    committed = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=root, capture_output=True, check=False)
-    if committed.returncode == 0 and is_valid_lock(committed.stdout):
-        write_text(lock, committed.stdout.decode())
+    committed = git_or_none("show", f"HEAD:./{LOCK}", root=root)
+    if committed is not None and is_valid_lock(committed):
+        write_text(lock, committed.decode())
     return f"dvc.lock was damaged, by a kill while DVC wrote it: set aside as {DAMAGED}; `dvc repro` restores the rest"
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
+from pandera.config import ValidationDepth, config_context
+from pandera.errors import SchemaError, SchemaErrorReason, SchemaErrors
 
 from posttrain.params.params import did_you_mean
 from posttrain.tables.columns import COLUMNS, OPTIONAL, Kind
-from posttrain.tables.pandera_import import SchemaError, SchemaErrorReason, SchemaErrors, ValidationDepth, validation
 from posttrain.tables.schemas import schema_of
 
 LISTED: Final = 10
@@ -28,7 +29,7 @@ class Failure:
 
 def structure_failures(frame: pl.DataFrame, kind: Kind) -> list[str]:
     """Missing, unknown and misplaced columns, and columns of a wrong type, one sentence each."""
-    with validation(ValidationDepth.SCHEMA_ONLY):
+    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_ONLY):
         try:
             schema_of(kind).validate(frame.lazy(), lazy=True)
         except SchemaErrors as errors:
@@ -38,7 +39,7 @@ def structure_failures(frame: pl.DataFrame, kind: Kind) -> list[str]:
 
 def row_failures(frame: pl.DataFrame, kind: Kind) -> list[Failure]:
     """Every rule that some row breaks; the frame must have the right columns."""
-    with validation(ValidationDepth.SCHEMA_AND_DATA):
+    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
         try:
             schema_of(kind).validate(frame, lazy=True)
         except SchemaErrors as errors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final, get_args
 
+import pandera.polars as pa
 import polars as pl
 
 from posttrain.rollout import FAILED, Finish
@@ -23,7 +24,6 @@ from posttrain.tables.columns import (
     Kind,
     row_ids,
 )
-from posttrain.tables.pandera_import import pa
 
 CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
 _LOGP_TOLERANCE: Final = 1e-4

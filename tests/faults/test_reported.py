@@ -101,7 +101,7 @@ def test_a_size_that_only_damage_can_ask_for_is_called_damage(tmp_path: Path, mo
     assert not ran_out_of_memory(ValueError("malloc of size 65536 failed"))
 
 
-@pytest.mark.parametrize("command", ["repair", "status", "results"])
+@pytest.mark.parametrize("command", ["repair", "status", "show results"])
 def test_a_folder_of_dvc_that_cannot_be_written_is_one_line(tmp_path: Path, command: str) -> None:
     """Root may write into read-only folders; into a file in a folder's place nobody may."""
     (tmp_path / ".dvc").mkdir()
@@ -112,7 +112,7 @@ def test_a_folder_of_dvc_that_cannot_be_written_is_one_line(tmp_path: Path, comm
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     known = {**environment(), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "posttrain", command],
+        [sys.executable, "-m", "posttrain", *command.split()],
         cwd=tmp_path,
         env=known,
         capture_output=True,

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.marks import slow_except
-from tests.workspace import Finished, git, run
+from tests.workspace import git, run
 
 AVOIDED = (
     {"datasets", "prefect", "trl", "accelerate"}  # big, and for other work than a stage's
-    | {"pandas", "hypothesis"}  # pandera imports them where it finds them
     | {"sklearn", "scipy", "matplotlib", "torchvision", "torchaudio", "tensorflow", "jax"}  # transformers does so
     | {"fastapi", "sqlalchemy", "aiohttp", "IPython", "pytest"}
 )
@@ -62,27 +61,15 @@ def test_a_profile_changes_no_byte(own_workspace: Path) -> None:
     assert git(own_workspace, "status", "--porcelain", "--untracked-files=all", "--", "profiles", "timings") == ""
 
     folder = own_workspace / "profiles/online/grpo"
-    page = (folder / "profile.md").read_text(encoding="utf-8")
     events = json.loads((folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
     spans = [one["name"] for one in events if str(one.get("name")).startswith("phase: ") and one.get("ph") == "X"]
     assert spans.count("phase: train") == 3, "the trace ends with the third step"
     assert any(one.get("name") == "aten::mm" for one in events)
-    assert "aten::mm" in page and "| train |" in page
+    assert "aten::mm" in done.stdout and f"{folder.relative_to(own_workspace)}/trace.json" in done.stdout
     timings = json.loads((own_workspace / "timings/online/grpo.json").read_text(encoding="utf-8"))
     assert all(seconds > 0 for seconds in timings["seconds"].values())
     assert timings["total"] == pytest.approx(sum(timings["seconds"].values()), abs=0.01)
     assert "online@grpo" in run(own_workspace, sys.executable, "-m", "posttrain", "show", "timings").stdout
-
-
-def test_a_stage_without_torch_is_profiled_by_an_environment_variable(
-    own_workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("POSTTRAIN_PROFILE", "1")
-    before = _digests(own_workspace)
-    done: Finished = run(own_workspace, sys.executable, "-m", "dvc", "repro", "--single-item", "--force", "report")
-    assert done.returncode == 0, done.stdout
-    assert _digests(own_workspace) == before
-    assert "tottime" in (own_workspace / "profiles/report/profile.md").read_text(encoding="utf-8")
 
 
 def _digests(workspace: Path) -> dict[str, str]:
