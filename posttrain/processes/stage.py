@@ -116,7 +116,7 @@ def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
         end_failed(error)
         raise
     end()
-    # Everything is written. A normal exit with torch and transformers loaded takes two seconds of CPU time more (measured).
+    # Everything is written. A normal exit with torch and transformers loaded takes 2 s of CPU time more (measured).
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

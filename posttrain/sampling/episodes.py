@@ -11,10 +11,12 @@ from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from posttrain.isolation.child import DiedError, TooSlowError
+from posttrain.isolation.pool import Pool
 from posttrain.params.user_code import is_import_path
 from posttrain.processes import world
 from posttrain.rewards import worker
-from posttrain.rewards.workers import DiedError, Pool, TooSlowError
+from posttrain.rewards.workers import worker_pool
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tasks.step import Step, StepFailure, take_step
 from posttrain.tasks.task import Task, load_task
@@ -114,7 +116,7 @@ def first_turn(prompt: Prompt, sample: int, completion: Completion, text: ChatTe
 @cache
 def _pool(name: str, workers: int) -> Pool:
     """The worker processes of a task."""
-    return Pool({"task": name, "label": f"task '{name}'"}, workers)
+    return worker_pool({"task": name, "label": f"task '{name}'"}, workers)
 
 
 def _with_completion(rollout: Rollout, completion: Completion, text: ChatText) -> Rollout:

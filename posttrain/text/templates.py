@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from posttrain.isolation.child import Child, DiedError
 from posttrain.text import template_worker
 
 
@@ -48,51 +45,36 @@ class TemplateProcess:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._child: Any = None
-        self._owner = 0
+        self._child: Child | None = None
 
-    def start(self) -> Any:
-        """The running child, started if there is none, without waiting for it."""
-        if self._child is not None and self._owner == os.getpid() and self._child.poll() is None:
-            return self._child
-        command = [sys.executable, "-P", str(template_worker.__file__)]
-        self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        self._owner = os.getpid()  # a forked process must not share the pipes
+    def start(self) -> Child:
+        """Return the running child, started if there is none, without waiting for it."""
+        if self._child is None or not self._child.alive:
+            command = [sys.executable, "-P", str(template_worker.__file__)]
+            self._child = Child(command, os.environ, silent=True)
         return self._child
 
     def ask(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The child's answers, one for each conversation; one error where the child died."""
+        """Return the child's answers, one for each conversation; one error where the child died."""
         with self._lock:
-            child, answer = self.start(), ""
             try:
-                child.stdin.write(json.dumps(request) + "\n")
-                child.stdin.flush()
-                answer = child.stdout.readline()
-            except BrokenPipeError:
-                answer = ""
-            finally:
-                whole = answer.endswith("\n")
-                if not whole:  # it died, or we were interrupted: the next request needs a new child
-                    self.stop()
-            answers: list[dict[str, Any]] = json.loads(answer) if whole else [{"error": _exit_reason(child.returncode)}]
+                answers: list[dict[str, Any]] = self.start().ask(request)
+            except DiedError as error:
+                self.stop()
+                return [{"error": _exit_reason(error.code)}]
+            except BaseException:  # an interrupt: the next request needs a new child
+                self.stop()
+                raise
             return answers
 
     def stop(self) -> None:
         """End the child."""
-        if self._child is None or self._owner != os.getpid():
-            return
         child, self._child = self._child, None
-        child.kill()
-        child.stdout.close()
-        with contextlib.suppress(BrokenPipeError):
-            child.stdin.close()
-        child.wait()
+        if child is not None:
+            child.kill()
 
 
 PROCESS = TemplateProcess()
-atexit.register(PROCESS.stop)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,14 @@ LAYERS = (
     {"posttrain.measure"},
     {"posttrain.params"},
     {"posttrain.sandbox", "posttrain.workspace"},
-    {"posttrain", "posttrain.answers", "posttrain.errors", "posttrain.formulas", "posttrain.rollout"},
+    {
+        "posttrain",
+        "posttrain.answers",
+        "posttrain.errors",
+        "posttrain.formulas",
+        "posttrain.isolation",
+        "posttrain.rollout",
+    },
 )
 THIRD_PARTY = {
     "posttrain.formulas": {"torch"},

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +159,9 @@ def test_a_killed_template_process_is_started_again() -> None:
 
     assert rendered("a") == ["a"]
     child = PROCESS.start()
-    child.kill()
-    child.wait()
+    os.kill(child.pid, signal.SIGKILL)
+    while child.alive:
+        time.sleep(0.01)
     assert rendered("b") == ["b"]
     with pytest.raises(RenderError, match="no system"):
         rendered("{{ raise_exception('no system') }}")

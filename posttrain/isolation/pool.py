@@ -1,0 +1,54 @@
+"""Several children of one kind: one that takes too long or dies is killed and replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from posttrain.isolation.child import Child, DiedError, TooSlowError
+
+J = TypeVar("J")
+R = TypeVar("R")
+TRIES = 2
+"""Children that may die over the same request."""
+
+
+class Pool:
+    """Children that `start` makes, so many at a time.
+
+    Example: `Pool(lambda: Child(command, environment), 2).ask(request, seconds=10.0)`
+    """
+
+    def __init__(self, start: Callable[[], Child], size: int) -> None:
+        self._start = start
+        # Kept: a child may end with the thread that started it (PR_SET_PDEATHSIG).
+        self._threads = ThreadPoolExecutor(size)
+        self._idle: SimpleQueue[Child | None] = SimpleQueue()
+        for _ in range(size):
+            self._idle.put(None)  # a child that is not started yet
+
+    def map(self, function: Callable[[J], R], jobs: Iterable[J]) -> list[R]:
+        """Return the results of a function that may call `ask`, as many jobs at a time as there are children."""
+        return list(self._threads.map(function, jobs))
+
+    def ask(self, request: Any, seconds: float) -> dict[str, Any]:
+        """Return the answer of an idle child; one that dies gets a successor, for as many tries as it has."""
+        for tries in range(1, TRIES + 1):
+            child = self._idle.get()
+            try:
+                child = child or self._start()
+                answer: dict[str, Any] = child.ask(request, seconds)
+                return answer
+            except (DiedError, TooSlowError) as error:
+                if child is not None:
+                    child.kill()
+                    child = None
+                if isinstance(error, TooSlowError):
+                    raise
+                if tries == TRIES:
+                    raise DiedError(f"its worker process died {TRIES} times ({error})", error.code) from error
+            finally:
+                self._idle.put(child)
+        raise AssertionError("the last try returns or raises")
