@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from posttrain.errors import PosttrainError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ZYGOTE: Final = "posttrain.sandbox.zygote"
@@ -42,8 +41,12 @@ CLOCK: Final = 100
 ISOLATED: Final = ("namespaces", "landlock", "seccomp")
 
 
-class SandboxError(PosttrainError, RuntimeError):
+class SandboxError(RuntimeError):
     """Programs cannot be isolated on this machine."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what}. {fix}")
+        self.what, self.fix = what, fix
 
 
 class SandboxFailed(Exception):  # noqa: N818  it says what happened to a program's run
@@ -286,7 +289,6 @@ def _kernel_kills() -> int:
 def _refusal(why: str) -> SandboxError:
     return SandboxError(
         what=f"this machine cannot isolate programs ({why})",
-        where="sandbox",
         fix="Use Linux 6.2 or newer, or allow user namespaces; or set `sandbox: none` if you trust the programs "
         "(docs/sandbox.md)",
     )

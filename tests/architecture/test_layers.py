@@ -72,6 +72,12 @@ def test_imports_point_one_way() -> None:
     assert not wrong, "\n".join(["an import points up or sideways:", *wrong])
 
 
+def test_answers_and_sandbox_import_nothing_of_the_library() -> None:
+    for room in ("posttrain.answers", "posttrain.sandbox"):
+        inside = [module for module in modules() if part(module) == room]
+        assert inside and not {other for one in inside for other in own_imports(one) if part(other) != room}
+
+
 def test_stages_are_started_as_processes() -> None:
     wrong = [
         f"{module} imports {other}"
