@@ -59,7 +59,7 @@ def write_page(place: Path, page: Path, subjects: Sequence[Subject]) -> None:
         lines += [f"## {title}", ""]
         lines += ["| row | rate | seeds | start | pass@1 | gain (95 %) | each seed | format | KL to SFT | verdict |"]
         lines += ["|---|---|---|---|---|---|---|---|---|---|"]
-        lines += [_row(place, one, starts) for one in subjects if one.section == section] + [""]
+        lines += [_row(place, subject, starts) for subject in subjects if subject.section == section] + [""]
     lines += [*_divergences(place), *_trust(place), *_rewards(place), *_settings()]
     page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print(f"written: {page}")
@@ -138,7 +138,7 @@ def _settings() -> list[str]:
     lines += [f"- {name}: `{json.dumps(settings)}`" for name, settings in SHARED.items()]
     lines += ["", "Set by hand, with the search's seed and prompts:", ""]
     lines += [f"- {label}: `{json.dumps(knobs)}`" for label, knobs in OWN.items()]
-    return lines + [f"- {one.label}: `{json.dumps(one.knobs)}`" for one in VARIANTS]
+    return lines + [f"- {variant.label}: `{json.dumps(variant.knobs)}`" for variant in VARIANTS]
 
 
 def _machine() -> str:

@@ -71,7 +71,7 @@ def table(results: list[Figures]) -> str:
     for key, label in FIGURES.items():
         cells = []
         for run in RUNS.values():
-            values = [one[run][key] for one in results]
+            values = [result[run][key] for result in results]
             cells.append(f"{mean(values):.3f} ({', '.join(f'{value:.3f}' for value in values)})")
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)

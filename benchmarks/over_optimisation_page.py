@@ -68,11 +68,11 @@ def page(results: Results) -> str:
         prompts=100,
         rows="\n".join(_row(case, runs, results["differences"][case]) for case, runs in results["cases"].items()),
         start=statistics.fmean(results["start"]),
-        start_true=_mean(one["heldout_true"][0] for one in curves),
-        start_proxy=_mean(one["heldout_proxy"][0] for one in curves),
-        end_proxy=_mean(one["heldout_proxy"][-1] for one in curves),
-        best_true=_mean(max(one["heldout_true"]) for one in curves),
-        end_true=_mean(one["heldout_true"][-1] for one in curves),
+        start_true=_mean(curve["heldout_true"][0] for curve in curves),
+        start_proxy=_mean(curve["heldout_proxy"][0] for curve in curves),
+        end_proxy=_mean(curve["heldout_proxy"][-1] for curve in curves),
+        best_true=_mean(max(curve["heldout_true"]) for curve in curves),
+        end_true=_mean(curve["heldout_true"][-1] for curve in curves),
         alarms=_alarms(first),
         repeats=len(next(iter(overhead.values()))),
         overhead="\n".join(
@@ -105,12 +105,12 @@ def figure(results: Results) -> dict[str, Any]:
 
 def _panel(case: str, runs: list[Results]) -> dict[str, Any]:
     rows = [
-        {"kind": LABELS[kind], "seed": one["seed"], "saved": one["kept_step"]}
+        {"kind": LABELS[kind], "seed": run["seed"], "saved": run["kept_step"]}
         | {"step": step, "value": value, "low": low, "high": high}
-        for one in runs
+        for run in runs
         for kind in LABELS
         for step, value, low, high in zip(
-            *(one["curve"][key] for key in ("step", *(f"heldout_{kind}{end}" for end in ("", "_low", "_high")))),
+            *(run["curve"][key] for key in ("step", *(f"heldout_{kind}{end}" for end in ("", "_low", "_high")))),
             strict=True,
         )
     ]
@@ -123,8 +123,8 @@ def _panel(case: str, runs: list[Results]) -> dict[str, Any]:
     }
     x = {"field": "step", "type": "quantitative", "title": "optimizer step", "scale": {"domain": [0, 60]}}
     y = {"field": "value", "type": "quantitative", "title": "held-out reward", "scale": {"domain": [-0.3, 0.8]}}
-    alarms = [{"step": one["over_optimised_step"]} for one in runs if "over_optimised_step" in one]
-    first = min((one["step"] for one in alarms), default=None)
+    alarms = [{"step": run["over_optimised_step"]} for run in runs if "over_optimised_step" in run]
+    first = min((alarm["step"] for alarm in alarms), default=None)
     layers: list[dict[str, Any]] = [
         {
             "mark": {"type": "area", "opacity": 0.1},
@@ -154,25 +154,25 @@ def _panel(case: str, runs: list[Results]) -> dict[str, Any]:
 
 
 def _row(case: str, runs: list[Results], change: list[float]) -> str:
-    alarms = [str(one.get("over_optimised_step", "none")) for one in runs]
+    alarms = [str(run.get("over_optimised_step", "none")) for run in runs]
     cells = [
         case,
         ", ".join(alarms),
-        ", ".join(str(one["kept_step"]) for one in runs),
-        _cell([one["heldout_true"] for one in runs]),
-        _cell([one["heldout_proxy"] for one in runs]),
-        _cell([statistics.fmean(one["test"]) for one in runs]),
+        ", ".join(str(run["kept_step"]) for run in runs),
+        _cell([run["heldout_true"] for run in runs]),
+        _cell([run["heldout_proxy"] for run in runs]),
+        _cell([statistics.fmean(run["test"]) for run in runs]),
         f"{change[0]:+.3f} [{change[1]:+.3f}, {change[2]:+.3f}]",
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def _cell(values: list[float]) -> str:
-    return f"{statistics.fmean(values):.2f} ({', '.join(f'{one:.2f}' for one in values)})"
+    return f"{statistics.fmean(values):.2f} ({', '.join(f'{value:.2f}' for value in values)})"
 
 
 def _alarms(runs: list[Results]) -> str:
-    at = [one["over_optimised_step"] for one in runs if "over_optimised_step" in one]
+    at = [run["over_optimised_step"] for run in runs if "over_optimised_step" in run]
     return f"in {len(at)} of {len(runs)} runs, at steps {', '.join(map(str, at))} of 60"
 
 

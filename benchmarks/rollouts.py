@@ -31,7 +31,7 @@ def seconds(run: str, side: Side, rounds: int, place: Path) -> tuple[float, floa
     os.environ["DVC_ROOT"] = str(place)
     loaded = online.load(run)
     params = loaded.params
-    longest = max(len(one.ids) for one in loaded.prompts)
+    longest = max(len(prompt.ids) for prompt in loaded.prompts)
     log = params.rollout_log(loaded.name, loaded.text, longest) if side == "with" else None
     training = loaded.training(loaded.reward(), params.monitor(loaded.section), log)
     checkpoints = Checkpoints(loaded.name, {}, [])

@@ -169,7 +169,11 @@ def _serving_hosts() -> dict[str, datetime | None]:
 
     with get_client(sync_client=True) as client:
         deployments = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])))
-    ready = (one for one in deployments if one.status == DeploymentStatus.READY and not one.paused)
+    ready = (
+        deployment
+        for deployment in deployments
+        if deployment.status == DeploymentStatus.READY and not deployment.paused
+    )
     return {one.name: one.last_polled for one in sorted(ready, key=lambda one: one.name)}
 
 

@@ -88,7 +88,7 @@ def main() -> None:
         groups.add(group) if line[0] == "+" else groups.discard(group)
     terminations = [GroupTermination(group) for group in groups]
     while terminations:
-        terminations = [one for one in terminations if one.step()]
+        terminations = [termination for termination in terminations if termination.step()]
         time.sleep(0.05)
 
 

@@ -150,7 +150,7 @@ def _run_pending(
 def _finished_experiments() -> set[str]:
     """The names of this commit's experiments; those of another commit ran other code."""
     head = git("rev-parse", "HEAD").strip()
-    return {one.name for one in experiments() if one.baseline == head}
+    return {experiment.name for experiment in experiments() if experiment.baseline == head}
 
 
 def _sweep(options: argparse.Namespace) -> tuple[str, Sweep]:

@@ -127,7 +127,7 @@ def check_trials(trials: Sequence[Trial]) -> None:
     In a process of its own: the check imports polars, whose SIGINT handler would keep Ctrl-C from a flow that waits
     for its tasks.
     """
-    request = json.dumps([[one.name, dict(one.overrides)] for one in trials])
+    request = json.dumps([[trial.name, dict(trial.overrides)] for trial in trials])
     command, env = library_command("flows.sweep_config"), library_environment()
     done = subprocess.run(command, input=request, env=env, check=False, stdout=subprocess.PIPE, text=True)
     try:
@@ -147,19 +147,19 @@ def check_trials_here(trials: Sequence[Trial]) -> None:
     if not is_posttrain_pipeline(root):
         return
     params = read()
-    for key in dict.fromkeys(key for one in trials for key in one.overrides):
+    for key in dict.fromkeys(key for trial in trials for key in trial.overrides):
         _check_key(key, params)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path(CUSTOM).symlink_to(root / CUSTOM)
-        for one in trials:
+        for trial in trials:
             merged = params
-            for key, value in one.overrides.items():
+            for key, value in trial.overrides.items():
                 merged = merge(merged, _nested(key, value))
             Path(PARAMS_FILE).write_text(json.dumps(merged), encoding="utf-8")  # JSON is YAML
             try:
                 check_params(root)
             except ParamsError as error:
-                raise ParamsError(what=error.what, where=f"{one.name} ({described(one)})", fix=error.fix) from error
+                raise ParamsError(what=error.what, where=f"{trial.name} ({described(trial)})", fix=error.fix) from error
 
 
 def check_committed(where: str, fix: str) -> None:

@@ -241,7 +241,7 @@ def _as_list(prompts: str | Messages | Sequence[str | Messages]) -> Sequence[str
         return [prompts]
     if not prompts:
         raise DataError(what="there are no prompts", where="prompts", fix="Give at least one")
-    if all(isinstance(one, Mapping) for one in prompts):
+    if all(isinstance(prompt, Mapping) for prompt in prompts):
         return [cast("Messages", prompts)]
     return cast("Sequence[str | Messages]", prompts)
 

@@ -41,13 +41,15 @@ def main(run: str) -> None:
 
     frame = read_table(table, "prompts").filter(pl.col("split").is_in(["train", "heldout"]))
     training_prompts(frame, table)
-    judged = [one.id for one in judged_prompts(params.reward, prompts_of(frame.iter_rows(named=True)), str(table))]
+    judged = [
+        prompt.id for prompt in judged_prompts(params.reward, prompts_of(frame.iter_rows(named=True)), str(table))
+    ]
     frame = frame.filter(pl.col("id").is_in(judged))
     wanted = {"train": params.prompts, "heldout": params.heldout_prompts}
     rows = [row for split, n in wanted.items() for row in frame.filter(split=split).head(n).iter_rows(named=True)]
     prompts = encode_prompts(text, prompts_of(rows))
     count = len(prompts) * params.samples
-    check_capacity(text.context, [one.ids for one in prompts], count, params.sampling, where)
+    check_capacity(text.context, [prompt.ids for prompt in prompts], count, params.sampling, where)
 
     local = LocalSampler(model, text.stops, runtime, params.policy, f"{where}.sampling")
     sampler = CachedSampler(local, model_folder, params.device.model_dump(), where)

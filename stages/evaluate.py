@@ -54,7 +54,7 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     model = frozen_on(runtime.suit(load_policy(model_folder)), runtime)
     prompts = encode_prompts(text, _prompts(params))
     count = len(prompts) * params.samples
-    check_capacity(text.context, [one.ids for one in prompts], count, params.sampling, "evaluate")
+    check_capacity(text.context, [prompt.ids for prompt in prompts], count, params.sampling, "evaluate")
     local = LocalSampler(model, text.stops, runtime, policy, "evaluate.settings.sampling")
     cached = CachedSampler(local, model_folder, params.device.model_dump(), f"evaluate {label}")
     sampler = cached if params.completions == "full" else local
@@ -101,7 +101,7 @@ def _prompts(params: EvaluateParams) -> list[Prompt]:
     """The first prompts of the split; if some have a readable answer, only those."""
     file = table_path(params.data)
     prompts = prompts_of(read_table(file, "prompts").filter(split=params.split).iter_rows(named=True))
-    if any(one.answer.strip() for one in prompts):
+    if any(prompt.answer.strip() for prompt in prompts):
         before = len(prompts)
         with hide_stderr(params.completions):
             prompts = judged_prompts(params.reward, prompts, str(file))

@@ -40,8 +40,8 @@ def _verdict(steps: dict[str, Any]) -> list[str]:
     if {"tables", "tokens"} & set(missing):
         return [f"Not measured yet: {', '.join(missing)}."]
     ours = [steps["tables"], steps["tokens"]]
-    wall, cpu = (sum(one[name] for one in ours) for name in ("wall_s", "cpu_s"))
-    peak = max(one["peak_mb"] for one in ours)
+    wall, cpu = (sum(our[name] for our in ours) for name in ("wall_s", "cpu_s"))
+    peak = max(our["peak_mb"] for our in ours)
     time, memory = ("reached" if good else "missed" for good in (wall <= SECONDS, peak <= MEGABYTES))
     text = f"Tables and tokens together: {wall:.0f} s of at most {SECONDS:.0f} ({time})"
     lines = [f"{text}, {peak:,} MB of at most {MEGABYTES:,.0f} ({memory})."]

@@ -82,7 +82,7 @@ def measured(ours: Path, folder: Path, rounds: int) -> dict[str, Any]:
             found.setdefault(side, []).append(_side(side, at_work))
             print(f"{side}: {found[side][-1]}", flush=True)
     stages = locked(ours)
-    count = {kind: sum(len(one.get(kind, [])) for one in stages.values()) for kind in ("deps", "outs")}
+    count = {kind: sum(len(stage.get(kind, [])) for stage in stages.values()) for kind in ("deps", "outs")}
     profiles = {name: profile(pipelines[name], folder / name / "profile") for name in ("ours", "bare")}
     used = f"{machine()}, no GPU; {versions('dvc', 'pandera', 'polars', 'torch', 'transformers')}"
     return {"machine": used, "stages": len(stages), **count, "profiles": profiles, "sides": found}

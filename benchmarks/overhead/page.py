@@ -66,8 +66,8 @@ def _start(sides: dict[str, Any]) -> list[str]:
     for side, reports in sides.items():
         if not side.startswith("stage "):
             continue
-        first = [one["first"] - one["reading"] for one in reports]
-        late = [2 * one["warm"] - one["again"] - one["reading"] for one in reports]
+        first = [report["first"] - report["reading"] for report in reports]
+        late = [2 * report["warm"] - report["again"] - report["reading"] for report in reports]
         ratio, strict = (_ratios(part, base) for part in (first, late))
         reached = "reached" if statistics.median(strict) < START_TARGET else "missed"
         cells = [side.removeprefix("stage "), f"{_median(first):.2f}", _spread(ratio), _spread(strict)]
@@ -77,7 +77,7 @@ def _start(sides: dict[str, Any]) -> list[str]:
 
 def _dvc(found: dict[str, Any]) -> list[str]:
     sides = {name: found["sides"][f"dvc {name}"] for name in ("ours", "bare", "hollow")}
-    ours = [one["cpu"] for one in sides["ours"]]
+    ours = [side["cpu"] for side in sides["ours"]]
     rows = ["| pipeline | CPU s [wall] | ours / it | target | |", "|---|---|---|---|---|"]
     text = {
         "ours": f"ours: {found['stages']} stages, {found['deps']} dependencies, {found['outs']} outputs",
@@ -85,7 +85,7 @@ def _dvc(found: dict[str, Any]) -> list[str]:
         "hollow": "hollow: as ours, all files tiny",
     }
     for name, reports in sides.items():
-        cpu, wall = ([one[kind] for one in reports] for kind in ("cpu", "wall"))
+        cpu, wall = ([report[kind] for report in reports] for kind in ("cpu", "wall"))
         cells = [text[name], f"{_median(cpu):.2f} [{_median(wall):.2f}]"]
         if name == "ours":
             rows.append(f"| {' | '.join(cells)} | | | |")
@@ -100,14 +100,14 @@ def _dvc(found: dict[str, Any]) -> list[str]:
 def _flow(sides: dict[str, Any]) -> list[str]:
     rows = ["| side | CPU s | wall s | target | |", "|---|---|---|---|---|"]
     flow, repro = (
-        {kind: [one[kind] for one in sides[name]] for kind in ("cpu", "wall")} for name in ("flow", "dvc ours")
+        {kind: [side[kind] for side in sides[name]] for kind in ("cpu", "wall")} for name in ("flow", "dvc ours")
     )
     for name, seconds in (("`python -m flows.pipeline`", flow), ("`dvc repro`", repro)):
         rows.append(f"| {name} | {_median(seconds['cpu']):.2f} | {_median(seconds['wall']):.2f} | | |")
     ratios = [_ratios(flow[kind], repro[kind]) for kind in ("cpu", "wall")]
     reached = "reached" if max(map(statistics.median, ratios)) <= FLOW_TARGET else "missed"
     rows.append(f"| the flow of `dvc repro` | {' | '.join(map(_spread, ratios))} | <= {FLOW_TARGET} | {reached} |")
-    first, *later = (one["wall"] for one in sides["server"])
+    first, *later = (side["wall"] for side in sides["server"])
     text = f"The server answers after {first:.1f} s the first time (it creates its database), then after"
     return [*rows, "", f"{text} {_median(later):.1f} s."]
 
@@ -122,7 +122,7 @@ def _tables(sides: dict[str, Any]) -> list[str]:
     rows = [TABLES, "", "| table | CPU s [wall] | target | |", "|---|---|---|---|"]
     for side, reports in sides.items():
         if side.startswith("tables "):
-            cpu, wall = (_median([one[f"check_{kind}"] for one in reports]) for kind in ("cpu", "wall"))
+            cpu, wall = (_median([report[f"check_{kind}"] for report in reports]) for kind in ("cpu", "wall"))
             reached = "reached" if max(cpu, wall) < TABLE_TARGET else "missed"
             rows.append(
                 f"| {side.removeprefix('tables ')} | {cpu:.2f} [{wall:.2f}] | < {TABLE_TARGET:.0f} | {reached} |"

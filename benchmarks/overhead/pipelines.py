@@ -27,7 +27,7 @@ def finished(folder: Path) -> Path:
 def bare(ours: Path, folder: Path) -> Path:
     """As many stages as ours, each with one tiny dependency, without which DVC runs a stage every time."""
     stages = {f"stage{n}": {"cmd": "true", "deps": [f"dep{n}"]} for n in range(len(locked(ours)))}
-    return _made(ours, folder, stages, [dep for one in stages.values() for dep in one["deps"]])
+    return _made(ours, folder, stages, [dep for stage in stages.values() for dep in stage["deps"]])
 
 
 def hollow(ours: Path, folder: Path) -> Path:
@@ -41,7 +41,7 @@ def hollow(ours: Path, folder: Path) -> Path:
         )
         params = [name for names in one.get("params", {}).values() for name in names]
         stages[f"stage{number}"] = {"cmd": f"touch {' '.join(outs)}", "deps": deps, "outs": outs, "params": params}
-    made = {out for one in stages.values() for out in one["outs"]}
+    made = {out for stage in stages.values() for out in stage["outs"]}
     folder.mkdir(parents=True)
     shutil.copyfile(ours / "params.yaml", folder / "params.yaml")
     return _made(ours, folder, stages, [name for name in known.values() if name not in made])

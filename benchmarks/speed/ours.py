@@ -157,7 +157,7 @@ def online(
     models = models_of(case, device(case, cuda_graphs=cuda_graphs), reference=needed, lora=lora)
     count = case.batch // case.group
     given = [Prompt(f"p{i}", (), ids) for i, ids in enumerate(prompts(case, count))]
-    even: Reward[Any] = Reward(lambda options, context: lambda rollouts: [reward(one.row.rest) for one in rollouts])  # noqa: ARG005
+    even: Reward[Any] = Reward(lambda options, context: lambda rows: [reward(row.row.rest) for row in rows])  # noqa: ARG005
     judged = RewardSum({"even": Term(reward=even)}, Context(models.runtime, "benchmark"))
     text: Any = _Text(case)
     sampler = LocalSampler(models.policy, text.stops, models.runtime)

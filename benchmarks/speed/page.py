@@ -176,7 +176,7 @@ def _kernel_time(found: dict[str, Reports]) -> list[str]:
     head = "| case | system time of posttrain, bound, TRL | posttrain / bound, user time | posttrain / TRL, user time |"
     lines += [head, "|---|---|---|---|"]
     for case, reports in found.items():
-        if all(one.system is not None for side in SIDES for one in reports[side]):
+        if all(report.system is not None for side in SIDES for report in reports[side]):
             parts = [median(reports[side], lambda one: (one.system or 0.0) / one.seconds) for side in SIDES]
             shares = ", ".join(f"{part:.0%}" for part in parts)
             by = [_spread(ratios(reports, side, lambda one: one.user_rate)) for side in SIDES[1:]]

@@ -88,7 +88,7 @@ def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
         gold = gold.value if isinstance(gold, Named) and not isinstance(found, Equation) else gold  # x = 5 and 5
         found = found.value if isinstance(found, Named) else found
     if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) == 2:
-        if pairs == "intervals" or any(_is_infinite(one) for one in gold.members):
+        if pairs == "intervals" or any(_is_infinite(member) for member in gold.members):
             gold = reals_of(gold)
         elif pairs == "points" and isinstance(found, Items) and found.kind == "set":
             return _assigned(gold, found)
@@ -97,7 +97,9 @@ def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
     if isinstance(gold, Items) and gold.kind == "set" and isinstance(found, Items) and found.kind == "(":
         return _assigned(found, gold)
     if isinstance(found, Items) and found.kind == "set" and not isinstance(gold, Items | Named):
-        return bool(found.members) and all(same(gold, one) and same(found.members[0], one) for one in found.members)
+        return bool(found.members) and all(
+            same(gold, member) and same(found.members[0], member) for member in found.members
+        )
     return same(gold, found)
 
 
@@ -304,14 +306,14 @@ def _same_items(gold: Answer, found: Answer) -> bool:
         return False
     if gold.kind != "set":
         return len(gold.members) == len(found.members) and all(map(same, gold.members, found.members))
-    return all(any(same(one, other) for other in found.members) for one in gold.members) and all(
-        any(same(one, other) for one in gold.members) for other in found.members
+    return all(any(same(member, other) for other in found.members) for member in gold.members) and all(
+        any(same(member, other) for member in gold.members) for other in found.members
     )
 
 
 def _assigned(point: Items, values: Items) -> bool:
     """Whether the point (1, 2) and `x = 1, y = 2` are the same."""
-    named = {one.name: one.value for one in values.members if isinstance(one, Named)}
+    named = {member.name: member.value for member in values.members if isinstance(member, Named)}
     names = sorted(named)
     if names not in (["x", "y"], ["x", "y", "z"]) or not len(names) == len(values.members) == len(point.members):
         return False

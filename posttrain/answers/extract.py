@@ -129,7 +129,7 @@ def _hashes(text: str) -> Found | None:
         return None
     start = places[-1]
     check_before(re.sub(r"(?:<answer>\s*)?#+\Z", "", text[:start]))
-    earlier = [one for one in places[:-1] if text.find("\n", one, start) < 0]
+    earlier = [place for place in places[:-1] if text.find("\n", place, start) < 0]
     if earlier and are_alternatives(text[earlier[-1] : start].strip("# ")):
         raise Unreadable("two answers on one line")
     start = _after(r"[\s:]*+", text, start)
@@ -190,7 +190,7 @@ def _answer_is(text: str, begin: int = 0) -> Found | None:
 def _check_rest(rest: str, answer: str) -> None:
     """Refuse an answer that what follows takes back, and one of several numbers on lines of their own."""
     check_after(rest, answer)
-    if any(_BARE.fullmatch(one) for one in rest[:2000].splitlines()):
+    if any(_BARE.fullmatch(splitline) for splitline in rest[:2000].splitlines()):
         raise Unreadable("another number on a line of its own after the answer")
 
 
@@ -213,7 +213,7 @@ def _cleaned(text: str, start: int, end: int) -> Found:
 
 def _last_line(text: str) -> Found | None:
     """The last line: an answer alone, or the end of a sentence that says what it is."""
-    lines = [one for one in text.splitlines() if one.strip() and not _FENCE.fullmatch(one)]
+    lines = [splitline for splitline in text.splitlines() if splitline.strip() and not _FENCE.fullmatch(splitline)]
     if not lines or len(lines[-1]) > SHORT:
         return None
     line = lines[-1].strip()
@@ -230,7 +230,7 @@ def _last_line(text: str) -> Found | None:
     if len(last_two) == 2 and any(map(_BARE.fullmatch, last_two)) and any(map(_ASSIGNED.fullmatch, last_two)):
         raise Unreadable("two lines with values")
     names = [_ASSIGNED.fullmatch(one) for one in lines[-2:]]
-    if len({one[1] for one in names if one}) > 1:
+    if len({name[1] for name in names if name}) > 1:
         raise Unreadable("values of several variables")
     return Found(value_after_verb(last_sentence(line)), len(text) - 1, len(text))
 

@@ -35,7 +35,7 @@ def _matrix(cells: str, factor: str) -> Answer:
     for row in re.split(r"\\\\(?:\[[^\]]*\])?", cells):
         if row.strip():
             nodes = [whole(tokens(cell)) for cell in row.split("&")]
-            rows.append(tuple(one if scale is None else Call("mul", (scale, one)) for one in nodes))
+            rows.append(tuple(node if scale is None else Call("mul", (scale, node)) for node in nodes))
     if not rows or len({len(row) for row in rows}) != 1:
         raise Unreadable("rows of different lengths")
     matrix = Matrix(tuple(rows))

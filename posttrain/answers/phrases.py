@@ -68,7 +68,7 @@ def phrase(words: str) -> Answer | None:
         return None
     if len(parts) == 1 and parts[0] in ("infinity", "sqrt", "theta", "alpha", "inf", "lambda", "beta", "gamma"):
         return None
-    if any(one in HEDGES for one in parts) and " ".join(parts) not in _ALONE:
+    if any(part in HEDGES for part in parts) and " ".join(parts) not in _ALONE:
         return None
     return Words(" ".join(parts))
 

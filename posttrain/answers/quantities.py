@@ -42,7 +42,7 @@ def compound(found: Run) -> Answer | None:
         return None
     known = [one for one in units if one is not None and one.dimensions and one.dimensions[0][0] in _COMPOUND]
     factors = [exact(one.factor) for one in known]
-    sizes = [one for one in factors if one is not None]
+    sizes = [factor for factor in factors if factor is not None]
     if len(sizes) != len(units) or len({one.dimensions for one in known}) != 1 or sizes != sorted(set(sizes))[::-1]:
         return None
     values = [one.value for one in plain[::2] if one.value is not None]

@@ -97,7 +97,7 @@ class Reader:
         """Parts joined by `or`, `and` and commas."""
         alternatives = split(found, "or", "\\lor")
         if len(alternatives) > 1:
-            read = [self._joined(one) for one in alternatives]
+            read = [self._joined(alternative) for alternative in alternatives]
             if all(isinstance(one, Reals) for one in read):
                 return union([one for one in read if isinstance(one, Reals)])
             names = {one.name for one in read if isinstance(one, Named)}
@@ -111,7 +111,7 @@ class Reader:
         parts = split(found, "and", "\\land", ",", ";")
         if len(parts) == 1:
             return self._one(found)
-        read = [self._one(one) for one in parts]
+        read = [self._one(part) for part in parts]
         if any(isinstance(one, Reals) for one in read):
             commas = len(split(found, ",", ";")) > 1 and not any(one.text == "\\ne" for one in found)
             if not all(isinstance(one, Reals) and one.variable for one in read) or commas:
@@ -147,7 +147,7 @@ class Reader:
             raise Unreadable("unions and differences of sets without brackets")
         parts = split(found, "\\cup", "U", "union") if any(one.text in OPEN for one in found) else [found]
         if len(parts) > 1:
-            return union([reals_of(self._sets(one)) for one in parts])
+            return union([reals_of(self._sets(part)) for part in parts])
         real = found[0].text in ("\\mathbb", "R")
         parts = split(found, "\\setminus", "-") if real else split(found, "\\setminus")
         if len(parts) == 2 and all(parts) and (real or is_fenced(parts[0])):
@@ -208,12 +208,14 @@ class Reader:
                 raise Unreadable("brackets around one value")
             stacked = any(one.text in ("\\over", "\\choose") for one in inner)
             return self._one(inner) if opening in "({" and inner and not stacked else None
-        read = [self._one(one) for one in members]
+        read = [self._one(member) for member in members]
         signed = [n for n, one in enumerate(members) if any(token.text in ("\\pm", "\\mp") for token in one)]
         if opening == "(" and closing == ")" and len(signed) == 1 and isinstance(read[signed[0]], Items):
             (place,), both = signed, read[signed[0]]
             assert isinstance(both, Items)
-            return Items("set", tuple(Items("(", (*read[:place], one, *read[place + 1 :])) for one in both.members))
+            return Items(
+                "set", tuple(Items("(", (*read[:place], member, *read[place + 1 :])) for member in both.members)
+            )
         if (opening, closing) in (("(", ")"), ("\\langle", "\\rangle")):
             return Items(opening.replace("\\langle", "<"), tuple(read))
         if len(read) == 2 and all(isinstance(one, Quantity) and one.unit is None for one in read):
@@ -257,7 +259,7 @@ def _values_of(one: Answer) -> Reals:
 
 def _listed(parts: Sequence[Run], read: Sequence[Answer]) -> Answer:
     """Answers that are listed: sets in a list stay sets."""
-    fenced = [bool(one) and one[0].text in ("\\{", "{") and encloses(one) for one in parts]
+    fenced = [bool(part) and part[0].text in ("\\{", "{") and encloses(part) for part in parts]
     if any(isinstance(one, Items) and one.kind == "set" and inside for one, inside in zip(read, fenced, strict=True)):
         if not all(fenced):
             raise Unreadable("a list of sets and other values")

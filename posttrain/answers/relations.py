@@ -64,7 +64,7 @@ def relation(found: Run, sets: Sets) -> Answer:
 
 def _chain(parts: Sequence[Run], signs: Sequence[str], sets: Sets) -> Answer:
     """The value of `a = b ≈ c`: all are the same, or rounded."""
-    values = [sets(one) for one in parts]
+    values = [sets(part) for part in parts]
     last = len(parts) - 1
     exact_ones = next((n for n, sign in enumerate(signs) if sign == "\\approx"), last)
     for place in range(1, len(values)):
@@ -79,7 +79,7 @@ def _chain(parts: Sequence[Run], signs: Sequence[str], sets: Sets) -> Answer:
 
 
 def _inequality(parts: Sequence[Run], signs: Sequence[str]) -> Reals:
-    named = [name_of(one) if len(one) > 1 else None for one in parts]
+    named = [name_of(part) if len(part) > 1 else None for part in parts]
     nodes = [whole(one) if name is None else Var(name) for one, name in zip(parts, named, strict=True)]
     places = [n for n, one in enumerate(nodes) if isinstance(one, Var)]
     if len(places) != 1 or len(nodes) > 3 or any(variables(n) for n in nodes if not isinstance(n, Var)):

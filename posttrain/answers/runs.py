@@ -33,9 +33,9 @@ def name_of(found: Run) -> str | None:
         return "".join(texts)
     if found[0].kind == "word" and all(one.kind == "word" for one in found):
         words = [one.text.lower() for one in found]
-        if words == ["e"] or words == ["i"] or words == ["pi"] or any(one in HEDGES for one in words):
+        if words == ["e"] or words == ["i"] or words == ["pi"] or any(word in HEDGES for word in words):
             return None
-        if any(one in _BAD_LABELS for one in words):
+        if any(word in _BAD_LABELS for word in words):
             raise Unreadable("a name that is not that of the answer")
         return " ".join(words) if len(words) > 1 or len(words[0]) > 1 else found[0].text
     if found[0].text in ("\\angle", "\\triangle", "\\overline", "\\Delta") and all(
@@ -125,7 +125,7 @@ def without_label(found: Run) -> Run:
     """The tokens without `Domain:` or `the point` before them."""
     colon = next((n for n, one in enumerate(found) if one.text == ":"), 0)
     words = [one.text.lower() for one in found[:colon]]
-    is_label = all(one.isalpha() and one not in HEDGES | _BAD_LABELS for one in words) and len("".join(words)) > 2
+    is_label = all(word.isalpha() and word not in HEDGES | _BAD_LABELS for word in words) and len("".join(words)) > 2
     if is_label and colon + 1 < len(found):
         return without_label(found[colon + 1 :])
     place = 3 if [one.text.lower() for one in found[:3]] == ["the", "answer", "is"] else 0

@@ -27,7 +27,7 @@ def reals_of(answer: Answer) -> Reals:
     if isinstance(answer, Reals):
         return answer
     if isinstance(answer, Items) and answer.kind == "(" and len(answer.members) == 2:
-        low, high = (_plain(one) for one in answer.members)
+        low, high = (_plain(member) for member in answer.members)
         return Reals((Span(low, False, high, False),))
     if isinstance(answer, Items) and answer.kind == "set":
         return Reals(tuple(Span(one, True, one, True) for one in map(_plain, answer.members)))

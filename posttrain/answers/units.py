@@ -163,7 +163,7 @@ def unit_of(found: Sequence[Token]) -> tuple[int, Unit | None]:
     scale = _SCALES.get(words[0].text.lower(), 1)
     words = words[1:] if scale > 1 else words
     for remark in _REMARKS:
-        if len(words) >= len(remark) and [one.text.lower() for one in words[-len(remark) :]] == remark:
+        if len(words) >= len(remark) and [word.text.lower() for word in words[-len(remark) :]] == remark:
             words = words[: -len(remark)]
             break
     return scale, _unit_of(words) if words else None
@@ -179,7 +179,7 @@ def _without_fraction(found: Sequence[Token]) -> Sequence[Token]:
 
 
 def _unit_of(words: Sequence[Token]) -> Unit:
-    if [one.text.lower() for one in words] in (["%"], ["percent"], ["per", "cent"]):
+    if [word.text.lower() for word in words] in (["%"], ["percent"], ["per", "cent"]):
         return PERCENT
     powers: dict[str, int] = defaultdict(int)
     factor: Node = ONE

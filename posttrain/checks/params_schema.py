@@ -91,7 +91,7 @@ def check_params(root: Path = Path()) -> str:
                 kept := typed.get(params.data.replace("/", ".runs.")), OnlineParams
             ):
                 need_full(kept.rollouts, f"{where}.data = '{params.data}'")
-        named = tuple(one.partition(":")[0] for one in errors)
+        named = tuple(error.partition(":")[0] for error in errors)
         errors += (one for one in made.unknown(where, params) if not one.startswith(named))
         errors += _missing_inputs(where, params, root)
     with _collected(errors):
@@ -144,7 +144,7 @@ def _without_braces(line: str) -> str:
     except YAMLError:  # a part of what several lines hold
         return "Write the name on a line of its own, without braces"
     indent = line[: len(line) - len(line.lstrip())]
-    lines = "\n".join(indent + one for one in block.getvalue().splitlines())
+    lines = "\n".join(indent + splitline for splitline in block.getvalue().splitlines())
     return f"Write it without braces, which `dvc exp run -S` cannot change:\n{lines}"
 
 

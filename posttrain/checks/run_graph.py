@@ -49,7 +49,7 @@ class RunOutputs:
             if name == NONE and extra["optional"]:
                 continue
             if extra["slot"] == "rollouts" and name not in self.models:
-                fix = did_you_mean(name, [one for one in self.models if one.startswith(("online/", "distill/"))])
+                fix = did_you_mean(name, [model for model in self.models if model.startswith(("online/", "distill/"))])
                 yield f"{where}.{slot} = '{name}': no run samples these rollouts. {fix or 'Add a run of online.runs'}"
                 continue
             yield from self.fault(f"{where}.{slot}", name, extra.get("kinds"), scores=slot == "reward_model")
@@ -152,7 +152,7 @@ def notes(settings: Settings, left: Leftovers) -> list[str]:
         if stage.makes == "model" and stage.name != "reward"
         for name in group_of(settings, stage.group)
     ]
-    missing, runs = [one for one in models if one not in evaluated], list(left)
+    missing, runs = [model for model in models if model not in evaluated], list(left)
     found = []
     if missing:
         found.append(f"note: not evaluated: {', '.join(missing)}. Add LABEL: MODEL to evaluate.policies")

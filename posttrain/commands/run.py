@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> str:
     from posttrain.params.params import did_you_mean
     from posttrain.params.stage_table import STAGES
 
-    names = ["code", "report", *(one.name for one in STAGES)]
+    names = ["code", "report", *(stage.name for stage in STAGES)]
     if arguments.stage not in names:
         fix = did_you_mean(arguments.stage, names)
         raise ParamsError(what=f"no stage '{arguments.stage}'", where="posttrain run", fix=fix)

@@ -105,10 +105,10 @@ def _pairs(pairs: Sequence[Pair], labels: Sequence[str]) -> str:
 
 
 def _in_training(trainings: Sequence[Training], labels: Sequence[str]) -> list[str]:
-    reasons = {one.at.why_not for one in trainings}
+    reasons = {training.at.why_not for training in trainings}
     if len(reasons) == 1 and (reason := reasons.pop()):
         return [f"In training: cannot tell, {reason}"]
-    return [_training(one, labels) for one in trainings]
+    return [_training(training, labels) for training in trainings]
 
 
 def _training(training: Training, labels: Sequence[str]) -> str:

@@ -71,7 +71,7 @@ def status(reward: RewardSum, rollout: Rollout) -> str:
 
 def _task_metrics(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, float]:
     """The metrics of the task if all prompts have the same one; for several tasks the score of each."""
-    names = dict.fromkeys(one.prompt.task for one in rollouts)
+    names = dict.fromkeys(rollout.prompt.task for rollout in rollouts)
     found: dict[str, float] = {}
     for name in names:
         members = [place for place, one in enumerate(rollouts) if one.prompt.task == name]
@@ -102,7 +102,7 @@ def kl_to_reference(
 ) -> dict[str, float]:
     """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3."""
     reference_model = frozen_on(load_policy(reference), runtime)
-    rows = [one.row for one in rollouts]
+    rows = [rollout.row for rollout in rollouts]
     k1, k3 = torch.zeros(2, dtype=torch.float64, device=runtime.device)
     for micro_batch in micro_batches([len(row) for row in rows], list(range(len(rows))), 16_384):
         packed = pack([rows[i] for i in micro_batch]).to(runtime.device)
@@ -116,34 +116,37 @@ def kl_to_reference(
 def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], *, greedy: bool) -> pl.DataFrame:
     """Scored rollouts as a table without ids."""
     scores = [
-        [{"name": name, "value": score.value, "status": score.status} for name, score in one.scores.items()]
-        for one in rollouts
+        [{"name": name, "value": score.value, "status": score.status} for name, score in rollout.scores.items()]
+        for rollout in rollouts
     ]
     table = pl.DataFrame(
         {
-            "prompt_id": [one.prompt.id for one in rollouts],
-            "problem": [one.prompt.problem for one in rollouts],
+            "prompt_id": [rollout.prompt.id for rollout in rollouts],
+            "problem": [rollout.prompt.problem for rollout in rollouts],
             "policy": [policy] * len(rollouts),
-            "sample": [one.sample for one in rollouts],
+            "sample": [rollout.sample for rollout in rollouts],
             "greedy": [greedy] * len(rollouts),
-            "prompt": [[dict(turn) for turn in one.prompt.messages] for one in rollouts],
-            "answer": [one.prompt.answer for one in rollouts],
-            "task": [one.prompt.task for one in rollouts],
-            "completion": [one.transcript for one in rollouts],
-            "completion_ids": [list(one.row.rest) for one in rollouts],
-            "mask": [[True] * len(one.row.rest) if one.row.mask is None else list(one.row.mask) for one in rollouts],
-            "logps": pl.Series([list(one.logps) for one in rollouts], dtype=pl.List(pl.Float32)),
-            "truncated": [one.truncated for one in rollouts],
-            "reward": [None if reward.failure(one) else float(reward.total(one)) for one in rollouts],
-            "status": [status(reward, one) for one in rollouts],
+            "prompt": [[dict(turn) for turn in rollout.prompt.messages] for rollout in rollouts],
+            "answer": [rollout.prompt.answer for rollout in rollouts],
+            "task": [rollout.prompt.task for rollout in rollouts],
+            "completion": [rollout.transcript for rollout in rollouts],
+            "completion_ids": [list(rollout.row.rest) for rollout in rollouts],
+            "mask": [
+                [True] * len(rollout.row.rest) if rollout.row.mask is None else list(rollout.row.mask)
+                for rollout in rollouts
+            ],
+            "logps": pl.Series([list(rollout.logps) for rollout in rollouts], dtype=pl.List(pl.Float32)),
+            "truncated": [rollout.truncated for rollout in rollouts],
+            "reward": [None if reward.failure(rollout) else float(reward.total(rollout)) for rollout in rollouts],
+            "status": [status(reward, rollout) for rollout in rollouts],
             "scores": pl.Series(scores, dtype=pl.List(SCORE)),
         }
     )
-    if not any(load_task(one.prompt.task).has_turns for one in rollouts):
+    if not any(load_task(rollout.prompt.task).has_turns for rollout in rollouts):
         return table
     return table.with_columns(
-        pl.Series("turn_rewards", [list(one.turn_rewards) for one in rollouts], dtype=pl.List(pl.Float64)),
-        pl.Series("info", [canonical(dict(one.info)) for one in rollouts], dtype=pl.String),
+        pl.Series("turn_rewards", [list(rollout.turn_rewards) for rollout in rollouts], dtype=pl.List(pl.Float64)),
+        pl.Series("info", [canonical(dict(rollout.info)) for rollout in rollouts], dtype=pl.String),
     )
 
 

@@ -32,8 +32,8 @@ def why(what: str, form: Literal["words", "json"]) -> str:
     """The tree of a figure, a row or a place in a source, in words or as JSON."""
     trees = explain(what)
     if form == "json":
-        return json.dumps([plain(one) for one in trees], indent=2, ensure_ascii=False)
-    return "\n\n".join("\n".join(lines(one)) for one in trees)
+        return json.dumps([plain(tree) for tree in trees], indent=2, ensure_ascii=False)
+    return "\n\n".join("\n".join(lines(tree)) for tree in trees)
 
 
 def explain(what: str) -> list[Node]:

@@ -66,13 +66,13 @@ class Figures:
                     for key, value in numbers.items():
                         if isinstance(value, int | float) and not isinstance(value, bool):
                             found[f"{owner}.{key}"] = Figure(owner, key, float(value), file, stage)
-        return found | {one.name: one for one in self._gains()}
+        return found | {gain.name: gain for gain in self._gains()}
 
     def _metrics(self, out: str) -> Iterator[str]:
         """The files of metrics that an output is or holds."""
         inner = f"{out}/metrics.json"
         candidates = [out] if re.fullmatch(r"metrics/.+\.json|results/.+/metrics\.json", out) else [inner]
-        yield from (one for one in candidates if (self._root / one).is_file())
+        yield from (candidate for candidate in candidates if (self._root / candidate).is_file())
 
     def _gains(self) -> Iterator[Figure]:
         """Each policy's paired difference to the reference; the numbers of the sentences about them, in their order."""
@@ -104,7 +104,7 @@ class Figures:
         whole, key = read_curve(self._root / file), found["key"]
         shown, _ = thinned(whole, CURVE_POINTS)
         points = (_at(one, key, found["step"]) for one in (whole, shown))
-        value = next((one for one in points if one is not None), None)
+        value = next((point for point in points if point is not None), None)
         stage = next((name for name, entry in self.lock.items() if _made(entry, file)), None)
         if value is None or stage is None:
             return None
@@ -121,7 +121,7 @@ class Figures:
         """The figures that are written so with as many decimals, the points of curves too."""
         digits = len(number.partition(".")[2])
         wanted = float(number)
-        points = [one for one in self._points() if digits]
+        points = [point for point in self._points() if digits]
         return [
             one for one in (*self.recorded.values(), *points) if f"{one.value:.{digits}f}" == f"{wanted:.{digits}f}"
         ]

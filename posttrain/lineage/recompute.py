@@ -25,13 +25,13 @@ def evaluated(frame: pl.DataFrame, seed: int) -> dict[str, float]:
     rows = frame.filter(~pl.col("greedy"))
     known, greedy = (part.filter(pl.col("reward").is_not_null()) for part in (rows, frame.filter(pl.col("greedy"))))
     groups = [np.array(one["reward"]) for one in known.partition_by("prompt_id", maintain_order=True)]
-    per_prompt = np.array([float(one.mean()) for one in groups])
+    per_prompt = np.array([float(group.mean()) for group in groups])
     low, high = interval(per_prompt, seed=seed)
     found = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
     found["greedy"] = _mean(greedy["reward"])
     samples = rows.height // max(rows["prompt_id"].n_unique(), 1)
     for k in sorted({1, samples}):
-        rates = [pass_at_k(len(one), np.array([one.sum()]), k) for one in groups if len(one) >= k]
+        rates = [pass_at_k(len(group), np.array([group.sum()]), k) for group in groups if len(group) >= k]
         found[f"pass_at_{k}"] = float(np.concatenate(rates).mean()) if rates else math.nan
     found["failed"] = 1 - known.height / rows.height
     found["parsed"] = _mean((known["status"] == "ok").cast(pl.Float64))

@@ -117,7 +117,7 @@ def _model(stage: str) -> str | None:
 
 def _tracked(files: Mapping[str, Any]) -> list[str]:
     known = set((git_or_none("ls-files", "-z") or b"").decode().split("\0"))
-    return [one for one in files if one in known]
+    return [file for file in files if file in known]
 
 
 def _lines(copies: RowCopies) -> Iterator[str]:

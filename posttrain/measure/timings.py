@@ -102,9 +102,9 @@ def timings_table(folder: Path = FOLDER, stages: Collection[str] | None = None) 
     names = (*NAMES, OTHER)
     every: dict[str, Any] = {
         "stage": "all",
-        "seconds": {name: sum(one["seconds"][name] for one in timings) for name in names},
-        "total": sum(one["total"] for one in timings),
-        "peak_mb": max(one["peak_mb"] for one in timings),
+        "seconds": {name: sum(timing["seconds"][name] for timing in timings) for name in names},
+        "total": sum(timing["total"] for timing in timings),
+        "peak_mb": max(timing["peak_mb"] for timing in timings),
     }
     lines = [f"{'stage':<28}{'seconds':>9}" + "".join(f"{name:>10}" for name in names) + f"{'peak MB':>9}"]
     for one in [*timings, every]:

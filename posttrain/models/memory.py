@@ -59,8 +59,8 @@ def gathered_bytes(model: Any, *, bf16: bool) -> float:
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     parts = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
-    layers = [sum(one.numel() for one in part.parameters()) for part in parts]
-    rest = sum(one.numel() for one in model.parameters()) - sum(layers)
+    layers = [sum(parameter.numel() for parameter in part.parameters()) for part in parts]
+    rest = sum(parameter.numel() for parameter in model.parameters()) - sum(layers)
     trained = any(part.requires_grad for part in model.parameters())
     weights, gradients = rest + 2 * max(layers, default=0), trained * (rest + max(layers, default=0))
     return float((2 if bf16 else 4) * (weights + gradients))

@@ -85,7 +85,7 @@ def fetch_packaged(
 ) -> Packaged:
     """Convert the installed model and write it into `target` as any given model, with its licence and its origin."""
     model = packaged(name)
-    missing = [one for one in READERS if find_spec(one) is None]
+    missing = [reader for reader in READERS if find_spec(reader) is None]
     if missing:
         fix = f"Install the extra `real`: python -m pip install -c constraints.txt {' '.join(missing)}"
         raise ModelError(what=f"reading GGUF needs {' and '.join(missing)}", where=f"base.packaged: {name}", fix=fix)

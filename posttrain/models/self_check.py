@@ -131,7 +131,7 @@ def _reference(run: Any, rows: list[list[int]]) -> Tensor:
     """The logits of each row by itself, or the last hidden states of a backbone."""
     device = device_of(run)
     outputs = [run(input_ids=torch.tensor([row], device=device), use_cache=False) for row in rows]
-    return torch.cat([(one.logits if "logits" in one else one.last_hidden_state)[0] for one in outputs])
+    return torch.cat([(output.logits if "logits" in output else output.last_hidden_state)[0] for output in outputs])
 
 
 def device_of(model: Any) -> torch.device:

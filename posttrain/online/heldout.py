@@ -48,7 +48,7 @@ def heldout_watch(
     check_enough_prompts(len(prompts), "heldout", table)
     if len(prompts) < watch.prompts:
         print(f"{where}.prompts = {watch.prompts}: {table} has {len(prompts)} held-out prompts, which are all used")
-    check_capacity(text.context, [one.ids for one in prompts], len(prompts) * watch.samples, sampling, where)
+    check_capacity(text.context, [prompt.ids for prompt in prompts], len(prompts) * watch.samples, sampling, where)
     reward_model = model_of(params.reward_model, f"{section}.reward_model")
     true = RewardSum(watch.reward, Context(models.runtime, where, reward_model, text, sampling.max_tokens))
     measure = HeldoutRewards(

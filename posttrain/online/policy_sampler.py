@@ -40,8 +40,8 @@ def policy_sampler(
     if params.engine == "builtin":
         yield DealtSampler(LocalSampler(policy, text.stops, runtime, section=f"{section}.sampling"))
         return
-    longest = max(len(one.ids) for one in prompts) + params.sampling.max_tokens
-    if any(load_task(one.task).has_turns for one in prompts):
+    longest = max(len(prompt.ids) for prompt in prompts) + params.sampling.max_tokens
+    if any(load_task(prompt.task).has_turns for prompt in prompts):
         longest = context_of(policy.config) or longest * 4
     with whole(policy):  # its layers are run once, which all processes must do
         options = _options(params, policy, longest, runtime)

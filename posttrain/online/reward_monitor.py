@@ -58,7 +58,7 @@ class RewardMonitor:
         if self._unparsed >= FIRST_COMPLETIONS or self._unparsed == PARSED:
             return
         counted = weights(self._terms)
-        if all(any(one.scores[name].status != "unparseable" for one in rollouts) for name in counted):
+        if all(any(rollout.scores[name].status != "unparseable" for rollout in rollouts) for name in counted):
             self._unparsed = PARSED
             return
         self._unparsed += len(rollouts)

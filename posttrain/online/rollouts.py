@@ -283,10 +283,10 @@ class RolloutSource(BatchSource):
         rollouts = [sampled[place] for place in places]
         self._monitor.completions(rollouts)
         rewards = self._reward.totals(rollouts)
-        reward_parts = [[one.scores[key].value for one in rollouts] for key in self._reward.terms]
+        reward_parts = [[rollout.scores[key].value for rollout in rollouts] for key in self._reward.terms]
         if self._plan.overlong:
             longest, fraction = self._params.sampling.max_tokens, self._plan.overlong
-            penalties = [soft_overlong(len(completion_ids(one)), longest, fraction) for one in rollouts]
+            penalties = [soft_overlong(len(completion_ids(rollout)), longest, fraction) for rollout in rollouts]
             rewards = [reward + penalty for reward, penalty in zip(rewards, penalties, strict=True)]
             reward_parts.append(penalties)
         if self._log is not None:

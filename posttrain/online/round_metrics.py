@@ -17,7 +17,7 @@ def reward_metrics(names: Iterable[str], rollouts: Sequence[Rollout]) -> dict[st
     """Mean and deviation of each part over the rollouts that it could score, and the share with status `ok`."""
     found: dict[str, float] = {}
     for name in names:
-        scores = [one.scores[name] for one in rollouts]
+        scores = [rollout.scores[name] for rollout in rollouts]
         values = [score.value for score in scores if score.status not in FAILED]
         if values:
             found[f"reward_{name}"] = sum(values) / len(values)

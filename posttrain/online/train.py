@@ -89,14 +89,14 @@ class LoadedRun(NamedTuple):
         reward_model = model_of(params.reward_model, f"{self.section}.reward_model")
         inputs = [*inputs, *params.tables(), *([reward_model] if reward_model else [])]
         update = params.update_rule(models, source.steps)
-        step_tokens = params.step_tokens(max(len(one.ids) for one in prompts))
+        step_tokens = params.step_tokens(max(len(prompt.ids) for prompt in prompts))
         return TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, params.progress)
 
 
 def train_on_samples(run: LoadedRun) -> None:
     """Sample and train; writes the model, its rollouts and its metrics."""
     params, rollout = run.params, run.params.rollout
-    prompts = [one.ids for one in run.prompts]
+    prompts = [prompt.ids for prompt in run.prompts]
     count = rollout.prompts * rollout.group_size
     check_capacity(run.text.context, prompts, count, rollout.sampling, f"{run.section}.rollout")
     reward, monitor = run.reward(), params.monitor(run.section)

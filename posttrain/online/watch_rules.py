@@ -109,9 +109,9 @@ class History:
     def state_dict(self) -> dict[str, Tensor]:
         """Everything as tensors, for a checkpoint."""
         return {
-            "steps": torch.tensor([one.step for one in self.evaluations]),
-            "true": torch.tensor(np.array([one.true_P for one in self.evaluations])),
-            "proxy": torch.tensor(np.array([one.proxy_P for one in self.evaluations])),
+            "steps": torch.tensor([evaluation.step for evaluation in self.evaluations]),
+            "true": torch.tensor(np.array([evaluation.true_P for evaluation in self.evaluations])),
+            "proxy": torch.tensor(np.array([evaluation.proxy_P for evaluation in self.evaluations])),
             "in_a_row": torch.tensor([self.worse_in_a_row, self.over_optimised_in_a_row]),
             "over_optimised_at": torch.tensor(-1 if self.over_optimised_at is None else self.over_optimised_at),
         }

@@ -56,12 +56,22 @@ SECTIONS: Final = {
 
 def keys(renames: tuple[Rename, ...]) -> dict[str, str]:
     """Old key of a run -> its place now, in words."""
-    return {one.old: one.shown or one.new for one in renames if one.old != one.new and "." not in one.old}
+    return {
+        rename.old: rename.shown or rename.new
+        for rename in renames
+        if rename.old != rename.new and "." not in rename.old
+    }
 
 
 def inside(renames: tuple[Rename, ...], setting: str) -> dict[str, str]:
     """Old names of a setting's options and of its values -> their names now."""
     head = f"{setting}."
-    options = {one.old.removeprefix(head): one.new.removeprefix(head) for one in renames if one.old.startswith(head)}
-    values = {old: new for one in renames if one.old == one.new == setting for old, new in one.values.items()}
+    options = {
+        rename.old.removeprefix(head): rename.new.removeprefix(head)
+        for rename in renames
+        if rename.old.startswith(head)
+    }
+    values = {
+        old: new for rename in renames if rename.old == rename.new == setting for old, new in rename.values.items()
+    }
     return options | values

@@ -41,7 +41,7 @@ def load_object(path: str, where: str) -> Any:
     file = _found(module_name, where)
     module = _imported(module_name, file, where)
     if not hasattr(module, name):
-        own = [one for one in vars(module) if not one.startswith("_")]
+        own = [var for var in vars(module) if not var.startswith("_")]
         raise ParamsError(what=f"{file} has no '{name}'", where=where, fix=did_you_mean(name, own))
     _LOADED.add(module_name)
     return getattr(module, name)
@@ -131,5 +131,5 @@ def place_in_workspace(error: BaseException) -> str:
     """Where in the user's own files an error was raised, for the end of a message; empty where it was elsewhere."""
     own = {own_file(name).resolve() for name in _LOADED}
     frames = traceback.extract_tb(error.__traceback__)
-    found = next((one for one in reversed(frames) if Path(one.filename).resolve() in own), None)
+    found = next((frame for frame in reversed(frames) if Path(frame.filename).resolve() in own), None)
     return f" ({Path(found.filename).name} line {found.lineno})" if found else ""

@@ -59,8 +59,8 @@ def _check(name: str, reasons: Sequence[Any]) -> None:
         raise PipelineError(what="it has not run in this folder", where=name, fix="Run `dvc pull`, or `dvc repro`")
     other = [
         f"{path}: {', '.join(how)}" if isinstance(how, Mapping) else f"{path} {how}"
-        for one in reasons
-        for kind, paths in (one.items() if isinstance(one, Mapping) else [(one, {one: ""})])
+        for reason in reasons
+        for kind, paths in (reason.items() if isinstance(reason, Mapping) else [(reason, {reason: ""})])
         for path, how in paths.items()
         if path != code or kind != "changed deps"
     ]

@@ -175,7 +175,7 @@ def _rows(node: ast.AST) -> list[tuple[str, list[ast.AST]]]:
         if len(pairs) < len(node.keys):
             return []
     elif isinstance(node, ast.Tuple | ast.List):
-        pairs = [(one.args[0] if isinstance(one, ast.Call) and one.args else None, [one]) for one in node.elts]
+        pairs = [(elt.args[0] if isinstance(elt, ast.Call) and elt.args else None, [elt]) for elt in node.elts]
     named = [(str(key.value), nodes) for key, nodes in pairs if isinstance(key, ast.Constant)]
     return named if len(named) == len(pairs) else []
 
@@ -195,7 +195,7 @@ def _walk(tree: ast.Module, left_out: Sequence[ast.AST]) -> Iterator[ast.AST]:
 
 def _part(nodes: Sequence[ast.AST], tokens: Iterable[tokenize.TokenInfo], package: str, names: set[str]) -> Part:
     imports = {name for node in nodes for name in _imports(node, package)}
-    code = "\0".join(tokenize.tok_name[one.type] if one.type in BLOCKS else one.string for one in tokens)
+    code = "\0".join(tokenize.tok_name[token.type] if token.type in BLOCKS else token.string for token in tokens)
     return Part(_short(code), sorted(imports), sorted(names))
 
 
@@ -251,19 +251,19 @@ def _place(line: int, column: int, lines: Sequence[str]) -> Place:
 
 
 def _between(tokens: Sequence[tokenize.TokenInfo], spans: Sequence[Span]) -> list[tokenize.TokenInfo]:
-    return [one for begin, end in spans for one in tokens if begin <= one.start and one.end <= end]
+    return [token for begin, end in spans for token in tokens if begin <= token.start and token.end <= end]
 
 
 def _outside(tokens: Sequence[tokenize.TokenInfo], spans: Sequence[Span]) -> Iterator[tokenize.TokenInfo]:
     """The tokens outside these spans; the end of a line whose last token is left out is left out with it."""
     ordered, after = iter(sorted(spans)), False
     begin, end = next(ordered, LAST)
-    for one in tokens:
-        while one.start >= end:
+    for token in tokens:
+        while token.start >= end:
             begin, end = next(ordered, LAST)
-        inside = begin <= one.start
-        if not inside and not (after and one.type == tokenize.NEWLINE):
-            yield one
+        inside = begin <= token.start
+        if not inside and not (after and token.type == tokenize.NEWLINE):
+            yield token
         after = inside
 
 

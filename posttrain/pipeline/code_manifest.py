@@ -275,7 +275,7 @@ def named_files(settings: Any) -> list[str]:
 
 def _own_files(names: Collection[str]) -> list[str]:
     """The files in `custom` that a run's settings name, such as a chat template."""
-    paths = [Path(one) for one in names if one.startswith(f"{CUSTOM}/")]
+    paths = [Path(name) for name in names if name.startswith(f"{CUSTOM}/")]
     files = {file for path in paths for file in ([path, *path.rglob("*")] if path.is_dir() else [path])}
     return [
         str(one) for one in files if one.suffix not in (".py", ".pyc") and one.is_file() and not is_outside(one, CUSTOM)

@@ -110,7 +110,7 @@ class Digests:
         file = Path(root, DvcIgnore.DVCIGNORE_FILE)
         if file.is_file():
             patterns.append(DvcIgnorePatterns.from_file(str(file), localfs, file.name))
-        return [one.matches for one in patterns]
+        return [pattern.matches for pattern in patterns]
 
 
 def _settled(changed: int, now: int) -> bool:

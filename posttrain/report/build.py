@@ -103,13 +103,13 @@ def page_data(
         "extra": extra_columns(summary),
         "policies": [
             {
-                "label": one.label,
-                "path": one.model,
-                "metrics": dict(one.metrics),
-                "lengths": lengths(one),
-                "samples": samples(one),
+                "label": policy.label,
+                "path": policy.model,
+                "metrics": dict(policy.metrics),
+                "lengths": lengths(policy),
+                "samples": samples(policy),
             }
-            for one in policies
+            for policy in policies
         ],
         "curves": curves(labels(settings).items(), CURVE_POINTS),
         "evaluations": evaluations(labels(settings).items()),

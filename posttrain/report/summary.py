@@ -50,24 +50,24 @@ def headline(summary: Mapping[str, Figures]) -> dict[str, float]:
 
 def score_name(summary: Mapping[str, Figures]) -> str:
     """The name of the score: pass@1 if every rollout is right or wrong."""
-    return "pass@1" if all("pass_at_1" in one for one in policy_figures(summary).values()) else "score"
+    return "pass@1" if all("pass_at_1" in figure for figure in policy_figures(summary).values()) else "score"
 
 
 def extra_columns(summary: Mapping[str, Figures]) -> list[str]:
     """The columns that depend on the rewards and the task of an evaluation."""
-    keys = dict.fromkeys(key for one in policy_figures(summary).values() for key in one)
+    keys = dict.fromkeys(key for figure in policy_figures(summary).values() for key in figure)
     return [key for key in keys if key not in (*_FIRST, *GAIN, "pass_at_1", "kl")]
 
 
 def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:
     """Label -> the task that all prompts of the evaluation belong to; none where there are several."""
-    named = {one.label: one.rollouts["task"].unique().to_list() for one in policies}
+    named = {policy.label: policy.rollouts["task"].unique().to_list() for policy in policies}
     return {label: found[0] for label, found in named.items() if len(found) == 1}
 
 
 def to_json(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> dict[str, Any]:
     """The summary as JSON: lists of rows with equal keys, which DVC can plot."""
-    keys = dict.fromkeys(key for one in policy_figures(summary).values() for key in one)
+    keys = dict.fromkeys(key for figure in policy_figures(summary).values() for key in figure)
     rows = [
         {"policy": name, "task": tasks.get(name), **{key: one.get(key) for key in keys}}
         for name, one in policy_figures(summary).items()

@@ -109,7 +109,7 @@ def assertions(info: CodeInfo) -> str:
     """The tests as one text of Python; empty: they are inputs with outputs."""
     if isinstance(info.tests, str):
         return info.tests
-    return "\n".join(one for one in info.tests if isinstance(one, str))
+    return "\n".join(test for test in info.tests if isinstance(test, str))
 
 
 def program_of(text: str, take: str) -> str | None:
@@ -125,7 +125,7 @@ def judge_program(box: Sandbox, code: str, info: CodeInfo, options: CodeOptions)
     share, limits = options.score == "share", options.limits()
     if tests := assertions(info):
         return run_tests(box, code, tests, limits, info.setup, info.entry_point, share)
-    cases = [Case(one.stdin, one.stdout) for one in info.tests if isinstance(one, CasePair)]
+    cases = [Case(test.stdin, test.stdout) for test in info.tests if isinstance(test, CasePair)]
     return run_cases(box, f"{info.setup}\n{code}" if info.setup else code, cases, limits, share)
 
 
@@ -183,7 +183,7 @@ def _judge(options: CodeOptions, context: Context) -> Judge:
     note(sandbox=held)
     warning = " Programs of the policy run with all your rights (sandbox: none)." if held == "none" else ""
     print(f"{context.where}: reward 'code': isolation: {held}.{warning}", file=sys.stderr)
-    return lambda rollouts: [_score(one, options) for one in rollouts]
+    return lambda rollouts: [_score(rollout, options) for rollout in rollouts]
 
 
 def _unjudged(prompt: Prompt, options: CodeOptions) -> str | None:  # noqa: ARG001
@@ -204,7 +204,7 @@ def _examples(prompt: Prompt, options: CodeOptions) -> Examples:
 
 
 def _written(programs: Sequence[str], options: CodeOptions) -> list[str]:
-    return [f"```python\n{one}\n```" if options.take == "block" else one for one in programs]
+    return [f"```python\n{program}\n```" if options.take == "block" else program for program in programs]
 
 
 REWARDS = {"code": Reward(_judge, CodeOptions, _unjudged, examples=_examples)}

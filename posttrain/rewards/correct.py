@@ -166,7 +166,7 @@ def _examples(prompt: Prompt, options: CorrectOptions) -> Examples:
     gold = gold_answer(_marked(prompt, options)) if options.answer == "math" else _marked(prompt, options)
     if options.answer == "choice":
         letter = _letter(gold)
-        wrong = [one for one in options.choices if one != letter]
+        wrong = [choice for choice in options.choices if choice != letter]
     elif options.answer == "exact":
         letter, wrong = gold, [gold + "x"]
     elif options.answer == "math":

@@ -76,7 +76,7 @@ class FailureLimit:
         """The prompts all of whose rollouts were scored, and those rollouts."""
         size, kept = len(rollouts) // len(prompts), set(self.check(rollouts))
         whole = [i for i in range(len(prompts)) if kept.issuperset(range(i * size, (i + 1) * size))]
-        return [prompts[i] for i in whole], [one for i in whole for one in rollouts[i * size : (i + 1) * size]]
+        return [prompts[i] for i in whole], [rollout for i in whole for rollout in rollouts[i * size : (i + 1) * size]]
 
     def tensor(self) -> Tensor:
         """The counts as a tensor, for a checkpoint."""

@@ -59,7 +59,7 @@ def in_language(rollout: Rollout, options: LanguageOptions) -> Score:
     runs = [one for one in _RUNS.findall(_SKIPPED.sub(" ", rollout.text)) if not _SINGLE.fullmatch(one)]
     if not runs:
         return Score(0.0, "unparseable", "it has no words")
-    return Score(sum(target.fullmatch(one) is not None for one in runs) / len(runs))
+    return Score(sum(target.fullmatch(run) is not None for run in runs) / len(runs))
 
 
 REWARDS = {"language": in_language}

@@ -49,7 +49,7 @@ class RewardModel:
     @torch.no_grad()
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
         """The score of each rollout at its last token."""
-        rows = [one.row for one in rollouts] if self._same else self._own_rows(rollouts)
+        rows = [rollout.row for rollout in rollouts] if self._same else self._own_rows(rollouts)
         sizes = [len(row) for row in rows]
         self._check_context(rollouts, sizes)
         parts: list[Tensor] = []
@@ -61,7 +61,7 @@ class RewardModel:
 
     def _own_rows(self, rollouts: Sequence[Rollout]) -> list[TokenRow]:
         """The conversations in the reward model's own tokens."""
-        talks = [[*one.prompt.messages, *one.turns] for one in rollouts]
+        talks = [[*rollout.prompt.messages, *rollout.turns] for rollout in rollouts]
         if self._whole:
             return [TokenRow([], self._unpadded(ids)) for ids in self._text.whole(talks)]
         rows = self._text.conversations([Conversation(talk) for talk in talks], "last")

@@ -82,8 +82,8 @@ def _overlong(options: OverlongOptions, context: Context) -> Judge:
     if longest is None:
         raise ValueError("sampling.max_tokens is not known here; `reward test` knows it with --run")
     return lambda rollouts: [
-        Score(soft_overlong(len(ids), longest, options.fraction)) if (ids := completion_ids(one)) else NO_TOKENS
-        for one in rollouts
+        Score(soft_overlong(len(ids), longest, options.fraction)) if (ids := completion_ids(rollout)) else NO_TOKENS
+        for rollout in rollouts
     ]
 
 

@@ -19,7 +19,9 @@ def judged_prompts(terms: Mapping[str, Term], prompts: Sequence[Prompt], where: 
     gates = [name for name, term in terms.items() if term.gate]
     unjudged: dict[str, list[tuple[Prompt, str]]] = {}
     for name in dict.fromkeys([*judging, *gates]):
-        unreadable = [(one, why) for one in prompts if (why := why_unjudged(name, terms[name], one)) is not None]
+        unreadable = [
+            (prompt, why) for prompt in prompts if (why := why_unjudged(name, terms[name], prompt)) is not None
+        ]
         if unreadable:
             unjudged[name] = unreadable
     if not unjudged:
@@ -27,7 +29,7 @@ def judged_prompts(terms: Mapping[str, Term], prompts: Sequence[Prompt], where: 
     ids = {name: {one.id for one, _ in found} for name, found in unjudged.items()}
     lost = set.intersection(*(ids.get(name, set()) for name in judging)).union(*(ids.get(name, ()) for name in gates))
     name, unreadable = next(iter(unjudged.items()))
-    if len(lost) == len(prompts) and not any(one.answer.strip() for one in prompts):
+    if len(lost) == len(prompts) and not any(prompt.answer.strip() for prompt in prompts):
         what = f"reward '{name}' compares with the prompt's answer, and no prompt has one"
         raise DataError(what=what, where=where, fix="Add answers, or use rewards without them, e.g. {model: 1.0}")
     first, why = next(((one, why) for one, why in unreadable if one.answer.strip()), unreadable[0])
@@ -38,7 +40,7 @@ def judged_prompts(terms: Mapping[str, Term], prompts: Sequence[Prompt], where: 
         raise DataError(what=what, where=where, fix=fix)
     rule = f"{len(lost)} prompts are left out" if lost else "only the other rewards judge them"
     print(f"{where}: {what}: {rule}", file=sys.stderr)
-    return [one for one in prompts if one.id not in lost]
+    return [prompt for prompt in prompts if prompt.id not in lost]
 
 
 def why_unjudged(name: str, term: Term, prompt: Prompt) -> str | None:
@@ -59,7 +61,7 @@ def check_readable(
 ) -> None:
     """Refuse completions (`count` in all) that no reward can read; if only some rewards cannot, print which."""
     counted = weights(terms)
-    unread = [name for name in counted if all(one.scores[name].status == "unparseable" for one in rollouts)]
+    unread = [name for name in counted if all(rollout.scores[name].status == "unparseable" for rollout in rollouts)]
     if not rollouts or not unread:
         return
     named = " and ".join(f"'{name}'" for name in sorted(unread))
@@ -67,7 +69,7 @@ def check_readable(
     what = f"none of {count or len(rollouts)} completions can be read by {named}: {reason}; the first is "
     what += f"{rollouts[0].text!r:.100}"
     fix = "Train on demonstrations in this form (sft), or ask for it in the prompts (docs/rewards.md)"
-    cut = sum(one.truncated for one in rollouts)
+    cut = sum(rollout.truncated for rollout in rollouts)
     if cut > len(rollouts) / 2:
         fix = f"{cut} of {len(rollouts)} are truncated: raise sampling.max_tokens. {fix}"
     if len(unread) == len(counted):

@@ -95,7 +95,7 @@ def rule(
 
     def made(function: Callable[[Rollout, O], Any]) -> Reward[O]:
         def judge(chosen: O, _: Context) -> Judge:
-            return lambda rollouts: [score_one(function, one, chosen) for one in rollouts]
+            return lambda rollouts: [score_one(function, rollout, chosen) for rollout in rollouts]
 
         apart = isolated or inspect.iscoroutinefunction(function)
         return Reward(judge, options, unjudged, shaping, examples, apart, function)

@@ -30,7 +30,7 @@ class RewardSum:
     @phase("score")
     def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The rollouts with a score of each part; a failed episode has its own status for each."""
-        failed = [one.failed for one in rollouts]
+        failed = [rollout.failed for rollout in rollouts]
         scores_of = [{} if one is None else dict.fromkeys(self.terms, one) for one in failed]
         for name in self.terms:
             for task, places in _by_task(rollouts).items():
@@ -55,8 +55,8 @@ class RewardSum:
         """The sums of the rollouts of a round, in which parts may be normalised."""
         wanted = [name for name, term in self.terms.items() if term.normalise]
         if not wanted:
-            return [self.total(one) for one in rollouts]
-        columns = {name: z_scores([one.scores[name].value for one in rollouts]) for name in wanted}
+            return [self.total(rollout) for rollout in rollouts]
+        columns = {name: z_scores([rollout.scores[name].value for rollout in rollouts]) for name in wanted}
         return [
             self.total(replace(one, scores={**one.scores, **{name: Score(columns[name][place]) for name in wanted}}))
             for place, one in enumerate(rollouts)
@@ -74,7 +74,7 @@ class RewardSum:
         """The mean of each part over the rollouts that it could score."""
         found: dict[str, float] = {}
         for name in self.terms:
-            values = [one.scores[name].value for one in rollouts if one.scores[name].status not in FAILED]
+            values = [rollout.scores[name].value for rollout in rollouts if rollout.scores[name].status not in FAILED]
             found[name] = sum(values) / len(values) if values else math.nan
         return found
 

@@ -86,7 +86,7 @@ def _scorer(setup: Mapping[str, Any]) -> Any:
         seconds, most = setup["timeout"], setup["concurrency"]
         return lambda rollouts: asyncio.run(_concurrently(each, rollouts, options, seconds, most))
     if each is not None:
-        return lambda rollouts: [score_one(each, one, options) for one in rollouts]
+        return lambda rollouts: [score_one(each, rollout, options) for rollout in rollouts]
     judge = reward.judge(options, Context(None, where))
 
     def score(rollouts: Sequence[Rollout]) -> list[Score]:

@@ -69,7 +69,7 @@ class LocalSampler:
         """A completion of each request; requests of the same tokens share their prefill."""
         if not requests:
             return []
-        keys = None if greedy else row_keys(seed, [one.name for one in requests])
+        keys = None if greedy else row_keys(seed, [request.name for request in requests])
         was_training = self._model.training
         self._model.eval()
         decoder = Decoder(
@@ -78,7 +78,7 @@ class LocalSampler:
         )  # fmt: skip
         completions = decoder.run()
         self._model.train(was_training)
-        count({"generate_tokens": sum(len(one.ids) for one in completions)})
+        count({"generate_tokens": sum(len(completion.ids) for completion in completions)})
         return completions
 
 
@@ -118,11 +118,11 @@ class Decoder:
     ) -> None:
         """`keys`: the random stream of each request; None: greedy decoding. `advance`: see `Sampler.generate`."""
         unique: dict[int, tuple[int, ...]] = {}
-        self._prompts = [unique.setdefault(id(one.ids), tuple(one.ids)) for one in requests]
+        self._prompts = [unique.setdefault(id(request.ids), tuple(request.ids)) for request in requests]
         self._params, self._keys, self._advance = params, keys, advance
         self._buffer = CompletionBuffer(len(requests), params.max_tokens, stops, params.stop)
         self._stops, self._device = stops.tokens, runtime.device
-        longest = max((len(one.ids) for one in requests), default=0)
+        longest = max((len(request.ids) for request in requests), default=0)
         self._share = 0.0 if mixture is None else mixture.share
         models = [model] if mixture is None else [model, mixture.other]
         self._backends = [

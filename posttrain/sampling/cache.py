@@ -81,8 +81,8 @@ class CachedSampler:
 
     def _key(self, requests: Sequence[Request], settings: list[Any]) -> str:
         digest = hashlib.sha256(json.dumps([self._base, settings], sort_keys=True).encode())
-        for one in requests:
-            digest.update(json.dumps([one.name, list(one.ids)]).encode())
+        for request in requests:
+            digest.update(json.dumps([request.name, list(request.ids)]).encode())
         return digest.hexdigest()[:32]
 
 
@@ -109,7 +109,7 @@ def _cached(file: Path, count: int) -> list[Completion] | None:
 
 def _write(file: Path, completions: Sequence[Completion]) -> None:
     """Write the file under a name of its own first: another process may be writing the same one."""
-    values = {name: [getattr(one, name) for one in completions] for name in _SCHEMA}
+    values = {name: [getattr(completion, name) for completion in completions] for name in _SCHEMA}
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=".", suffix=".tmp") as scratch:
         partial = Path(scratch, file.name)

@@ -101,7 +101,7 @@ class FirstSampler:
 def dealt_places(requests: Sequence[Request]) -> list[list[int]]:
     """The places of each process's requests: those of the same tokens, which share a prefill, stay together."""
     prompts: dict[tuple[int, ...], int] = {}
-    numbers = [prompts.setdefault(tuple(one.ids), len(prompts)) for one in requests]
+    numbers = [prompts.setdefault(tuple(request.ids), len(prompts)) for request in requests]
     size = world.count()
     return [[place for place, number in enumerate(numbers) if number % size == rank] for rank in range(size)]
 

@@ -159,7 +159,7 @@ def _annotated(
     rewards: Sequence[float],
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, float]]:
     """Pairs and labels of the annotator, over the samples that ended with a stop token."""
-    if several := next((one for one in samples if len(one.turns) > 1), None):
+    if several := next((sample for sample in samples if len(sample.turns) > 1), None):
         what = f"an episode of task '{several.prompt.task}' has {len(several.turns)} turns, and a pair has one"
         raise DataError(what=what, where=f"{where} (params.yaml)", fix="Write tables: [chat]")
     rng = random.Random(params.seed)

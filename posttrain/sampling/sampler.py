@@ -149,7 +149,7 @@ def prompts_of(rows: Iterable[Mapping[str, Any]]) -> list[Prompt]:
 @phase("load")
 def encode_prompts(text: ChatText, prompts: Sequence[Prompt]) -> list[Prompt]:
     """The prompts with the token ids that the policy continues."""
-    encoded = text.prompts([one.messages for one in prompts])
+    encoded = text.prompts([prompt.messages for prompt in prompts])
     return [replace(one, ids=ids) for one, ids in zip(prompts, encoded, strict=True)]
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 ZYGOTE: Final = "posttrain.sandbox.zygote"
 START: Final = """

@@ -224,11 +224,13 @@ def run_tests(given: dict[str, Any], connection: socket.socket) -> dict[str, Any
 def free_names(tests: str) -> list[str]:
     """The names that tests use and neither define nor import: those of the program."""
     tables, used, defined = [symtable.symtable(tests, "<tests>", "exec")], set(), set(dir(builtins))
-    defined |= {one.get_name() for one in tables[0].get_symbols() if one.is_assigned() or one.is_imported()}
+    defined |= {symbol.get_name() for symbol in tables[0].get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     while tables:
         table = tables.pop()
         tables += table.get_children()
-        used |= {one.get_name() for one in table.get_symbols() if one.is_global() or table.get_type() == "module"}
+        used |= {
+            symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() or table.get_type() == "module"
+        }
     return sorted(used - defined)
 
 

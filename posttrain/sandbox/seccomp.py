@@ -76,7 +76,7 @@ def filter_code() -> bytes:
         *_if_argument(FCNTL[kind], 1, FCNTLS),
         (RETURN, 0, 0, ERROR | errno.EPERM),
     ]
-    return b"".join(struct.pack("<HBBI", *one) for one in instructions)
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)
 
 
 def _if_argument(number: int, argument: int, values: Sequence[int], test: int = EQUAL) -> list[Instruction]:

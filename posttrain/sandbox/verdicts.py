@@ -118,8 +118,8 @@ def _check_memory(box: Sandbox) -> None:
 
 def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
     ends = os.pipe()
-    for one in ends:
-        stack.callback(os.close, one)
+    for end in ends:
+        stack.callback(os.close, end)
     return ends
 
 

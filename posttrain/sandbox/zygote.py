@@ -164,6 +164,6 @@ def main() -> None:
                 answer = _fork(request, files, isolation)
             except OSError as error:
                 answer = {"failed": f"it cannot start a process: {error}"}
-        for one in files:
-            os.close(one)
+        for file in files:
+            os.close(file)
         control.send(json.dumps(answer).encode())

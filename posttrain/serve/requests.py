@@ -125,7 +125,7 @@ def _head(request: ChatRequest, kind: str) -> dict[str, Any]:
 
 
 def _usage(found: Answers) -> Mapping[str, int]:
-    completion = sum(len(one.ids) for one in found.answers)
+    completion = sum(len(answer.ids) for answer in found.answers)
     total = found.prompt_tokens + completion
     return {"prompt_tokens": found.prompt_tokens, "completion_tokens": completion, "total_tokens": total}
 

@@ -50,8 +50,13 @@ def row_failures(frame: pl.DataFrame, kind: Kind) -> list[Failure]:
 def rejected_rows(frame: pl.DataFrame, failures: Iterable[Failure]) -> pl.DataFrame:
     """The rows that break a rule, with `row` and `reason` in front of their columns."""
     parts = [
-        pl.DataFrame({"row": one.rows, "reason": pl.repeat(f"{one.column} {one.rule}", len(one.rows), eager=True)})
-        for one in failures
+        pl.DataFrame(
+            {
+                "row": failure.rows,
+                "reason": pl.repeat(f"{failure.column} {failure.rule}", len(failure.rows), eager=True),
+            }
+        )
+        for failure in failures
     ]
     reasons = pl.concat(parts).group_by("row", maintain_order=True).agg(pl.col("reason").str.join("; "))
     # a rejected table may itself have columns of these names, when its own rejected file is read again
@@ -90,10 +95,10 @@ def _round_robin(failures: list[Failure]) -> Iterator[tuple[int, Failure]]:
     """The first row of every rule, then the second of every rule, and so on, so that no rule hides another."""
     left = LISTED
     for nth in range(LISTED):
-        for one in failures:
-            if nth < len(one.rows) and left > 0:
+        for failure in failures:
+            if nth < len(failure.rows) and left > 0:
                 left -= 1
-                yield int(one.rows[nth]), one
+                yield int(failure.rows[nth]), failure
 
 
 def _failure(error: SchemaError) -> Failure:

@@ -138,7 +138,7 @@ def _damaged(file: Path, what: str) -> TableError:
 
 def _rejection(frame: pl.DataFrame, kind: Kind, file: Path, failures: list[Failure]) -> TableError:
     rejected, place = rejected_rows(frame, failures), rejected_path(file)
-    total, lines = sum(len(one.rows) for one in failures), failure_lines(frame, failures)
+    total, lines = sum(len(failure.rows) for failure in failures), failure_lines(frame, failures)
     more = [f"and {total - len(lines):,} more"] if total > len(lines) else []
     count = f"{total:,} failure{'s' * (total > 1)} in {rejected.height:,} of {frame.height:,} rows"
     try:

@@ -66,7 +66,7 @@ def conversation(row: Row, *names: str) -> dict[str, Any]:
 
 def _check_tool_use(messages: Turns, fields: list[dict[str, Any]], tools: str | None) -> None:
     """Refuse calls of unknown tools, ids that are there twice, and answers to calls that were not made."""
-    known = {tool_name(one) for one in json.loads(tools)} if tools else None
+    known = {tool_name(load) for load in json.loads(tools)} if tools else None
     seen: set[str] = set()
     open_ids: set[str] = set()
     for nth, ((role, _), field) in enumerate(zip(messages, fields, strict=True), 1):

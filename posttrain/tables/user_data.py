@@ -101,8 +101,8 @@ def split_tables(reads: Mapping[Kind, list[ReadSource]], where: str) -> dict[Kin
 
 def _across_tables(tables: Mapping[Kind, pl.DataFrame], wrong: pl.DataFrame) -> pl.DataFrame:
     """The rows for which tables disagree; a table that disagrees with itself is refused later, with its rows."""
-    rows = [one.filter("fixed").select("problem", "split") for one in tables.values() if "problem" in one.columns]
-    inside = [one.group_by("problem").agg(pl.col("split").n_unique()).filter(pl.col("split") > 1) for one in rows]
+    rows = [table.filter("fixed").select("problem", "split") for table in tables.values() if "problem" in table.columns]
+    inside = [row.group_by("problem").agg(pl.col("split").n_unique()).filter(pl.col("split") > 1) for row in rows]
     return wrong.join(pl.concat(inside), on="problem", how="anti", maintain_order="left")
 
 
@@ -175,8 +175,8 @@ def first_rows(source: Source, kind: Kind, where: str, root: Path, *, outside_wo
     assert isinstance(source, FileTable)
     found = FileFinder(where, outside_workspace).find(source.path, root, source.splits.values())
     parts = select_parts(found, source, kind, where, _unsaid)
-    cut = [one.place for files in parts.values() for one in files if _is_large_json(one)]
-    some = {name: [_first_of(one, cut) for one in files if not _is_large_json(one)] for name, files in parts.items()}
+    cut = [file.place for files in parts.values() for file in files if _is_large_json(file)]
+    some = {name: [_first_of(file, cut) for file in files if not _is_large_json(file)] for name, files in parts.items()}
     if not any(some.values()):
         return FirstRows([], None, cut)
     read = named_splits(read_parts(some, kind, source, None, where), list(parts), source, kind, where)
@@ -279,7 +279,10 @@ def _rejected_rows(
 ) -> tuple[pl.DataFrame, list[str]]:
     """The rejected rows of some of the sources with origin and reason, and the lines of an error about the first."""
     unreadable = [(nth, one) for nth, one in refused if nth in sources]
-    broken = [replace(one, rows=one.rows.filter(rows["source"].gather(one.rows).is_in(sources))) for one in failures]
+    broken = [
+        replace(failure, rows=failure.rows.filter(rows["source"].gather(failure.rows).is_in(sources)))
+        for failure in failures
+    ]
     broken = [one for one in broken if len(one.rows)]
     lines = [f"{_place(one.file, one.line)}: {one.reason}" for _, one in unreadable[:LISTED]]
     lines += failure_lines(rows, broken, lambda row: _place(rows["file"][row], rows["line"][row]))

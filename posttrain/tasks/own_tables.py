@@ -108,7 +108,7 @@ _WATCHED: Final[list[_Watched]] = []
 def watched_files(run: str, where: str) -> Iterator[None]:
     """Refuse files of the workspace that the run does not name, while its function runs; libraries may open theirs."""
     _add_hook()
-    named = frozenset(Path(one).resolve() for one in named_files(at(read(), f"data.tasks.{run}")))
+    named = frozenset(Path(file).resolve() for file in named_files(at(read(), f"data.tasks.{run}")))
     _WATCHED.append(_Watched(run, where, named))
     try:
         yield

@@ -68,8 +68,8 @@ def _checked(returned: Any) -> Step:
         returned = Step(returned)
     if not isinstance(returned, Step):
         raise _WrongStepError(f"{returned!r:.80}. Return a Step, a list of turns, or None to end the episode")
-    messages = [dict(one) for one in returned.messages]
-    if odd := next((one for one in messages if not _is_turn(one)), None):
+    messages = [dict(message) for message in returned.messages]
+    if odd := next((message for message in messages if not _is_turn(message)), None):
         raise _WrongStepError(f"the turn {odd!r:.80}. A turn is {{role: user or tool, content: text}}")
     reward = float(returned.reward)
     if not math.isfinite(reward):

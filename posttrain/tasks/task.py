@@ -188,7 +188,7 @@ def _check_rows(name: str, generator: Generator, tables: Mapping[Kind, pl.DataFr
     for kind, frame in tables.items():
         if failures := row_failures(frame, kind):
             problems = "\n  ".join(failure_lines(frame, failures))
-            count = pl.concat([one.rows for one in failures]).n_unique()
+            count = pl.concat([failure.rows for failure in failures]).n_unique()
             what = f"{count:,} of {frame.height:,} rows of its `{kind}` table (counted from 0) break a rule:"
             raise _generator_error(name, generator, f"{what}\n  {problems}", "Fix the function")
 

@@ -92,8 +92,8 @@ class ChatText:
         tools = [None] * len(conversations) if tools is None else tools
         requests = [RenderRequest(messages, True, some) for messages, some in zip(conversations, tools, strict=True)]
         rendered = self._template.write(requests)
-        for one in requests:
-            self._template.check(Conversation([*one.messages, _ANSWER], one.tools))
+        for request in requests:
+            self._template.check(Conversation([*request.messages, _ANSWER], request.tools))
         return [self._encode_part(one) for one in rendered]
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -105,7 +105,7 @@ class ChatText:
 
         The template must render a turn the same when turns follow it, unless `{% generation %}` marks it.
         """
-        trained = [self._trained(one, turns) for one in conversations]
+        trained = [self._trained(conversation, turns) for conversation in conversations]
         pairs = [(one, nth) for one, some in zip(conversations, trained, strict=True) for nth in some]
         opened = self._template.write([RenderRequest(one.messages[:nth], True, one.tools) for one, nth in pairs])
         closed = self._template.write([RenderRequest(one.messages[: nth + 1], False, one.tools) for one, nth in pairs])

@@ -55,7 +55,9 @@ class ChatTemplate:
 
     def write(self, requests: Sequence[RenderRequest]) -> list[RenderedConversation]:
         """The template's text of each conversation, and where contents hold what looks like a special token."""
-        escaped = [one._replace(messages=[self._escaped(turn) for turn in one.messages]) for one in requests]
+        escaped = [
+            request._replace(messages=[self._escaped(turn) for turn in request.messages]) for request in requests
+        ]
         return [self._unescaped(rendered) for rendered in self._render(escaped, requests)]
 
     def _escaped(self, turn: Message) -> Message:
@@ -76,14 +78,14 @@ class ChatTemplate:
         text, spans, at = "", [], 0
         edges = [edge for block in rendered.blocks for edge in block]
         moved = list(edges)
-        for one in placeholders:
-            special = self._escaped_texts[int(one[1])]
-            text += rendered.text[at : one.start()]
+        for placeholder in placeholders:
+            special = self._escaped_texts[int(placeholder[1])]
+            text += rendered.text[at : placeholder.start()]
             spans.append((len(text), len(text) + len(special)))
             text += special
-            at = one.end()
-            longer = len(special) - len(one[0])
-            moved = [new + longer * (old > one.start()) for new, old in zip(moved, edges, strict=True)]
+            at = placeholder.end()
+            longer = len(special) - len(placeholder[0])
+            moved = [new + longer * (old > placeholder.start()) for new, old in zip(moved, edges, strict=True)]
         return RenderedConversation(
             text + rendered.text[at:], spans, blocks=list(zip(moved[::2], moved[1::2], strict=True))
         )

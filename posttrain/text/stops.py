@@ -24,7 +24,7 @@ class StopStrings:
 
     def __init__(self, strings: Sequence[str], decode: Decode) -> None:
         self._strings, self._decode = tuple(strings), decode
-        self._tail = MARGIN + max((len(one.encode()) for one in strings), default=0)
+        self._tail = MARGIN + max((len(string.encode()) for string in strings), default=0)
 
     def end(self, ids: Sequence[int], new: int) -> int | None:
         """The number of ids at which a stop string is complete; only the last `new` ids are searched."""
@@ -35,4 +35,4 @@ class StopStrings:
 
     def _within(self, ids: Sequence[int], known: int, end: int) -> bool:
         text = self._decode(ids[max(known - self._tail, 0) : end])
-        return any(one in text for one in self._strings)
+        return any(string in text for string in self._strings)

@@ -95,7 +95,9 @@ class Template:
             shared = {"template": self.source, "specials": dict(self.specials), "date": self.date}
             answers = PROCESS.ask({**shared, "conversations": conversations})
             if len(answers) < len(part):  # one of them ended the child: find it by rendering one at a time
-                answers = [PROCESS.ask({**shared, "conversations": [one]})[0] for one in conversations]
+                answers = [
+                    PROCESS.ask({**shared, "conversations": [conversation]})[0] for conversation in conversations
+                ]
             for answer in answers:
                 if "error" in answer:
                     raise RenderError(answer["error"])
@@ -115,9 +117,9 @@ def _exit_reason(code: int) -> str:
 def _batches(requests: Sequence[RenderRequest]) -> Iterator[list[RenderRequest]]:
     part: list[RenderRequest] = []
     size = 0
-    for one in requests:
-        part.append(one)
-        size += sum(len(turn["content"]) for turn in one.messages)
+    for request in requests:
+        part.append(request)
+        size += sum(len(turn["content"]) for turn in request.messages)
         if len(part) == BATCH or size >= BATCH_CHARACTERS:
             yield part
             part, size = [], 0

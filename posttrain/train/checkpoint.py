@@ -201,7 +201,9 @@ class Checkpoints:
             shutil.rmtree(left, ignore_errors=True)
         write_json(self._folder / RUN, {"format": CHECKPOINTS, **key})
         if others := self._other_unfinished_runs():
-            size = format_size(sum(file.stat().st_size for one in others for file in one.rglob("*") if file.is_file()))
+            size = format_size(
+                sum(file.stat().st_size for other in others for file in other.rglob("*") if file.is_file())
+            )
             what = f"{len(others)} unfinished runs with other parameters or inputs keep {size} of checkpoints"
             print(f"{stage}: {what}; `posttrain checkpoints` lists them")
 
@@ -318,9 +320,9 @@ class Checkpoints:
 
     def _other_unfinished_runs(self) -> list[Path]:
         return [
-            one
-            for one in self._other_runs()
-            if any(one.glob("step-*")) and not (one / DONE).is_file() and not is_locked(one / HELD)
+            run
+            for run in self._other_runs()
+            if any(run.glob("step-*")) and not (run / DONE).is_file() and not is_locked(run / HELD)
         ]
 
     def _remove_finished(self) -> None:

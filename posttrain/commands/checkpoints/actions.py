@@ -123,7 +123,9 @@ def restart(stage: str) -> str:
 def clean(which: Literal["unused", "all"]) -> str:
     """Remove the checkpoints that no run of params.yaml would resume, or all; never those that a process uses."""
     unwanted = [
-        one for one in _all_checkpoints() if (which == "all" or one.unused) and not is_locked(one.folder / HELD)
+        checkpoint
+        for checkpoint in _all_checkpoints()
+        if (which == "all" or checkpoint.unused) and not is_locked(checkpoint.folder / HELD)
     ]
     lines = [_remove(one) for one in unwanted]
     return "\n".join(lines) or f"nothing to remove; {LIST}"
@@ -144,7 +146,7 @@ def _waiting(stage: str) -> list[RunCheckpoints]:
     output = next(
         (output for name, _, run, output in _model_runs() if f"{name}@{run}" == stage), stage.replace("@", "/")
     )
-    found = [one for one in _all_checkpoints() if one.output == output]
+    found = [checkpoint for checkpoint in _all_checkpoints() if checkpoint.output == output]
     if not found:
         raise PipelineError(what="no checkpoints", where=stage, fix=f"Give the stage as DVC calls it; {LIST}")
     asking = [one for one in found if (one.folder / ASKED).is_file()]

@@ -37,8 +37,8 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
     if prompt < 1:
         raise ParamsError(what=f"--prompt = {prompt}", where="plan", fix="Give at least 1")
     settings = read()
-    known = {f"{one.name}@{run}": (one.group, run) for one in STAGES if one.group in GROUPS
-             for run in group_of(settings, one.group)}  # fmt: skip
+    known = {f"{stage.name}@{run}": (stage.group, run) for stage in STAGES if stage.group in GROUPS
+             for run in group_of(settings, stage.group)}  # fmt: skip
     chosen = [name for name in known if not stages or name in stages or name.partition("@")[0] in stages]
     families = {name.partition("@")[0] for name in known}
     for name in stages:

@@ -146,33 +146,38 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
     text = subject.text
     match subject.kind:
         case "corpus":
-            rows = [TokenRow([], [*ids, text.stop]) for ids in text.plain([one["text"] for one in records])]
+            rows = [TokenRow([], [*ids, text.stop]) for ids in text.plain([record["text"] for record in records])]
             return ([_part("document", row)] for row in rows)
         case "chat":
-            talks = [conversation(one, str(subject.table)) for one in records]
+            talks = [conversation(record, str(subject.table)) for record in records]
             return ([_part("conversation", row)] for row in text.conversations(talks, subject.limits.turns))
         case "prompts":
-            return ([Part("prompt", TokenRow(ids, []), 0)] for ids in text.prompts([one["prompt"] for one in records]))
+            return (
+                [Part("prompt", TokenRow(ids, []), 0)] for ids in text.prompts([record["prompt"] for record in records])
+            )
         case "pairs":
             sides = {name: _answered(text, records, name) for name in ("chosen", "rejected")}
             return ([_part(name, rows[nth]) for name, rows in sides.items()] for nth in range(len(records)))
         case "feedback":
-            named = ["liked" if one["label"] else "not liked" for one in records]
+            named = ["liked" if record["label"] else "not liked" for record in records]
             rows = _answered(text, records, "completion")
             return ([_part(name, row)] for name, row in zip(named, rows, strict=True))
         case "rollouts":
-            prompts = text.prompts([one["prompt"] for one in records])
+            prompts = text.prompts([record["prompt"] for record in records])
             return (
                 [_part(f"sample {one['sample']}", TokenRow(ids, one["completion_ids"], one["mask"]))]
                 for one, ids in zip(records, prompts, strict=True)
             )
         case "training_rollouts":
-            rows = [TokenRow(one["prompt_ids"] or [], one["completion_ids"] or [], one["mask"]) for one in records]
+            rows = [
+                TokenRow(record["prompt_ids"] or [], record["completion_ids"] or [], record["mask"])
+                for record in records
+            ]
             return ([_part(f"sample {one['sample']}", row)] for one, row in zip(records, rows, strict=True))
 
 
 def _answered(text: ChatText, records: Sequence[Record], name: str) -> list[TokenRow]:
-    return text.conversations([Conversation([*one["prompt"], *one[name]]) for one in records], "last")
+    return text.conversations([Conversation([*record["prompt"], *record[name]]) for record in records], "last")
 
 
 def _part(name: str, row: TokenRow) -> Part:

@@ -31,7 +31,7 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
         raise DataError(what=what, where=table, fix=fix)
     scores = asked([rollout for rollout, _ in labelled])
     known = [(label, one.value >= threshold) for (_, label), one in zip(labelled, scores, strict=True) if _ok(one)]
-    lost = Counter(f"{one.status}: {one.reason}" for one in scores if not _ok(one))
+    lost = Counter(f"{score.status}: {score.reason}" for score in scores if not _ok(score))
     if not known:
         reasons = "; ".join(f"{times} times {why}" for why, times in lost.most_common(3))
         fix = "Use a judge that can follow the form of the verdict, and a prompt that fits its context"

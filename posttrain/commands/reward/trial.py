@@ -57,11 +57,11 @@ def reward_test(name: str, table: str, options: Sequence[str], run: str | None, 
     else:
         rows = given_rows(file, count, subject.examples, text)
     outcomes = []
-    for one in _outcomes(subject, rows):
-        print("\n".join(_lines(one)), flush=True)
-        outcomes.append(one)
+    for outcome in _outcomes(subject, rows):
+        print("\n".join(_lines(outcome)), flush=True)
+        outcomes.append(outcome)
     summary = _summary(outcomes)
-    if failed := [one for one in outcomes if one.failed]:
+    if failed := [outcome for outcome in outcomes if outcome.failed]:
         print(summary)
         what = f"{len(failed)} of {len(outcomes)} rows failed, the first is row {failed[0].row.number}"
         raise RewardError(what=what, where=f"reward '{name}'", fix="Fix the reward, its options or the row")
@@ -93,7 +93,7 @@ def _scored(reward: RewardSum, subject: Subject, rows: Sequence[Row]) -> list[Ou
     rollouts = reward.score([row.rollout for row in rows])
     each = (time.perf_counter() - began) / len(rows)
     scores = [one.scores[subject.name] for one in rollouts]
-    trace = _trace(subject, rows) if any(one.status == "error" for one in scores) else ""
+    trace = _trace(subject, rows) if any(score.status == "error" for score in scores) else ""
     return [
         Outcome(row, one.status, None if one.status in FAILED else one.value, each, one.reason, trace)
         for row, one in zip(rows, scores, strict=True)
@@ -149,8 +149,8 @@ def _time(seconds: float) -> str:
 
 
 def _summary(outcomes: Sequence[Outcome]) -> str:
-    counts = Counter(one.status for one in outcomes)
-    values = [one.value for one in outcomes if one.value is not None]
+    counts = Counter(outcome.status for outcome in outcomes)
+    values = [outcome.value for outcome in outcomes if outcome.value is not None]
     mean = f"mean {sum(values) / len(values):.3f} of {len(values)} scores" if values else "no score"
     slowest = max(outcomes, key=lambda one: one.seconds)
     return (

@@ -36,8 +36,8 @@ def kv_sizes(model: Any) -> Sequence[LayerSize]:
 
 def kv_bytes(sizes: Sequence[LayerSize], itemsize: int, max_tokens: int) -> tuple[int, int]:
     """Bytes of the keys and values of a prompt's token, and of a completion at its longest."""
-    own = [max_tokens if one.window is None else min(max_tokens, one.window) for one in sizes]
-    token = sum(one.numbers for one in sizes)
+    own = [max_tokens if size.window is None else min(max_tokens, size.window) for size in sizes]
+    token = sum(size.numbers for size in sizes)
     return itemsize * token, itemsize * sum(one.numbers * most for one, most in zip(sizes, own, strict=True))
 
 

@@ -124,8 +124,8 @@ class PagedAttention:
 
     def _store(self, prompts: list[_Prompt], keys_values: dict[int, KeyValue]) -> None:
         """Write the keys and values of prompts [P, K, T, D] into their pages."""
-        most = max(len(one.pages) for one in prompts)
-        target = self._sent([page for one in prompts for page in one.pages])
+        most = max(len(prompt.pages) for prompt in prompts)
+        target = self._sent([page for prompt in prompts for page in prompt.pages])
         source = self._sent([nth * most + page for nth, one in enumerate(prompts) for page in range(len(one.pages))])
         for layer in [*keys_values]:
             for pool, part in zip(self._pools[layer], keys_values.pop(layer), strict=True):

@@ -175,7 +175,7 @@ def _base(manifest: dict[str, Any], folder: Path) -> Base:
         raise ModelError(what="this adapter was not trained by posttrain", where=str(folder), fix=fix)
     # the workspace is the current folder, or that of the adapter
     places = [Path(found["folder"]), *(parent / found["folder"] for parent in folder.resolve().parents)]
-    return Base(next((one for one in places if one.is_dir()), places[0]), found["manifest"], found["format"])
+    return Base(next((place for place in places if place.is_dir()), places[0]), found["manifest"], found["format"])
 
 
 def load_config(folder: Path) -> Any:
@@ -328,7 +328,7 @@ def load_stop_tokens(path: str | Path) -> tuple[int, ...]:
         raise ModelError(what=f"cannot be read ({error!r:.200})", where=str(file), fix=fix) from error
     tokens = [] if listed is None else listed if isinstance(listed, list) else [listed]
     rows = load_config(file.parent).get_text_config().vocab_size if tokens else 0
-    odd = [one for one in tokens if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < rows]
+    odd = [token for token in tokens if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < rows]
     if odd:
         what, fix = f"eos_token_id = {odd!r:.80} is no token of the model's {rows}", "Give tokens of the vocabulary"
         raise ModelError(what=what, where=str(file), fix=fix)

@@ -102,7 +102,7 @@ class LanguageJudge:
             return await self._compared(rollouts, _duels(rollouts, options.against))
         rubric = options.rubric or {"": 1.0}
         form = YES_NO if options.rubric else number_form(*options.scale)
-        asked = [[self._question(one, form, criterion) for criterion in rubric] for one in rollouts]
+        asked = [[self._question(rollout, form, criterion) for criterion in rubric] for rollout in rollouts]
         found = await self._verdicts([text for texts in asked for text in texts], form)
         return [_weighted([found[text] for text in texts], list(rubric.values())) for texts in asked]
 
@@ -199,7 +199,7 @@ def _won(verdicts: Sequence[Verdict]) -> Verdict:
         return failed
     if not verdicts:
         return 0.5
-    forth, back = (one for one in verdicts if not isinstance(one, Score))
+    forth, back = (verdict for verdict in verdicts if not isinstance(verdict, Score))
     return forth if forth == 1 - back else 0.5
 
 
@@ -208,14 +208,14 @@ def _weighted(verdicts: Sequence[Verdict], weights: Sequence[float]) -> Score:
     failed = _failed(verdicts)
     if failed is not None:
         return failed
-    numbers = [one for one in verdicts if not isinstance(one, Score)]
+    numbers = [verdict for verdict in verdicts if not isinstance(verdict, Score)]
     return Score(sum(weight * one for weight, one in zip(weights, numbers, strict=True)) / sum(weights))
 
 
 def _failed(verdicts: Sequence[Verdict]) -> Score | None:
     """The first failure; one of the endpoint before one that only this completion has."""
-    failures = [one for one in verdicts if isinstance(one, Score)]
-    return next((one for one in failures if one.status in FAILED), failures[0] if failures else None)
+    failures = [verdict for verdict in verdicts if isinstance(verdict, Score)]
+    return next((failure for failure in failures if failure.status in FAILED), failures[0] if failures else None)
 
 
 def said(rollout: Rollout) -> str:

@@ -107,7 +107,7 @@ def check_template(prompt: str, mode: Mode) -> None:
     for name in named:
         near = did_you_mean(name, every)
         if name not in TEXTS[mode] and (name in every or near.startswith("Did you mean")):
-            known = ", ".join(f"{{{one}}}" for one in TEXTS[mode])
+            known = ", ".join(f"{{{text}}}" for text in TEXTS[mode])
             raise ValueError(f"prompt: {{{name}}} is no text of mode: {mode}. Use {known}")
 
 

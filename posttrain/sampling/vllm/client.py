@@ -119,7 +119,7 @@ class EngineSampler:
         if greedy or mixture is not None or params.top_p < 1 or params.top_k is not None:
             raise ValueError("an external engine samples from all tokens of one policy")
         completions = self._all(requests, params, seed, advance)
-        count({"generate_tokens": sum(len(one.ids) for one in completions)})
+        count({"generate_tokens": sum(len(completion.ids) for completion in completions)})
         return completions
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class EngineSampler:
         advance: Callable[[int], None] | None = None, *, restarts: bool = True,
     ) -> list[Completion]:  # fmt: skip
         """The completions, asked again where an answer was lost."""
-        keys = row_keys(seed, [one.name for one in requests]).tolist()
+        keys = row_keys(seed, [request.name for request in requests]).tolist()
         bodies = [
             {
                 "model": "policy", "prompt": list(one.ids), "max_tokens": params.max_tokens, "n": 1,
@@ -218,7 +218,7 @@ class EngineSampler:
                 choice["prompt_token_ids"] == body["prompt"]
                 and 0 < len(ids) == len(logps) <= params.max_tokens
                 and all(type(one) is int and 0 <= one < vocabulary for one in ids)
-                and all(isinstance(one, float | int) and math.isfinite(one) and one < 1e-3 for one in logps)
+                and all(isinstance(logp, float | int) and math.isfinite(logp) and logp < 1e-3 for logp in logps)
             )
             buffer = CompletionBuffer(1, params.max_tokens, self._stops, params.stop)
             if sane:

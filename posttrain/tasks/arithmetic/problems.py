@@ -49,7 +49,7 @@ def draw_story(rng: random.Random, size: Range) -> Problem:
     terms, working = _chain(rng, size)
     name, items = rng.choice(NAMES), rng.choice(ITEMS)
     changes = [rng.choice(MORE if term >= 0 else FEWER).format(n=abs(term)) for term in terms[1:]]
-    parts = [f"{name} has {terms[0]} {items}.", *(f"{name} {one}." for one in changes)]
+    parts = [f"{name} has {terms[0]} {items}.", *(f"{name} {change}." for change in changes)]
     question = f"{' '.join(parts)} How many {items} does {name} have now?"
     key = f"story:{name},{items}:{','.join(map(str, terms))}"
     return Problem(key, question, working, sum(terms))

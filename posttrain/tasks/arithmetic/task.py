@@ -54,9 +54,9 @@ def _tables(draw: Draw, params: ArithmeticParams) -> dict[Kind, pl.DataFrame]:
         for one, answer in _demonstrations(draw, params, split, size)
     ]
     prompts = [
-        {**_row(split, one), "prompt": _prompt(one), "answer": str(one.answer), "info": "{}", "task": ""}
+        {**_row(split, problem), "prompt": _prompt(problem), "answer": str(problem.answer), "info": "{}", "task": ""}
         for split, size in sizes["prompts"].items()
-        for one in _problems(draw, params, "prompts", split, size)
+        for problem in _problems(draw, params, "prompts", split, size)
     ]
     return {"chat": from_rows(chat, "chat"), "prompts": from_rows(prompts, "prompts")}
 
@@ -72,9 +72,9 @@ def _prompt(problem: Problem) -> list[dict[str, str]]:
 def _demonstrations(draw: Draw, params: ArithmeticParams, split: Split, size: int) -> Iterator[tuple[Problem, str]]:
     """Problems with their answers, a share of them with working."""
     rng = random.Random(f"{params.seed}:worked:{split}")
-    for one in _problems(draw, params, "chat", split, size):
-        working = one.working if rng.random() < params.worked_share else ()
-        yield one, " ".join([*(f"{step}." for step in working), f"{MARK} {one.answer}."])
+    for problem in _problems(draw, params, "chat", split, size):
+        working = problem.working if rng.random() < params.worked_share else ()
+        yield problem, " ".join([*(f"{step}." for step in working), f"{MARK} {problem.answer}."])
 
 
 def _problems(draw: Draw, params: ArithmeticParams, kind: Kind, split: Split, size: int) -> list[Problem]:

@@ -119,7 +119,7 @@ def draw_problem(rng: random.Random, fewest: int, most: int, largest: int) -> Pr
 def flawed(rng: random.Random, problem: Problem, largest: int) -> Problem:
     """The problem with one step replaced by another, as a careless programmer writes it."""
     place = rng.randrange(len(problem.steps))
-    others = [one for one in steps(problem.kind, largest) if one.words != problem.steps[place].words]
+    others = [step for step in steps(problem.kind, largest) if step.words != problem.steps[place].words]
     return Problem(problem.kind, (*problem.steps[:place], rng.choice(others), *problem.steps[place + 1 :]))
 
 

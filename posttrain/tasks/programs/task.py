@@ -49,9 +49,15 @@ def _tables(params: ProgramsParams) -> dict[Kind, pl.DataFrame]:
         for one, answer in _demonstrations(params, split, size)
     ]
     prompts = [
-        {**_row(split, one), "prompt": _prompt(one), "answer": "", "info": json.dumps(_info(one)), "task": ""}
+        {
+            **_row(split, problem),
+            "prompt": _prompt(problem),
+            "answer": "",
+            "info": json.dumps(_info(problem)),
+            "task": "",
+        }
         for split, size in sizes["prompts"].items()
-        for one in _problems(params, "prompts", split, size)
+        for problem in _problems(params, "prompts", split, size)
     ]
     return {
         "corpus": from_rows(_documents(params), "corpus"),
@@ -93,15 +99,15 @@ def _page(rng: random.Random, params: ProgramsParams) -> str:
         one = _draw(rng, params)
         if problem_split(one.key) == "train":
             problems.append(one)
-    return "\n".join(f"{one.question}\n{one.program}" for one in problems)
+    return "\n".join(f"{problem.question}\n{problem.program}" for problem in problems)
 
 
 def _demonstrations(params: ProgramsParams, split: Split, size: int) -> Iterator[tuple[Problem, str]]:
     """Problems with programs, a share of them wrong."""
     rng = random.Random(f"{params.seed}:flawed:{split}")
-    for one in _problems(params, "chat", split, size):
+    for problem in _problems(params, "chat", split, size):
         wrong = rng.random() < params.flawed_share
-        yield one, (flawed(rng, one, params.largest) if wrong else one).program
+        yield problem, (flawed(rng, problem, params.largest) if wrong else problem).program
 
 
 def _problems(params: ProgramsParams, kind: Kind, split: Split, size: int) -> list[Problem]:

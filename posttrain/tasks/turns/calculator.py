@@ -79,7 +79,7 @@ def reply(rollout: Rollout) -> Step:
 def metrics(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:
     """How many episodes call the tool, how many of those are right, and how many calls fail."""
     right = [value for one, value in zip(rollouts, outcomes, strict=True) if one.info.get("calls")]
-    failed = sum(bool(one.info.get("call_errors")) for one in rollouts)
+    failed = sum(bool(rollout.info.get("call_errors")) for rollout in rollouts)
     return {
         "calling": len(right) / len(rollouts),
         "right_given_call": sum(right) / len(right) if right else 0.0,

@@ -69,8 +69,8 @@ def reply(rollout: Rollout) -> Step:
 
 def metrics(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:  # noqa: ARG001
     """How many guesses an episode takes, and the share of all guesses that cannot be right."""
-    guesses = sum(one.info.get("guesses", 0) for one in rollouts)
-    wasted = sum(one.info.get("wasted", 0) for one in rollouts)
+    guesses = sum(rollout.info.get("guesses", 0) for rollout in rollouts)
+    wasted = sum(rollout.info.get("wasted", 0) for rollout in rollouts)
     return {"guesses": guesses / len(rollouts), "wasted": wasted / max(guesses, 1)}
 
 

@@ -64,7 +64,7 @@ class Game:
     def _document(self, rng: random.Random, split: Split) -> dict[str, Any]:
         """Transcripts without roles; held-out documents are of training problems too."""
         problems = [self._problem(rng, "train") for _ in range(PAGE)]
-        turns = [turn for one in problems for turn in (one.prompt, *self.transcribe(rng, one))]
+        turns = [turn for problem in problems for turn in (problem.prompt, *self.transcribe(rng, problem))]
         return {"split": split, "text": "\n".join(turn["content"] for turn in turns)}
 
     def _demonstration(self, rng: random.Random, split: Split) -> dict[str, Any]:

@@ -70,7 +70,11 @@ def all_problems(operand_max: int, result_max: int) -> Iterator[Problem]:
                     candidates = [Problem(kind, (a, b))]
                 else:
                     candidates = [Problem(kind, (a, b, c)) for c in operands]
-                yield from (one for one in candidates if all(0 <= step.result <= result_max for step in one.steps))
+                yield from (
+                    candidate
+                    for candidate in candidates
+                    if all(0 <= step.result <= result_max for step in candidate.steps)
+                )
 
 
 def by_kind(problems: Iterable[Problem]) -> dict[ProblemKind, list[Problem]]:

@@ -166,7 +166,7 @@ class _Task:
         for _ in range(rng.randint(0, self.params.chain_length - 2)):
             candidates = self._next_steps(steps[-1].result)
             rng.shuffle(candidates)
-            step = next((one for one in candidates if self._is_train(steps[-1], one)), None)
+            step = next((candidate for candidate in candidates if self._is_train(steps[-1], candidate)), None)
             if step is None:
                 break
             steps.append(step)
